@@ -1,0 +1,66 @@
+"""hf_posenc: a Transformers encoder whose positional scheme is one config value.
+
+Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoints load without `trust_remote_code`.
+"""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from .model.configuration_posenc import POSENC_VERSION, PRESETS, PosEncConfig
+from .model.modeling_posenc import (
+    PosEncForMaskedLM,
+    PosEncForMultipleChoice,
+    PosEncForQuestionAnswering,
+    PosEncForSequenceClassification,
+    PosEncForTokenClassification,
+    PosEncModel,
+    PosEncPreTrainedModel,
+)
+from .model.position_base import AddedPosition, PositionScheme
+from .model.position_learned import LearnedPosition
+from .model.position_lspe import LSPEPosition
+from .model.position_none import NoPosition
+from .model.position_rope import RotaryPosition, apply_rotary
+from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
+from .model.positions import POSITIONS, make_position, register_position
+
+__version__ = POSENC_VERSION
+
+AutoConfig.register(PosEncConfig.model_type, PosEncConfig)
+AutoModel.register(PosEncConfig, PosEncModel)
+AutoModelForMaskedLM.register(PosEncConfig, PosEncForMaskedLM)
+AutoModelForMultipleChoice.register(PosEncConfig, PosEncForMultipleChoice)
+AutoModelForQuestionAnswering.register(PosEncConfig, PosEncForQuestionAnswering)
+AutoModelForSequenceClassification.register(PosEncConfig, PosEncForSequenceClassification)
+AutoModelForTokenClassification.register(PosEncConfig, PosEncForTokenClassification)
+
+__all__ = [
+    "POSITIONS",
+    "PRESETS",
+    "AddedPosition",
+    "LSPEPosition",
+    "LearnedPosition",
+    "NoPosition",
+    "PosEncConfig",
+    "PosEncForMaskedLM",
+    "PosEncForMultipleChoice",
+    "PosEncForQuestionAnswering",
+    "PosEncForSequenceClassification",
+    "PosEncForTokenClassification",
+    "PosEncModel",
+    "PosEncPreTrainedModel",
+    "PositionScheme",
+    "RotaryPosition",
+    "SinusoidalPosition",
+    "apply_rotary",
+    "make_position",
+    "register_position",
+    "sinusoidal_table",
+]

@@ -1,0 +1,1 @@
+"""The checkpoint: every file in this folder, and none outside it, travels with a saved model."""

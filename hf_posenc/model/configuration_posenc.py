@@ -1,0 +1,362 @@
+"""`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
+
+import difflib
+import importlib.metadata
+import re
+from typing import Any
+
+POSENC_VERSION = "0.1.0"
+"""The version of the code in this folder; recorded in every checkpoint as `posenc_version`."""
+
+MINIMUM_TRANSFORMERS = "5.10.1"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+# Before any import that an older transformers can't satisfy: its user reads one sentence and not a traceback's worth.
+_installed_transformers = importlib.metadata.version("transformers")
+if _release(_installed_transformers) < _release(MINIMUM_TRANSFORMERS):
+    raise ImportError(
+        f"PosEnc models need transformers >= {MINIMUM_TRANSFORMERS}, this is {_installed_transformers}. "
+        f'Upgrade with: pip install -U "transformers>={MINIMUM_TRANSFORMERS}"'
+    )
+
+from huggingface_hub.dataclasses import strict  # noqa: E402  (the version check comes first)
+from transformers import PreTrainedConfig  # noqa: E402
+from transformers.activations import ACT2FN  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+from .positions import check_position_config, resolve_position_config  # noqa: E402
+
+logger = logging.get_logger(__name__)
+
+MAX_POSITIONS = 2**24
+"""Positions above this aren't exact in float32, in which angles and distances are computed."""
+
+AUTO_MAP = {
+    "AutoConfig": "configuration_posenc.PosEncConfig",
+    "AutoModel": "modeling_posenc.PosEncModel",
+    "AutoModelForMaskedLM": "modeling_posenc.PosEncForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_posenc.PosEncForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_posenc.PosEncForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_posenc.PosEncForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_posenc.PosEncForMultipleChoice",
+}
+
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
+    "small": {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+"""The sizes of the BERT miniatures (Turc et al. 2019, arXiv 1908.08962) and of BERT base."""
+
+_UPPER_BOUNDS = {
+    "vocab_size": 2**28,
+    "hidden_size": 2**17,
+    "embedding_size": 2**17,
+    "intermediate_size": 2**20,
+    "num_hidden_layers": 2**12,
+    "num_attention_heads": 2**12,
+    "max_position_embeddings": MAX_POSITIONS,
+    "type_vocab_size": 2**20,
+}
+
+# What other model families call our fields. They are far from our spelling, so likeness alone wouldn't find them.
+_OTHER_NAMES = {
+    "d_model": "hidden_size",
+    "dim": "hidden_size",
+    "n_embd": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "n_layer": "num_hidden_layers",
+    "n_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
+    "ffn_dim": "intermediate_size",
+    "dim_feedforward": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_eps": "layer_norm_eps",
+    "n_positions": "max_position_embeddings",
+    "max_positions": "max_position_embeddings",
+    "max_seq_len": "max_position_embeddings",
+    "max_seq_length": "max_position_embeddings",
+    "max_length": "max_position_embeddings",
+    "pooling": "classifier_pooling",
+    "pooling_mode": "classifier_pooling",
+    "pre_norm": "norm_position",
+    "position": "position_embedding_type",
+    "position_type": "position_embedding_type",
+    "pos_encoding": "position_embedding_type",
+    "positional_encoding": "position_embedding_type",
+    "position_encoding_type": "position_embedding_type",
+    "rope_scaling_factor": "rope_parameters",
+}
+
+# Keywords that PreTrainedConfig takes beyond its fields, and attributes that it or the Hub writes into a config file.
+_BASE_KEYWORDS = {
+    "_attn_implementation",
+    "_commit_hash",
+    "_name_or_path",
+    "attn_implementation",
+    "auto_map",
+    "custom_pipelines",
+    "experts_implementation",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "partial_rotary_factor",
+    "quantization_config",
+    "rope_scaling",
+    "rope_theta",
+    "task_specific_params",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+
+
+@strict
+class PosEncConfig(PreTrainedConfig):
+    r"""Configuration of a PosEnc encoder: a BERT-shaped body whose positional scheme is one value.
+
+    ```python
+    >>> from hf_posenc import PosEncConfig
+    >>> PosEncConfig.from_preset("tiny", position_embedding_type="lspe").position_embedding_type
+    'lspe'
+
+    ```
+
+    Args:
+        vocab_size (int): number of tokens in the vocabulary.
+        hidden_size (int): D, width of the hidden states; a multiple of `num_attention_heads`.
+        num_hidden_layers (int): number of layers.
+        num_attention_heads (int): H; each head is d = D/H wide.
+        intermediate_size (int): width of the feed-forward layer.
+        hidden_act (str): activation of the feed-forward layer, a name of `transformers.activations.ACT2FN`.
+        hidden_dropout_prob (float): dropout after the embeddings, the attention output and the feed-forward output.
+        attention_probs_dropout_prob (float): dropout on attention probabilities. 0 keeps PyTorch's fused kernels.
+        layer_norm_eps (float): epsilon of the LayerNorms.
+        initializer_range (float): standard deviation of the initial weights.
+        max_position_embeddings (int): number of positions of schemes that have a table (`learned`), at most 2^24.
+            The other schemes take any length.
+        type_vocab_size (int): number of token types (sentence A / B). 0: the model has none, `token_type_ids` are
+            ignored.
+        pad_token_id (int): the padding token; its embedding is zero and gets no gradient.
+        embedding_size (int, optional): width of the embeddings, projected to `hidden_size` as in ELECTRA. None: as
+            wide as the hidden states.
+        position_embedding_type (str): the positional scheme; `hf_posenc.POSITIONS` lists them.
+        position_embedding_kwargs (dict, optional): what the scheme's constructor takes beyond the sizes in this
+            config. Resolved defaults are written back, so that a checkpoint says all that it was built with.
+        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type`, `rope_theta`,
+            `partial_rotary_factor`.
+        norm_position (str): `pre` (LayerNorm before each block, and one at the end) or `post` (BERT).
+        scale_embeddings (bool): multiply token embeddings by sqrt(D), as in Vaswani et al. 2017, arXiv 1706.03762.
+        classifier_pooling (str): how a sequence becomes one vector: `mean` or `max` over its tokens, `cls` for its
+            first token. Padding never counts.
+        classifier_hidden_act (str, optional): activation of a dense layer between pooling and classifier (`tanh` as
+            in BERT, `gelu`, `relu`, ...). None: no such layer.
+        classifier_dropout (float, optional): dropout before the classifier. None: `hidden_dropout_prob`.
+        tie_word_embeddings (bool): masked LM: the decoder shares the token embedding.
+        unpad_inputs (bool): compute on real tokens only. False: on the whole padded batch (same results, slower).
+        posenc_version (str, optional): the version of the code that wrote the checkpoint.
+
+    Raises:
+        ValueError: a value is out of range; a keyword looks like a misspelt field; the scheme or its arguments don't
+            exist. The message names the value, what is accepted and what to do.
+        StrictDataclassFieldValidationError: a value has the wrong type.
+    """
+
+    model_type = "posenc"
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.0
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    pad_token_id: int | None = 0
+    embedding_size: int | None = None
+    position_embedding_type: str = "rope"
+    position_embedding_kwargs: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    norm_position: str = "pre"
+    scale_embeddings: bool = False
+    classifier_pooling: str = "mean"
+    classifier_hidden_act: str | None = None
+    classifier_dropout: float | int | None = None
+    tie_word_embeddings: bool = True
+    unpad_inputs: bool = True
+    posenc_version: str | None = None
+
+    @classmethod
+    def from_preset(cls, preset: str, **overrides: Any) -> "PosEncConfig":
+        """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
+
+        Args:
+            preset (str): a name of `PRESETS`.
+            **overrides: fields that differ from the preset.
+
+        Raises:
+            ValueError: `preset` isn't a name of `PRESETS`.
+        """
+        if preset not in PRESETS:
+            raise ValueError(f"preset={preset!r} is unknown. Choose one of {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[preset], **overrides})
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._refuse_misspelt(kwargs)
+        auto_map = kwargs.pop("auto_map", None)
+        super().__post_init__(**kwargs)
+        # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
+        # came with the file is kept, for it says from which repository the code is.
+        self.auto_map = dict(auto_map or AUTO_MAP)
+        if self.posenc_version is None:
+            self.posenc_version = POSENC_VERSION
+        self.validate_sizes()
+        self.validate_choices()
+        resolve_position_config(self)
+
+    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Called by PreTrainedConfig on every config with `rope_parameters`: fills them for `rope` alone."""
+        legacy = {name: kwargs.pop(name, None) for name in ("rope_scaling", "rope_theta", "partial_rotary_factor")}
+        given = {name: value for name, value in legacy.items() if value is not None}
+        if "rope" in self.position_embedding_type.split("+"):
+            scaling = given.pop("rope_scaling", None) or {}
+            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})}
+        elif given:
+            raise ValueError(
+                f"{', '.join(f'{k}={v!r}' for k, v in given.items())}: only position_embedding_type='rope' takes "
+                f"this, not {self.position_embedding_type!r}. Leave it out."
+            )
+        return kwargs
+
+    @classmethod
+    def _refuse_misspelt(cls, kwargs: dict[str, Any]) -> None:
+        fields = list(cls.__dataclass_fields__)
+        for key, value in kwargs.items():
+            if key in _BASE_KEYWORDS or key.startswith("_"):
+                continue
+            meant = _OTHER_NAMES.get(key) or next(iter(difflib.get_close_matches(key, fields, n=1, cutoff=0.8)), None)
+            if meant:
+                raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Builds the configuration of a file.
+
+        A key that this version doesn't know is kept with a warning, since a newer version may have written it. A
+        scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
+        """
+        values = dict(config_dict)
+        fields = cls.__dataclass_fields__
+        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields and name not in _BASE_KEYWORDS}
+        if overrides.get("position_embedding_type", values.get("position_embedding_type")) != values.get(
+            "position_embedding_type"
+        ):
+            values.pop("position_embedding_kwargs", None)
+            values.pop("rope_parameters", None)
+        values.update(overrides)
+        unknown = {
+            name: values.pop(name)
+            for name in list(values)
+            if name not in fields and name not in _BASE_KEYWORDS and not name.startswith("_")
+        }
+        if unknown:
+            logger.warning(
+                f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
+                "kept, without effect. If a newer hf_posenc wrote it, upgrade hf_posenc."
+            )
+        written_by = values.get("posenc_version")
+        if isinstance(written_by, str) and _release(written_by) > _release(POSENC_VERSION):
+            logger.warning(
+                f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
+                "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
+                "process that doesn't import hf_posenc)."
+            )
+        result = super().from_dict(values, **kwargs)
+        config = result[0] if isinstance(result, tuple) else result
+        for name, value in unknown.items():
+            setattr(config, name, value)
+        return result
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Writes config.json and the code that it needs, stamped with this code's version."""
+        self.posenc_version = POSENC_VERSION
+        # The code is copied next to the file, so the map must not point to where this config came from.
+        self.auto_map = {key: value.rpartition("--")[2] for key, value in {**AUTO_MAP, **self.auto_map}.items()}
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of token and added positional embeddings."""
+        return self.embedding_size if self.embedding_size is not None else self.hidden_size
+
+    @property
+    def token_rms(self) -> float:
+        """Root mean square of the token embeddings at the start; added schemes start with the same."""
+        return self.initializer_range * (self.embedding_width**0.5 if self.scale_embeddings else 1.0)
+
+    def validate_sizes(self) -> None:
+        """Sizes are positive and bounded, probabilities are probabilities."""
+        for name, bound in _UPPER_BOUNDS.items():
+            value = getattr(self, name)
+            least = 0 if name == "type_vocab_size" else 1
+            if value is None and name == "embedding_size":
+                continue
+            if isinstance(value, bool) or not least <= value <= bound:
+                raise ValueError(
+                    f"{name}={value!r} is out of range. It must be a whole number from {least} to {bound}."
+                )
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}. "
+                "Change one of them."
+            )
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            value = getattr(self, name)
+            if not (value is None and name == "classifier_dropout") and not 0 <= value <= 1:
+                raise ValueError(f"{name}={value!r} is out of range. A probability lies between 0 and 1.")
+        for name in ("layer_norm_eps", "initializer_range"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}={getattr(self, name)!r} is out of range. It must be a positive number.")
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. "
+                "Give the tokenizer's pad_token_id, or None if it has no padding token."
+            )
+
+    def validate_choices(self) -> None:
+        """Values that name one of a few things name one that exists."""
+        choices = {"norm_position": ("pre", "post"), "classifier_pooling": ("mean", "cls", "max")}
+        for name, accepted in choices.items():
+            if getattr(self, name) not in accepted:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown. Choose one of {', '.join(accepted)}.")
+        for name in ("hidden_act", "classifier_hidden_act"):
+            value = getattr(self, name)
+            if not (value is None and name == "classifier_hidden_act") and value not in ACT2FN:
+                near = difflib.get_close_matches(str(value), list(ACT2FN), n=3)
+                raise ValueError(
+                    f"{name}={value!r} is no activation of transformers. "
+                    f"{'Near it: ' + ', '.join(near) + '. ' if near else ''}Common ones: gelu, relu, silu, tanh."
+                )
+
+    def validate_position(self) -> None:
+        """The scheme exists and takes its arguments."""
+        check_position_config(self)
+
+
+PosEncConfig.register_for_auto_class()

@@ -1,0 +1,788 @@
+"""The PosEnc encoder, top to bottom: embeddings, attention, layer, model, heads.
+
+The positional scheme is one module (`model.position`) that the encoder asks in three places: the input (`embed`),
+queries and keys (`rotary`, `rotate`) and the attention logits (`bias`, `layer_bias`). Nothing here knows which scheme
+it is.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import can_return_tuple
+
+from .configuration_posenc import PosEncConfig
+from .padding_free import Layout, make_layout
+from .position_base import PositionScheme, check_length, tracing
+from .positions import independent_generator, make_position
+
+
+class PosEncEmbeddings(nn.Module):
+    """Token, type and added positional embeddings, normalised: input layout -> token layout."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
+        self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        token_type_ids: Tensor | None,
+        layout: Layout,
+        embed: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """(B, S) token numbers, or (B, S, E) embeddings, to hidden states (1, T, D) or (B, S, D)."""
+        if inputs_embeds is None:
+            assert input_ids is not None
+            x = self.word_embeddings(layout.take(input_ids))
+        else:
+            x = layout.take(inputs_embeds)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.token_type_embeddings is not None:
+            if token_type_ids is None:
+                x = x + self.token_type_embeddings.weight[0]
+            else:
+                x = x + self.token_type_embeddings(layout.take(token_type_ids))
+        x = self.dropout(self.norm(embed(x, layout.positions)))
+        return x if self.projection is None else self.projection(x)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(scaling q k^T + mask) v, written out: (B, H, S, d) -> (B, S, H, d) and the probabilities (B, H, S, S)."""
+    logits = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            logits = logits.masked_fill(~attention_mask, torch.finfo(logits.dtype).min)
+        else:
+            logits = logits + attention_mask
+    weights = nn.functional.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class PosEncAttention(nn.Module):
+    """Multi-head self-attention on any layout: softmax(q k^T / sqrt(d) + bias) v.
+
+    The linear layers and the rotation see tokens, the logits see the grid. A backend of another kind (varlen, flex)
+    takes its place between `to_grid` and `from_grid`.
+    """
+
+    is_causal = False
+
+    def __init__(self, config: PosEncConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, rotary: Any, layout: Layout, hooks: "AttentionHooks"
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
+        q, k, v = (linear(x).unflatten(-1, (-1, self.head_dim)) for linear in (self.query, self.key, self.value))
+        layer_bias = None
+        if hooks.layer_bias is not None:
+            plain_q, plain_k = (layout.to_grid(t).transpose(1, 2) for t in (q, k))
+            layer_bias = hooks.layer_bias(plain_q, plain_k, layout.to_grid(layout.positions), self.layer_idx)
+        if hooks.rotate is not None:
+            q, k = hooks.rotate(q, k, rotary, self.layer_idx)
+        if layout.grid_index is None:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        else:
+            grid = layout.to_grid(torch.stack((q, k, v), dim=2))
+            q, k, v = (grid[:, :, i].transpose(1, 2) for i in range(3))
+        backend = "eager" if hooks.output_attentions else self.config._attn_implementation
+        attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
+            backend, eager_attention_forward
+        )
+        out, weights = attend(
+            self,
+            q,
+            k,
+            v,
+            add_bias(mask, layer_bias, q.dtype),
+            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            scaling=self.head_dim**-0.5 * hooks.query_scale,
+        )
+        out = layout.from_grid(out.reshape(out.shape[0], out.shape[1], -1))
+        return self.dense(out), weights if hooks.output_attentions else None
+
+
+class AttentionHooks:
+    """What every layer asks of the scheme, as plain functions: a module here would be moved by accelerate's hooks."""
+
+    def __init__(self, scheme: PositionScheme, output_attentions: bool) -> None:
+        self.rotate = scheme.rotate if scheme.uses("rotate") else None
+        self.layer_bias = scheme.layer_bias if scheme.uses("layer_bias") else None
+        self.query_scale = scheme.query_scale
+        self.output_attentions = output_attentions
+
+
+def add_bias(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """One additive mask of a boolean or additive mask and a bias; what is masked stays masked."""
+    if bias is None:
+        return mask
+    bias = bias.to(dtype)
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, torch.finfo(dtype).min) if mask.dtype == torch.bool else mask + bias
+
+
+class PosEncLayer(GradientCheckpointingLayer):
+    """One encoder layer: attention and a feed-forward network, each with dropout, a residual and a LayerNorm.
+
+    Pre-norm: x + f(norm(x)). Post-norm (BERT): norm(x + f(x)).
+    """
+
+    def __init__(self, config: PosEncConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.pre_norm = config.norm_position == "pre"
+        self.attention = PosEncAttention(config, layer_idx)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, rotary: Any, layout: Layout, hooks: AttentionHooks
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states in token layout -> the same, and the attention probabilities or None."""
+        if self.pre_norm:
+            attended, weights = self.attention(self.attention_norm(x), mask, rotary, layout, hooks)
+            x = x + self.dropout(attended)
+            return x + self.dropout(self._feed_forward(self.output_norm(x))), weights
+        attended, weights = self.attention(x, mask, rotary, layout, hooks)
+        x = self.attention_norm(x + self.dropout(attended))
+        return self.output_norm(x + self.dropout(self._feed_forward(x))), weights
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.output(self.activation(self.intermediate(x)))
+
+
+class PosEncPreTrainedModel(PreTrainedModel):
+    """What all PosEnc models share: initialisation, saving, the attention backends."""
+
+    config_class = PosEncConfig
+    config: PosEncConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["PosEncEmbeddings", "PosEncLayer"]
+    _supports_sdpa = True
+    # The losses here average over `num_items_in_batch` where the Trainer gives it.
+    accepts_loss_kwargs = True
+
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Initialises what wasn't loaded; the scheme last, by itself and from a generator of its own.
+
+        Transformers never calls `_init_weights` on a module without direct parameters, so a scheme made of children
+        couldn't say how it starts; and with one seed all other weights are equal whatever the scheme.
+        """
+        scheme = self._scheme
+        pending = not getattr(scheme, "_is_hf_initialized", False)
+        for module in scheme.modules():
+            module._is_hf_initialized = True
+        super().initialize_weights()
+        if pending:
+            with independent_generator(), init.guard_torch_init_functions():
+                scheme.init_weights(self.config.initializer_range)
+
+    @property
+    def _scheme(self) -> PositionScheme:
+        return cast(PositionScheme, self.base_model.position)
+
+    def _encode(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        token_type_ids: Tensor | None,
+        output_hidden_states: bool | None,
+        output_attentions: bool | None,
+        **arrangement: Any,
+    ) -> tuple[BaseModelOutput, Layout]:
+        """A head's call of its encoder: hidden states in token layout, and the layout that says what they are."""
+        layout = self._make_layout(input_ids, inputs_embeds, output_attentions, **arrangement)
+        outputs = self.model(
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            layout=layout,
+            return_dict=True,
+        )
+        return outputs, layout
+
+    def _make_layout(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, output_attentions: bool | None, **kwargs: Any
+    ) -> Layout:
+        """The layout of a call's input: see `make_layout`. Checks the input before a kernel runs."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
+        given: Tensor = inputs_embeds if input_ids is None else input_ids  # type: ignore[assignment]
+        if given.dim() != (3 if input_ids is None else 2):
+            name, axes = ("inputs_embeds", "(B, S, D)") if input_ids is None else ("input_ids", "(B, S)")
+            raise ValueError(f"{name} has shape {tuple(given.shape)}; give {axes}. For one text: tensor.unsqueeze(0).")
+        # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.
+        unpad = self.config.unpad_inputs and not self._wants_attentions(output_attentions)
+        layout = make_layout(given.shape[0], given.shape[1], given.device, unpad=unpad, **kwargs)
+        self._check_length(layout, kwargs.get("position_ids") is not None)
+        return layout
+
+    def _check_length(self, layout: Layout, given: bool) -> None:
+        scheme = self._scheme
+        longest = layout.longest if layout.unpadded else layout.shape[1]
+        if scheme.max_length is None or (not given and longest <= scheme.max_length) or layout.positions.numel() == 0:
+            return
+        if tracing():
+            check_length(scheme, 0, layout.shape[1] - 1)
+            return
+        positions = layout.positions
+        if not layout.unpadded and layout.mask is not None:
+            positions = positions[layout.mask]
+        first, last = (int(value) for value in positions.aminmax())
+        check_length(scheme, first, last)
+
+    def _wants_attentions(self, output_attentions: bool | None) -> bool:
+        return bool(self.config.output_attentions if output_attentions is None else output_attentions)
+
+
+class PosEncModel(PosEncPreTrainedModel):
+    """The bare encoder: token numbers to hidden states."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        self.embeddings = PosEncEmbeddings(config)
+        self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
+        pre_norm = config.norm_position == "pre"
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
+        with independent_generator():
+            self.position = make_position(config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replaces the token embedding."""
+        self.embeddings.word_embeddings = value  # type: ignore[assignment]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        layout: Layout | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encodes a batch.
+
+        Args:
+            input_ids (Tensor): token numbers (B, S).
+            attention_mask (Tensor): (B, S), 1 at tokens and 0 at padding, on either side. None: all are tokens.
+            token_type_ids (Tensor): (B, S). None: all 0.
+            position_ids (Tensor): (B, S), 0-based. None: counted from the mask. A row of several aranges from 0 is
+                packed (see `padding_free.make_layout`).
+            inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
+            seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
+            cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
+            output_hidden_states (bool): return the embeddings' and each layer's hidden states too.
+            output_attentions (bool): return each layer's probabilities (B, H, S, S) too.
+            layout (Layout): set by the heads; hidden states then come back in token layout.
+
+        Returns:
+            BaseModelOutput: `last_hidden_state` (B, S, D), zero at padding; `hidden_states` and `attentions` if asked.
+
+        Raises:
+            ValueError: shapes don't fit, or a position is past the end of the scheme's table.
+        """
+        wants_attentions = self._wants_attentions(output_attentions)
+        wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        in_tokens = layout is not None
+        if layout is None:
+            layout = self._make_layout(
+                input_ids,
+                inputs_embeds,
+                output_attentions,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                seq_idx=seq_idx,
+                cu_seq_lens_q=cu_seq_lens_q,
+            )
+        scheme = self.position
+        x = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, scheme.embed)
+        mask = layout.attention_mask()
+        if scheme.uses("bias"):
+            mask = add_bias(
+                mask, scheme.bias(layout.to_grid(layout.positions), layout.to_grid(layout.is_first)), x.dtype
+            )
+        rotary = scheme.rotary(layout.positions) if scheme.uses("rotary") else None
+        hooks = AttentionHooks(scheme, wants_attentions)
+
+        hidden_states, attentions = [x], []
+        for layer in self.layers:
+            x, weights = layer(x, mask, rotary, layout, hooks)
+            if wants_hidden:
+                hidden_states.append(x)
+            attentions.append(weights)
+        if self.norm is not None:
+            x = self.norm(x)
+            hidden_states[-1] = x if len(hidden_states) > 1 else hidden_states[-1]
+        return BaseModelOutput(
+            last_hidden_state=x if in_tokens else layout.put_back(x),
+            hidden_states=tuple(layout.put_back(state) for state in hidden_states) if wants_hidden else None,
+            attentions=tuple(attentions) if wants_attentions else None,
+        )
+
+
+class PosEncPooledHead(PosEncPreTrainedModel):
+    """Dropout, an optional dense layer and a linear layer on the pooled sequence."""
+
+    def __init__(self, config: PosEncConfig, outputs: int | None) -> None:
+        super().__init__(config)
+        assert outputs is not None  # PreTrainedConfig always has labels
+        self.num_labels = outputs
+        self.model = PosEncModel(config)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
+        self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
+        self.dropout = nn.Dropout(_classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, outputs)
+        self.post_init()
+
+    def _classify(self, hidden: Tensor | None, layout: Layout) -> Tensor:
+        assert hidden is not None
+        pooled = layout.pool(hidden, self.config.classifier_pooling)
+        if self.dense is not None and self.activation is not None:
+            pooled = self.activation(self.dense(pooled))
+        return self.classifier(self.dropout(pooled))
+
+
+class PosEncForSequenceClassification(PosEncPooledHead):
+    """The encoder with a classifier (or a regressor) on each pooled sequence."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config, config.num_labels)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Classifies each sequence; the arguments are those of `PosEncModel`, and `labels`.
+
+        Args:
+            labels (Tensor): (B,) whole numbers: one of C classes; (B, C) real numbers: several of C classes at once;
+                (B,) or (B, C) real numbers with `problem_type="regression"` or one label. For packed rows, one label
+                per sequence (N, ...).
+
+        Returns:
+            SequenceClassifierOutput: `logits` (B, C), or (N, C) for rows that hold N sequences in all; `loss`.
+        """
+        outputs, layout = self._encode(
+            input_ids,
+            inputs_embeds,
+            token_type_ids,
+            output_hidden_states,
+            output_attentions,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            seq_idx=seq_idx,
+            cu_seq_lens_q=cu_seq_lens_q,
+        )
+        logits = self._classify(outputs.last_hidden_state, layout)
+        loss = None
+        if labels is not None:
+            loss = sequence_classification_loss(logits, labels, self.config, kwargs.get("num_items_in_batch"))
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class PosEncForMultipleChoice(PosEncPooledHead):
+    """The encoder with one score per choice, softmax over the choices."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config, 1)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
+        """Scores each choice; inputs have an axis of choices: (B, C, S).
+
+        Args:
+            labels (Tensor): (B,), the number of the right choice.
+
+        Returns:
+            MultipleChoiceModelOutput: `logits` (B, C); `loss`.
+
+        Raises:
+            ValueError: the input has no axis of choices, or is packed.
+        """
+        given = input_ids if input_ids is not None else inputs_embeds
+        if given is None or given.dim() != (3 if input_ids is not None else 4):
+            shape = None if given is None else tuple(given.shape)
+            raise ValueError(
+                f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), this is {shape}."
+            )
+        choices = given.shape[1]
+        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = (
+            None if t is None else t.flatten(0, 1)
+            for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        )
+        outputs, layout = self._encode(
+            input_ids,
+            inputs_embeds,
+            token_type_ids,
+            output_hidden_states,
+            output_attentions,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            seq_idx=kwargs.get("seq_idx"),
+            cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
+        )
+        if layout.packed:
+            raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
+        logits = self._classify(outputs.last_hidden_state, layout).view(-1, choices)
+        loss = None
+        if labels is not None:
+            loss = cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class PosEncForMaskedLM(PosEncPreTrainedModel):
+    """The encoder with BERT's masked-language-model head; the decoder shares the token embedding."""
+
+    _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        width = config.embedding_width
+        self.model = PosEncModel(config)
+        self.dense = nn.Linear(config.hidden_size, width)
+        self.activation = ACT2FN[config.hidden_act]
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(width, config.vocab_size)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The decoder."""
+        return self.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replaces the decoder."""
+        self.decoder = new_embeddings  # type: ignore[assignment]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Predicts tokens; the arguments are those of `PosEncModel`, and `labels`.
+
+        Args:
+            labels (Tensor): (B, S), the right token number, or -100 where there is nothing to predict.
+
+        Returns:
+            MaskedLMOutput: `logits` (B, S, V), zero at padding; `loss`.
+        """
+        outputs, layout = self._encode(
+            input_ids,
+            inputs_embeds,
+            token_type_ids,
+            output_hidden_states,
+            output_attentions,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            seq_idx=seq_idx,
+            cu_seq_lens_q=cu_seq_lens_q,
+        )
+        logits = self.decoder(self.norm(self.activation(self.dense(outputs.last_hidden_state))))
+        loss = token_loss(logits, labels, layout, kwargs.get("num_items_in_batch"))
+        return MaskedLMOutput(
+            loss=loss,
+            logits=layout.put_back(logits),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class PosEncForTokenClassification(PosEncPreTrainedModel):
+    """The encoder with a classifier on each token."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = PosEncModel(config)
+        self.dropout = nn.Dropout(_classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Classifies each token; the arguments are those of `PosEncModel`, and `labels`.
+
+        Args:
+            labels (Tensor): (B, S), the class of each token, or -100 where it doesn't count.
+
+        Returns:
+            TokenClassifierOutput: `logits` (B, S, C), zero at padding; `loss`.
+        """
+        outputs, layout = self._encode(
+            input_ids,
+            inputs_embeds,
+            token_type_ids,
+            output_hidden_states,
+            output_attentions,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            seq_idx=seq_idx,
+            cu_seq_lens_q=cu_seq_lens_q,
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = token_loss(logits, labels, layout, kwargs.get("num_items_in_batch"))
+        return TokenClassifierOutput(
+            loss=loss,
+            logits=layout.put_back(logits),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class PosEncForQuestionAnswering(PosEncPreTrainedModel):
+    """The encoder with two scores per token: the answer starts here, the answer ends here."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        self.model = PosEncModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
+    ) -> QuestionAnsweringModelOutput:
+        """Scores the borders of the answer; the arguments are those of `PosEncModel`, and the right borders.
+
+        Args:
+            start_positions (Tensor): (B,), place of the answer's first token in its row; past the end: no answer. For
+                packed rows: (N,), place in its sequence.
+            end_positions (Tensor): the same of its last token.
+
+        Returns:
+            QuestionAnsweringModelOutput: `start_logits` and `end_logits` (B, S), as low as can be at padding; for
+            packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
+        """
+        outputs, layout = self._encode(
+            input_ids,
+            inputs_embeds,
+            token_type_ids,
+            output_hidden_states,
+            output_attentions,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            seq_idx=seq_idx,
+            cu_seq_lens_q=cu_seq_lens_q,
+        )
+        scores = self.qa_outputs(outputs.last_hidden_state)
+        scores = layout.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
+        start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            losses = []
+            for logits, target in ((start_logits, start_positions), (end_logits, end_positions)):
+                target = target.view(-1).to(logits.device)
+                # Past the end of the row means that the answer was truncated away: it doesn't count.
+                target = target.masked_fill((target < 0) | (target >= logits.shape[-1]), -100)
+                losses.append(cross_entropy(logits, target, None))
+            loss = (losses[0] + losses[1]) / 2
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def _classifier_dropout(config: PosEncConfig) -> float:
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Mean cross-entropy of (n, C) against (n,), ignoring -100; the sum over `num_items_in_batch` where that is given.
+
+    The mean over no label at all is 0, not NaN.
+    """
+    labels = labels.to(device=logits.device, dtype=torch.int64)
+    total = nn.functional.cross_entropy(
+        logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, reduction="sum"
+    )
+    count = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+    return total / (count.to(logits.device) if isinstance(count, Tensor) else count)
+
+
+def token_loss(
+    logits: Tensor, labels: Tensor | None, layout: Layout, num_items_in_batch: Tensor | int | None
+) -> Tensor | None:
+    """Cross-entropy of logits in token layout against labels (B, S); labels at padding don't count."""
+    if labels is None:
+        return None
+    if tuple(labels.shape) != layout.shape:
+        raise ValueError(
+            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
+            "token, -100 where it doesn't count."
+        )
+    if layout.mask is not None:
+        labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
+    return cross_entropy(logits.flatten(0, 1), layout.take(labels).flatten(), num_items_in_batch)
+
+
+def sequence_classification_loss(
+    logits: Tensor, labels: Tensor, config: PosEncConfig, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """The loss that `config.problem_type` names; where it is None, the labels decide and it is set.
+
+    regression: mean squared error; single_label_classification: cross-entropy; multi_label_classification: binary
+    cross-entropy.
+
+    Raises:
+        ValueError: labels don't fit the logits.
+    """
+    labels = labels.to(logits.device)
+    classes = logits.shape[-1]
+    if config.problem_type is None:
+        if classes == 1:
+            config.problem_type = "regression"
+        elif labels.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+            config.problem_type = "single_label_classification"
+        else:
+            config.problem_type = "multi_label_classification"
+    expected = logits.shape[0] if config.problem_type == "single_label_classification" else logits.numel()
+    if labels.numel() != expected:
+        raise ValueError(
+            f"labels of shape {tuple(labels.shape)} don't fit {logits.shape[0]} sequences and {classes} outputs "
+            f"(problem_type={config.problem_type!r}). Give one whole number per sequence for a single label, "
+            f"{classes} real numbers per sequence otherwise."
+        )
+    if config.problem_type == "single_label_classification":
+        return cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    target = labels.reshape(logits.shape).to(precise.dtype)
+    if config.problem_type == "regression":
+        loss = nn.functional.mse_loss(precise, target, reduction="sum")
+    else:
+        loss = nn.functional.binary_cross_entropy_with_logits(precise, target, reduction="sum")
+    count = max(target.numel(), 1) if num_items_in_batch is None else num_items_in_batch
+    return loss / (count.to(loss.device) if isinstance(count, Tensor) else count)
+
+
+PosEncModel.register_for_auto_class("AutoModel")
+PosEncForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
+PosEncForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+PosEncForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
+PosEncForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
+PosEncForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")

@@ -1,0 +1,201 @@
+"""`PositionScheme`: the protocol between the encoder and whatever tells it about word order.
+
+Axes: B sequences, S places in the longest one, T tokens, D hidden width, H heads, d = D/H, L layers.
+
+Two layouts. *Token layout* holds real tokens only: (1, T, ...), or (B, S, ...) when the batch isn't unpadded; a scheme
+treats all but the last axes as one. *Grid layout* is (B, S, ...), one row a sequence, as a bias needs it; its empty
+places hold position 0 and are masked by the encoder. `positions` is int64, 0-based inside each sequence.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+class PositionScheme(nn.Module):
+    """One way to tell an encoder about word order. Subclass it and override only the hooks that the scheme uses.
+
+    There is one scheme per model; its weights are `position.*` in the checkpoint. Its constructor takes, as
+    keyword-only arguments, any of the sizes `hidden_size`, `head_dim`, `num_heads`, `num_layers`, `max_positions`,
+    `token_rms` and `rope_parameters` (filled from the config by name), then its own arguments with defaults
+    (`config.position_embedding_kwargs`). Weights live in `nn.Linear` / `nn.Embedding` children; there are no buffers:
+    constants are recomputed in float32 from Python numbers, so that loading can't leave them behind.
+    """
+
+    name: ClassVar[str]
+    """What `config.position_embedding_type` calls the scheme."""
+
+    max_length: int | None = None
+    """Number of positions that the scheme has, or None if it takes any."""
+
+    query_scale: float = 1.0
+    """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
+        return x
+
+    def rotary(self, positions: Tensor) -> Any:
+        """The state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple of them."""
+        return None
+
+    def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
+        """Rotates queries and keys in each layer. Token layout: q and k (..., H, d) -> the same."""
+        return q, k
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
+        """Added to the logits of all layers, once per forward. Grid layout: (B, S) -> (1 or B, H or 1, S, S).
+
+        `is_first` (B, S) marks the first token of each sequence, whatever its position is.
+        """
+        return None
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
+        """Added to one layer's logits. Grid layout: q and k (B, H, S, d), unrotated and unscaled, positions (B, S).
+
+        Returns (1 or B, H or 1, S, S), already divided by sqrt(d).
+        """
+        return None
+
+    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor] | None:
+        """The numbers of the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor."""
+        return None
+
+    def init_weights(self, std: float) -> None:
+        """Draws the scheme's initial weights; called by the model after all others, with a generator of its own.
+
+        Uses `transformers.initialization` functions (or `torch.nn.init`'s), which leave loaded weights alone.
+        """
+
+    def uses(self, hook: str) -> bool:
+        """Whether the scheme overrides `hook`: nothing else says so."""
+        return getattr(type(self), hook) is not getattr(PositionScheme, hook)
+
+
+class AddedPosition(PositionScheme):
+    """A scheme that adds `encodings(positions)` to the embeddings: x'_i = x_i + e(p_i).
+
+    Also a module for any encoder, on plain tensors: `scheme(x, start=7)`.
+
+    Args:
+        dropout (float): dropout on the sum, as in Vaswani et al. 2017.
+        batch_first (bool): of the call on plain tensors: x is (B, S, D) or (S, D). False: (S, B, D) or (S, D).
+    """
+
+    def __init__(self, *, dropout: float = 0.0, batch_first: bool = True) -> None:
+        super().__init__()
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout={dropout!r} is out of range. A probability lies between 0 and 1.")
+        self.dropout = nn.Dropout(dropout)
+        self.batch_first = batch_first
+
+    def encodings(self, positions: Tensor) -> Tensor:
+        """What is added at each position: int64 (...) -> (..., D)."""
+        raise NotImplementedError
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x + e(positions), in x's dtype."""
+        return self.dropout(x + self.encodings(positions).to(x.dtype))
+
+    def forward(self, x: Tensor, positions: Tensor | None = None, *, start: int = 0) -> Tensor:
+        """Adds positions to plain tensors.
+
+        Args:
+            x: embeddings (B, S, D) or (S, D); (S, B, D) with `batch_first=False`.
+            positions: int64, (S,) or the shape of x without D. None: start, start + 1, ...
+            start: first position, when `positions` isn't given.
+
+        Returns:
+            The shape and dtype of x.
+
+        Raises:
+            ValueError: a position is past the scheme's `max_length`, or negative.
+        """
+        sequence_first = x.dim() == 3 and not self.batch_first
+        if sequence_first:
+            x = x.transpose(0, 1)
+            positions = positions.transpose(0, 1) if positions is not None and positions.dim() == 2 else positions
+        x = self.embed(x, plain_positions(self, x.shape[-2], positions, start, x.device).expand(x.shape[:-1]))
+        return x.transpose(0, 1) if sequence_first else x
+
+
+def plain_positions(
+    scheme: PositionScheme, length: int, positions: Tensor | None, start: int, device: torch.device
+) -> Tensor:
+    """Positions for a scheme used on plain tensors: the given ones, checked, or start, start + 1, ..."""
+    if positions is None:
+        first, last = start, start + length - 1
+        positions = torch.arange(start, start + length, device=device)
+    elif scheme.max_length is None or positions.numel() == 0:
+        return positions
+    else:
+        first, last = (int(value) for value in positions.aminmax())
+    check_length(scheme, first, last)
+    return positions
+
+
+def check_length(scheme: PositionScheme, first: int, last: int) -> None:
+    """Raises one clear error before a kernel reads past the end of a table."""
+    limit = scheme.max_length
+    if limit is None or (first >= 0 and last < limit):
+        return
+    if first < 0:
+        raise ValueError(
+            f"position_embedding_type={scheme.name!r} has positions 0 to {limit - 1}, the input has {first}. "
+            "Give position_ids that start at 0."
+        )
+    raise ValueError(
+        f"position_embedding_type={scheme.name!r} has {limit} positions, the input has {last + 1}. "
+        f"Truncate to {limit} tokens (truncation=True, max_length={limit}), or use a scheme without a table, such as "
+        "'rope' or 'sinusoidal'."
+    )
+
+
+def sinusoid(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
+    """Sine and cosine of the position at geometrically growing wavelengths, in float32.
+
+    PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(p / base^(2i/dim)). For an odd `dim` the last column is a
+    sine. Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
+
+    Args:
+        positions: any integers or reals (...).
+        dim: number of columns.
+        base: the longest wavelength is 2 pi base.
+
+    Returns:
+        float32 (..., dim).
+    """
+    angles = positions.to(torch.float32).unsqueeze(-1) * inverse_frequencies(dim, base, positions.device)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :dim]
+
+
+def inverse_frequencies(dim: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2i/dim) for i = 0 .. ceil(dim/2)-1, float32, each rounded once from float64."""
+    return torch.tensor(
+        [math.pow(base, -2 * i / dim) for i in range((dim + 1) // 2)], dtype=torch.float32, device=device
+    )
+
+
+def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
+    """`function(positions)`, computed once for each distinct position and gathered: (...) -> (..., D).
+
+    A batch repeats its positions many times over. While a graph is traced the number of distinct positions has no
+    static shape, so there the function is applied as it stands.
+    """
+    if tracing():
+        return function(positions)
+    distinct, index = positions.unique(return_inverse=True)
+    return nn.functional.embedding(index, function(distinct))
+
+
+def tracing() -> bool:
+    """Whether the code is being compiled or exported, so that data must not decide shapes."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """The dtype to accumulate in: float32, or float64 for float64."""
+    return torch.promote_types(x.dtype, torch.float32)

@@ -1,0 +1,114 @@
+"""`lspe`: learnable sinusoidal positional encoding, a feed-forward network on top of the sinusoid."""
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+
+from .position_base import AddedPosition, per_distinct_position, sinusoid
+
+
+class LSPEPosition(AddedPosition):
+    """Learnable sinusoidal positional encoding: x'_i = x_i + FFN(PE(p_i)), FFN(u) = sigma(u W1 + b1) W2 + b2.
+
+    PE is the sinusoid of `sinusoidal` (D columns), sigma the sigmoid. Wang et al., Findings of AACL 2022.
+
+    With the usual initial weights all positions look alike (sigmoids are near 1/2, so sum(W2)/2 is common to all: mean
+    pairwise cosine .98). Here W1 gives pre-activations of about unit variance, b2 cancels the mean over positions, and
+    W2 is scaled so that the root mean square over the first 512 positions is `rms`.
+
+    Costs one small network per distinct position (not per token) and 2 D W + D + W weights, W the hidden width; takes
+    any length, and what it learned at short positions carries over as far as the sinusoid does.
+
+    Args:
+        hidden_size (int): D.
+        intermediate_size (int, optional): W. None: D.
+        activation (str): sigma, a name of `transformers.activations.ACT2FN`; `sigmoid` as published.
+        rms (float): root mean square of what is added at the start. In a model it defaults to that of the token
+            embeddings.
+        base (float): the sinusoid's longest wavelength is 2 pi base.
+        applies_to (str): `positions`: FFN(PE(p)), a function of the position alone. `embeddings`: x + FFN(x + PE(p)),
+            a variant in circulation that sends the tokens through the network too, at a cost per token.
+        dropout, batch_first: see `AddedPosition`.
+
+    Raises:
+        ValueError: an argument is out of range; `encodings` is asked for where `applies_to="embeddings"`.
+    """
+
+    name = "lspe"
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        intermediate_size: int | None = None,
+        activation: str = "sigmoid",
+        rms: float = 0.02,
+        base: float = 10000.0,
+        applies_to: str = "positions",
+        dropout: float = 0.0,
+        batch_first: bool = True,
+    ) -> None:
+        super().__init__(dropout=dropout, batch_first=batch_first)
+        width = hidden_size if intermediate_size is None else intermediate_size
+        for name, value in (("hidden_size", hidden_size), ("intermediate_size", width)):
+            if not 1 <= value <= 2**20:
+                raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {2**20}.")
+        if activation not in ACT2FN:
+            raise ValueError(
+                f"activation={activation!r} is no activation of transformers. Choose sigmoid, gelu, relu, silu, tanh."
+            )
+        if applies_to not in ("positions", "embeddings"):
+            raise ValueError(f"applies_to={applies_to!r} is unknown. Choose 'positions' or 'embeddings'.")
+        for name, number in (("rms", rms), ("base", base)):
+            if not number > 0:
+                raise ValueError(f"{name}={number!r} is out of range. It must be a positive number.")
+        self.hidden_size = hidden_size
+        self.base = base
+        self.rms = rms
+        self.applies_to = applies_to
+        self.up = nn.Linear(hidden_size, width)
+        self.activation = ACT2FN[activation]
+        self.down = nn.Linear(width, hidden_size)
+        if self.up.weight.device.type != "meta":
+            self.init_weights(0.02)
+
+    def _ffn(self, u: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(u)))
+
+    def _sinusoid(self, positions: Tensor) -> Tensor:
+        return sinusoid(positions, self.hidden_size, self.base)
+
+    def encodings(self, positions: Tensor) -> Tensor:
+        """FFN(PE(positions)): (...) -> (..., D), in the weights' dtype."""
+        if self.applies_to == "embeddings":
+            raise ValueError(
+                "With applies_to='embeddings' what is added depends on the token as well as on the position, so there "
+                "are no encodings to read. Use applies_to='positions', or call the module on embeddings."
+            )
+        return per_distinct_position(lambda p: self._ffn(self._sinusoid(p).to(self.up.weight.dtype)), positions)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x + FFN(PE(p)), or x + FFN(x + PE(p)) with `applies_to="embeddings"`."""
+        if self.applies_to == "positions":
+            return super().embed(x, positions)
+        encoded = per_distinct_position(self._sinusoid, positions)
+        return self.dropout(x + self._ffn((x + encoded.to(x.dtype)).to(self.up.weight.dtype)).to(x.dtype))
+
+    @torch.no_grad()
+    def init_weights(self, std: float) -> None:
+        """Makes positions differ from the start: see the class. Leaves loaded weights alone."""
+        up, down = self.up, self.down
+        # A sinusoid has mean square 1/2, so this gives u W1 about unit variance.
+        init.normal_(up.weight, std=(2 / self.hidden_size) ** 0.5)
+        init.zeros_(up.bias)
+        init.normal_(down.weight, std=self.hidden_size**-0.5)
+        init.zeros_(down.bias)
+        if getattr(down.weight, "_is_hf_initialized", False) or getattr(down.bias, "_is_hf_initialized", False):
+            return
+        encoded = self._sinusoid(torch.arange(512, device=up.weight.device))
+        hidden = self.activation(encoded @ up.weight.float().T + up.bias.float())
+        added = (hidden - hidden.mean(0)) @ down.weight.float().T
+        gain = self.rms / added.square().mean().sqrt().clamp(min=1e-12)
+        init.copy_(down.weight, down.weight * gain.to(down.weight.dtype))
+        init.copy_(down.bias, -(hidden.mean(0) @ down.weight.float().T).to(down.bias.dtype))

@@ -1,0 +1,69 @@
+"""`sinusoidal`: fixed sines and cosines, added to the embeddings."""
+
+from torch import Tensor
+
+from .position_base import AddedPosition, per_distinct_position, sinusoid
+
+
+def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
+    """The sinusoid of Vaswani et al. 2017 at any positions: (...) -> float32 (..., dim).
+
+    PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(p / base^(2i/dim)); an odd `dim` ends on a sine.
+
+    Raises:
+        ValueError: `dim` or `base` isn't positive.
+    """
+    if dim < 1:
+        raise ValueError(f"dim={dim!r} is out of range. A sinusoidal table has at least one column.")
+    if not base > 0:
+        raise ValueError(f"base={base!r} is out of range. It must be a positive number; 10000 is usual.")
+    return sinusoid(positions, dim, base)
+
+
+class SinusoidalPosition(AddedPosition):
+    """Fixed sines and cosines: x'_i = x_i + s PE(p_i).
+
+    PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos(p / base^(2i/D)); an odd D ends on a sine.
+    Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+
+    PE has a root mean square of sqrt(1/2), 35 times that of token embeddings at their start; added as it is, it would
+    make the hidden states 97 % position. So s = rms / sqrt(1/2), where `rms` is the token embeddings' own in a model
+    (`position_embedding_kwargs={"rms": None}` gives the formula as published: s = 1).
+
+    Costs one addition per token; no weights; any length, any start.
+
+    Args:
+        hidden_size (int): D.
+        rms (float, optional): root mean square of what is added. None: sqrt(1/2), the formula as published.
+        base (float): the longest wavelength is 2 pi base.
+        dropout, batch_first: see `AddedPosition`.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    name = "sinusoidal"
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        rms: float | None = None,
+        base: float = 10000.0,
+        dropout: float = 0.0,
+        batch_first: bool = True,
+    ) -> None:
+        super().__init__(dropout=dropout, batch_first=batch_first)
+        if hidden_size < 1:
+            raise ValueError(f"hidden_size={hidden_size!r} is out of range. It must be a positive whole number.")
+        if not base > 0:
+            raise ValueError(f"base={base!r} is out of range. It must be a positive number; 10000 is usual.")
+        if rms is not None and not rms > 0:
+            raise ValueError(f"rms={rms!r} is out of range. It must be positive, or None for the published formula.")
+        self.hidden_size = hidden_size
+        self.base = base
+        self.scale = 1.0 if rms is None else rms / 0.5**0.5
+
+    def encodings(self, positions: Tensor) -> Tensor:
+        """s PE(positions), float32: (...) -> (..., D)."""
+        return per_distinct_position(lambda p: sinusoid(p, self.hidden_size, self.base) * self.scale, positions)
