@@ -219,7 +219,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         scheme = self._scheme
         pending = not getattr(scheme, "_is_hf_initialized", False)
         for module in scheme.modules():
-            module._is_hf_initialized = True
+            module._is_hf_initialized = True  # type: ignore[assignment]
         super().initialize_weights()
         if pending:
             with independent_generator(), init.guard_torch_init_functions():
@@ -261,6 +261,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
         if given.dim() != (3 if input_ids is None else 2):
             name, axes = ("inputs_embeds", "(B, S, D)") if input_ids is None else ("input_ids", "(B, S)")
             raise ValueError(f"{name} has shape {tuple(given.shape)}; give {axes}. For one text: tensor.unsqueeze(0).")
+        if not tracing() and 0 in given.shape[:2]:
+            raise ValueError(f"The input of shape {tuple(given.shape)} holds no token. Leave empty batches out.")
         # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.
         unpad = self.config.unpad_inputs and not self._wants_attentions(output_attentions)
         layout = make_layout(given.shape[0], given.shape[1], given.device, unpad=unpad, **kwargs)

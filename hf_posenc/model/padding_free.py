@@ -2,11 +2,11 @@
 
 Three layouts. *Input layout* (B, S, ...) is what the caller gave. *Token layout* is what embeddings, linear layers,
 norms and heads work on. *Grid layout* (n, L, ...) has one row per sequence, as attention needs it. Unpadded, token
-layout is (1, T, ...), the T real tokens alone, and the grid has a row for each sequence that has a token, so that packed
-rows are split and no attention crosses a border. Padded, all three are the input layout.
+layout is (1, T, ...), the T real tokens alone, and the grid has a row for each sequence that has a token, so that
+packed rows are split and no attention crosses a border. Padded, all three are the input layout.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,8 +49,8 @@ class Layout:
 
     def to(self, *args: Any, **kwargs: Any) -> "Layout":
         """All tensors on another device (accelerate calls this between devices)."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Layout(**{k: v.to(*args, **kwargs) if isinstance(v, Tensor) else v for k, v in values.items()})
+        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: value.to(*args, **kwargs) for name, value in tensors.items()})
 
     def take(self, x: Tensor) -> Tensor:
         """Input layout (B, S, ...) -> token layout."""
@@ -249,6 +249,8 @@ def _unpad(layout: Layout) -> Layout:
     device = layout.positions.device
     if layout.mask is not None:
         token_index = layout.mask.flatten().nonzero().squeeze(-1)
+        if token_index.numel() == 0:  # attention over nothing isn't defined; over masked padding it is, and gives 0
+            return layout
     else:
         token_index = torch.arange(batch * length, device=device)
     if layout.sequence is not None:
@@ -257,10 +259,10 @@ def _unpad(layout: Layout) -> Layout:
         sequence = token_index // max(length, 1)
     counts = torch.bincount(sequence, minlength=layout.num_sequences)
     ends = counts.cumsum(0)
-    longest = int(counts.max()) if token_index.numel() else 0
+    longest = int(counts.max())
     row = (counts > 0).cumsum(0) - 1  # sequences without a token get no row
     offset = torch.arange(token_index.shape[0], device=device) - (ends - counts).index_select(0, sequence)
-    rows = int(row[-1]) + 1 if token_index.numel() else 0
+    rows = int(row[-1]) + 1
     return Layout(
         shape=layout.shape,
         positions=layout.positions.flatten().index_select(0, token_index).unsqueeze(0),

@@ -1,0 +1,84 @@
+"""Helpers of the test suite."""
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
+
+SCHEMES = list(POSITIONS)
+"""The published schemes: a new one is picked up from the table."""
+
+EVERY_HOOK = [*SCHEMES, "test_slope", "test_layer_distance"]
+"""And two that exercise the hooks which no published scheme may use yet."""
+
+
+class Slope(PositionScheme):
+    """A fixed bias per head: -2^-h |i-j|, and 1 towards each sequence's first token."""
+
+    def __init__(self, *, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
+        distance = (positions[:, None, :] - positions[:, :, None]).abs().float()
+        slopes = 2.0 ** -torch.arange(self.num_heads, device=positions.device, dtype=torch.float32)
+        return is_first[:, None, None, :].float() - slopes[:, None, None] * distance[:, None]
+
+
+class LayerDistance(PositionScheme):
+    """A learned vector per clipped distance and layer, dotted with the query: the shape of relative_key."""
+
+    reach = 4
+
+    def __init__(self, *, head_dim: int, num_layers: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(2 * self.reach + 1, head_dim) for _ in range(num_layers)])
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+        distance = (positions[:, None, :] - positions[:, :, None]).clamp(-self.reach, self.reach) + self.reach
+        return torch.einsum("bhqd,bqkd->bhqk", q, self.tables[layer](distance)) / q.shape[-1] ** 0.5
+
+
+def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:
+    values = {
+        "vocab_size": 101,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "hidden_dropout_prob": 0.0,
+        "max_position_embeddings": 64,
+        "position_embedding_type": scheme,
+    }
+    return PosEncConfig(**{**values, **overrides})
+
+
+def perturb(model: nn.Module, std: float = 0.2) -> nn.Module:
+    """Moves every parameter, so that nothing looks order-blind or equal because it is still zero or one."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += std * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter.dtype)
+    return model
+
+
+def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
+    """A tiny encoder in evaluation mode with perturbed weights."""
+    torch.manual_seed(0)
+    return perturb(PosEncModel(tiny_config(scheme, **overrides))).eval()
+
+
+def tokens(*shape: int, vocab: int = 101, seed: int = 1) -> Tensor:
+    return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def padded(sequences: list[Tensor], side: str = "right", extra: int = 0) -> tuple[Tensor, Tensor]:
+    """A batch (B, S) of token numbers with its mask, padded on a side."""
+    length = max(len(sequence) for sequence in sequences) + extra
+    ids = torch.zeros(len(sequences), length, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(sequences):
+        place = slice(0, len(sequence)) if side == "right" else slice(length - len(sequence), length)
+        ids[row, place] = sequence
+        mask[row, place] = 1
+    return ids, mask

@@ -1,0 +1,20 @@
+"""What all tests share: offline, quiet, one thread count, seeded, and two small schemes that use the bias hooks."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from common import LayerDistance, Slope
+
+import hf_posenc
+
+hf_posenc.register_position("test_slope", Slope)
+hf_posenc.register_position("test_layer_distance", LayerDistance)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)

@@ -1,0 +1,524 @@
+"""The encoder, whatever the scheme: the same tokens at the same positions give the same numbers."""
+
+import itertools
+
+import pytest
+import torch
+from common import EVERY_HOOK, SCHEMES, encoder, padded, perturb, tiny_config, tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from references import REFERENCES, encode
+
+import hf_posenc
+from hf_posenc import POSITIONS, PosEncForSequenceClassification, PosEncModel
+
+LENGTHS = [9, 1, 4, 6]
+SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
+HEADS = {
+    "SequenceClassification": {"labels": torch.tensor([1, 0, 2, 1])},
+    "TokenClassification": {"labels": "tokens"},
+    "MaskedLM": {"labels": "tokens"},
+    "QuestionAnswering": {"start_positions": torch.tensor([1, 0, 2, 0]), "end_positions": torch.tensor([3, 0, 3, 99])},
+}
+
+
+def head(name: str, scheme: str, **overrides):
+    config = tiny_config(scheme, num_labels=3, **overrides)
+    torch.manual_seed(0)
+    return perturb(getattr(hf_posenc, f"PosEncFor{name}")(config)).eval()
+
+
+def alone(model: PosEncModel, sequence: torch.Tensor) -> torch.Tensor:
+    return model(sequence[None]).last_hidden_state[0]
+
+
+def test_every_scheme_has_a_reference():
+    assert set(SCHEMES) <= set(REFERENCES)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_encoder_equals_its_float64_twin(scheme, norm_position):
+    model = encoder(scheme, norm_position=norm_position)
+    expected = encode(model, SEQUENCES[0])
+    torch.testing.assert_close(alone(model, SEQUENCES[0]).double(), expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_gradients_equal_those_of_the_float64_twin(scheme, norm_position):
+    model = encoder(scheme, norm_position=norm_position)
+    target = torch.randn(len(SEQUENCES[0]), 32)
+    encode(model, SEQUENCES[0]).mul(target).sum().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    alone(model, SEQUENCES[0]).mul(target).sum().backward()
+    got = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert set(got) == set(expected)
+    assert any(name.startswith("position.") for name in got) == any(True for _ in model.position.parameters())
+    for name, gradient in got.items():
+        torch.testing.assert_close(gradient, expected[name].float(), atol=1e-3, rtol=1e-3, msg=lambda m, n=name: n + m)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_float64_model_equals_its_twin_to_float64_precision(scheme):
+    model = encoder(scheme).double()
+    difference = (alone(model, SEQUENCES[0]) - encode(model, SEQUENCES[0])).abs().max()
+    # Sines and angles are float32 by design, so only schemes without them reach float64.
+    assert difference < (1e-12 if scheme in ("none", "learned") else 1e-5)
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_a_padded_batch_equals_each_sequence_alone(scheme, side, implementation, unpad):
+    model = encoder(scheme, unpad_inputs=unpad, attn_implementation=implementation)
+    ids, mask = padded(SEQUENCES, side, extra=2)
+    hidden = model(ids, attention_mask=mask).last_hidden_state
+    for row, sequence in enumerate(SEQUENCES):
+        torch.testing.assert_close(hidden[row][mask[row] == 1], alone(model, sequence), atol=1e-5, rtol=1e-5)
+    assert (hidden[mask == 0] == 0).all()
+
+
+def pack(sequences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    ids = torch.cat(sequences)[None]
+    lengths = [len(sequence) for sequence in sequences]
+    position_ids = torch.cat([torch.arange(length) for length in lengths])[None]
+    seq_idx = torch.cat([torch.full((length,), i, dtype=torch.int32) for i, length in enumerate(lengths)])[None]
+    borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    return ids, position_ids, seq_idx, borders
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+@pytest.mark.parametrize("said_by", ["position_ids", "seq_idx", "cu_seq_lens_q"])
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_packed_sequences_equal_separate_ones(scheme, said_by, unpad):
+    model = encoder(scheme, unpad_inputs=unpad)
+    ids, position_ids, seq_idx, borders = pack(SEQUENCES)
+    said = {"position_ids": position_ids, "seq_idx": seq_idx, "cu_seq_lens_q": borders}[said_by]
+    hidden = model(ids, **{said_by: said}).last_hidden_state[0]
+    expected = torch.cat([alone(model, sequence) for sequence in SEQUENCES])
+    torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_several_packed_rows_with_padding_equal_separate_sequences(scheme, unpad):
+    model = encoder(scheme, unpad_inputs=unpad)
+    ids, mask = torch.zeros(2, 14, dtype=torch.int64), torch.zeros(2, 14, dtype=torch.int64)
+    positions = torch.zeros(2, 14, dtype=torch.int64)
+    for row, parts in enumerate([SEQUENCES[:2], SEQUENCES[2:]]):
+        length = sum(map(len, parts))
+        ids[row, :length] = torch.cat(parts)
+        positions[row, :length] = torch.cat([torch.arange(len(part)) for part in parts])
+        mask[row, :length] = 1
+    hidden = model(ids, attention_mask=mask, position_ids=positions).last_hidden_state
+    expected = torch.cat([alone(model, sequence) for sequence in SEQUENCES])
+    torch.testing.assert_close(hidden[mask == 1], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packed_rows_give_one_logit_row_per_sequence(scheme, pooling):
+    model = head("SequenceClassification", scheme, classifier_pooling=pooling)
+    ids, position_ids, _, _ = pack(SEQUENCES)
+    packed = model(ids, position_ids=position_ids, labels=torch.tensor([1, 0, 2, 1]))
+    batch_ids, mask = padded(SEQUENCES)
+    separate = model(batch_ids, attention_mask=mask, labels=torch.tensor([1, 0, 2, 1]))
+    torch.testing.assert_close(packed.logits, separate.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed.loss, separate.loss, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["TokenClassification", "MaskedLM"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packed_rows_give_token_logits_and_loss_of_separate_sequences(scheme, name):
+    model = head(name, scheme)
+    ids, position_ids, _, _ = pack(SEQUENCES)
+    labels = ids % 3
+    packed = model(ids, position_ids=position_ids, labels=labels)
+    batch_ids, mask = padded(SEQUENCES)
+    separate = model(batch_ids, attention_mask=mask, labels=batch_ids % 3)
+    torch.testing.assert_close(packed.logits[0], separate.logits[mask == 1], atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(packed.loss, separate.loss, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+def test_packed_question_answering_scores_each_sequence_for_itself(unpad):
+    model = head("QuestionAnswering", "rope", unpad_inputs=unpad)
+    ids, position_ids, _, _ = pack(SEQUENCES)
+    targets = HEADS["QuestionAnswering"]
+    packed = model(ids, position_ids=position_ids, **targets)
+    batch_ids, mask = padded(SEQUENCES)
+    separate = model(batch_ids, attention_mask=mask, **targets)
+    torch.testing.assert_close(packed.start_logits, separate.start_logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed.loss, separate.loss, atol=1e-5, rtol=1e-5)
+
+
+def test_multiple_choice_equals_each_choice_alone_and_refuses_packed_rows():
+    model = head("MultipleChoice", "rope")
+    ids, mask = padded(SEQUENCES)
+    out = model(ids.view(2, 2, -1), attention_mask=mask.view(2, 2, -1), labels=torch.tensor([0, 1]))
+    single = [model(sequence[None, None]).logits for sequence in SEQUENCES]
+    torch.testing.assert_close(out.logits, torch.cat(single).view(2, 2), atol=1e-5, rtol=1e-5)
+    expected = torch.nn.functional.cross_entropy(out.logits, torch.tensor([0, 1]))
+    torch.testing.assert_close(out.loss, expected)
+    packed_ids, position_ids, _, _ = pack(SEQUENCES)
+    with pytest.raises(ValueError, match=r"can't take packed rows: give each choice a row"):
+        model(packed_ids[None], position_ids=position_ids[None])
+    with pytest.raises(ValueError, match=r"takes input_ids \(B, C, S\)"):
+        model(ids)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_padding_free_equals_padded_in_logits_hidden_states_loss_and_gradients(scheme, name):
+    ids, mask = padded(SEQUENCES, extra=1)
+    targets = {key: ids % 3 if isinstance(value, str) else value for key, value in HEADS[name].items()}
+    results = []
+    for unpad in (True, False):
+        model = head(name, scheme, unpad_inputs=unpad).train()
+        out = model(ids, attention_mask=mask, output_hidden_states=True, **targets)
+        out.loss.backward()
+        gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        results.append((out, gradients))
+    (free, free_gradients), (full, full_gradients) = results
+    assert len(free.hidden_states) == 3
+    for a, b in zip(free.to_tuple(), full.to_tuple(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    assert set(free_gradients) == set(full_gradients)
+    for key, gradient in free_gradients.items():
+        torch.testing.assert_close(gradient, full_gradients[key], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_the_batch_around_a_sequence_changes_nothing(scheme):
+    model = encoder(scheme)
+    ids, mask = padded(SEQUENCES)
+    whole = model(ids, attention_mask=mask).last_hidden_state
+    for row in range(len(SEQUENCES)):
+        one = model(ids[row : row + 1], attention_mask=mask[row : row + 1]).last_hidden_state
+        torch.testing.assert_close(whole[row : row + 1], one, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_tokens_permuted_together_with_their_positions_permute_the_output(scheme):
+    model = encoder(scheme)
+    order = torch.tensor([3, 1, 0, 4, 2, 5])
+    ids = SEQUENCES[3]
+    if scheme == "test_slope":  # its [CLS] term follows the first place, not the first position
+        order = torch.tensor([0, 3, 1, 5, 4, 2])
+    expected = model(ids[None]).last_hidden_state[0][order]
+    got = model(ids[order][None], position_ids=order[None]).last_hidden_state[0]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_none_is_permutation_equivariant_and_every_other_scheme_is_not(scheme):
+    model = encoder(scheme)
+    order = torch.tensor([5, 3, 0, 1, 4, 2])
+    ids = SEQUENCES[3]
+    straight = model(ids[None]).last_hidden_state[0][order]
+    permuted = model(ids[order][None]).last_hidden_state[0]
+    if scheme == "none":
+        torch.testing.assert_close(permuted, straight, atol=2e-6, rtol=1e-5)
+        model.double()
+        straight = model(ids[None]).last_hidden_state[0][order]
+        permuted = model(ids[order][None]).last_hidden_state[0]
+        torch.testing.assert_close(permuted, straight, atol=1e-13, rtol=1e-12)
+    else:
+        assert (permuted - straight).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("scheme", ["rope", "test_layer_distance"])
+def test_relative_schemes_do_not_see_a_shift(scheme):
+    model = encoder(scheme)
+    ids = SEQUENCES[0][None]
+    start = model(ids).last_hidden_state
+    shifted = model(ids, position_ids=torch.arange(40, 49)[None]).last_hidden_state
+    torch.testing.assert_close(shifted, start, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "lspe"])
+def test_absolute_schemes_see_a_shift(scheme):
+    model = encoder(scheme)
+    ids = SEQUENCES[0][None]
+    shifted = model(ids, position_ids=torch.arange(40, 49)[None]).last_hidden_state
+    assert (shifted - model(ids).last_hidden_state).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_sdpa_equals_eager_and_probabilities_sum_to_one(scheme):
+    model = encoder(scheme, attn_implementation="sdpa")
+    ids, mask = padded(SEQUENCES, "left")
+    fused = model(ids, attention_mask=mask).last_hidden_state
+    out = model(ids, attention_mask=mask, output_attentions=True)
+    torch.testing.assert_close(out.last_hidden_state, fused, atol=1e-5, rtol=1e-5)
+    assert len(out.attentions) == 2
+    for weights in out.attentions:
+        assert weights.shape == (4, 4, 9, 9)
+        real = mask[:, None, :, None] * weights
+        torch.testing.assert_close(real.sum(-1), mask[:, None].expand(4, 4, 9).float(), atol=1e-5, rtol=0)
+        assert (real * (1 - mask)[:, None, None] == 0).all()
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_a_row_of_padding_alone_is_finite_and_changes_no_other(scheme, pooling, unpad):
+    model = head("SequenceClassification", scheme, classifier_pooling=pooling, unpad_inputs=unpad).train()
+    ids, mask = padded(SEQUENCES)
+    expected = model(ids, attention_mask=mask).logits
+    mask_with = torch.cat((mask[:1], torch.zeros_like(mask[:1]), mask[1:]))
+    ids_with = torch.cat((ids[:1], ids[:1], ids[1:]))
+    out = model(ids_with, attention_mask=mask_with, labels=torch.tensor([0, 1, 2, 0, 1]))
+    assert torch.isfinite(out.logits).all()
+    torch.testing.assert_close(out.logits[[0, 2, 3, 4]], expected, atol=1e-5, rtol=1e-5)
+    out.loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    only = model(ids[:2], attention_mask=torch.zeros_like(mask[:2]), labels=torch.tensor([0, 1]))
+    assert torch.isfinite(only.logits).all()
+    torch.testing.assert_close(only.logits, out.logits[[1, 1]], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_pooling_equals_pooling_by_hand(scheme):
+    ids, mask = padded(SEQUENCES, "left")
+    for unpad, pooling in itertools.product((True, False), ("mean", "cls", "max")):
+        model = head("SequenceClassification", scheme, classifier_pooling=pooling, unpad_inputs=unpad)
+        rows = [alone(model.model, sequence) for sequence in SEQUENCES]
+        by_hand = {"mean": lambda x: x.mean(0), "cls": lambda x: x[0], "max": lambda x: x.amax(0)}[pooling]
+        expected = model.classifier(torch.stack([by_hand(row) for row in rows]))
+        torch.testing.assert_close(model(ids, attention_mask=mask).logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_gradient_checkpointing_gives_the_same_gradients(scheme, use_reentrant):
+    ids, mask = padded(SEQUENCES)
+    gradients = []
+    for checkpointing in (False, True):
+        model = head("SequenceClassification", scheme).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        model(ids, attention_mask=mask, labels=torch.tensor([0, 1, 2, 0])).loss.backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_inputs_embeds_equal_input_ids(scheme):
+    model = encoder(scheme)
+    ids, mask = padded(SEQUENCES)
+    embeds = model.get_input_embeddings()(ids)
+    expected = model(ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(model(inputs_embeds=embeds, attention_mask=mask).last_hidden_state, expected)
+
+
+def test_token_types_count_and_may_be_absent():
+    ids = SEQUENCES[0][None]
+    model = encoder("rope")
+    types = torch.ones_like(ids)
+    zero = model(ids, token_type_ids=torch.zeros_like(ids)).last_hidden_state
+    torch.testing.assert_close(model(ids).last_hidden_state, zero)
+    assert (model(ids, token_type_ids=types).last_hidden_state - zero).abs().max() > 1e-2
+    without = encoder("rope", type_vocab_size=0)
+    torch.testing.assert_close(without(ids, token_type_ids=types)[0], without(ids)[0])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_embeddings_of_another_width_are_projected(scheme):
+    model = encoder(scheme, embedding_size=20)
+    assert model(SEQUENCES[0][None]).last_hidden_state.shape == (1, 9, 32)
+    assert model.embeddings.word_embeddings.weight.shape == (101, 20)
+    lm = head("MaskedLM", scheme, embedding_size=20)
+    assert lm(SEQUENCES[0][None]).logits.shape == (1, 9, 101)
+    assert lm.decoder.weight is lm.model.embeddings.word_embeddings.weight
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_resized_embeddings_keep_old_tokens_and_stay_tied(scheme):
+    model = head("MaskedLM", scheme)
+    before = model(SEQUENCES[0][None]).logits
+    model.resize_token_embeddings(120)
+    after = model(SEQUENCES[0][None]).logits
+    assert after.shape[-1] == 120
+    assert model.config.vocab_size == 120
+    assert model.decoder.weight is model.model.embeddings.word_embeddings.weight
+    torch.testing.assert_close(after[..., :101], before, atol=1e-5, rtol=1e-5)
+
+
+def test_scaled_embeddings_multiply_tokens_alone():
+    model = encoder("sinusoidal", scale_embeddings=True, type_vocab_size=0)
+    other = encoder("sinusoidal", type_vocab_size=0)
+    assert model.position.scale == pytest.approx(other.position.scale * 32**0.5)
+    other.position.scale = model.position.scale
+    with torch.no_grad():
+        other.embeddings.word_embeddings.weight *= 32**0.5
+    torch.testing.assert_close(model(SEQUENCES[0][None])[0], other(SEQUENCES[0][None])[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("problem", ["regression", "single_label_classification", "multi_label_classification"])
+def test_losses_equal_torch_and_scale_with_num_items_in_batch(problem):
+    functional = torch.nn.functional
+    labels = {
+        "regression": torch.randn(4, 3),
+        "single_label_classification": torch.tensor([0, 2, 1, 2]),
+        "multi_label_classification": torch.randint(0, 2, (4, 3)).float(),
+    }[problem]
+    loss_of = {
+        "regression": functional.mse_loss,
+        "single_label_classification": functional.cross_entropy,
+        "multi_label_classification": functional.binary_cross_entropy_with_logits,
+    }[problem]
+    model = head("SequenceClassification", "rope", problem_type=problem)
+    ids, mask = padded(SEQUENCES)
+    out = model(ids, attention_mask=mask, labels=labels)
+    torch.testing.assert_close(out.loss, loss_of(out.logits, labels))
+    # Two halves, each divided by the count of the whole, as the Trainer accumulates gradients.
+    halves = [
+        model(ids[rows], attention_mask=mask[rows], labels=labels[rows], num_items_in_batch=labels.numel()).loss
+        for rows in (slice(0, 2), slice(2, 4))
+    ]
+    torch.testing.assert_close(sum(halves), out.loss)
+
+
+def test_the_labels_decide_the_problem_type_when_the_config_does_not():
+    ids, mask = padded(SEQUENCES)
+    for labels, problem in (
+        (torch.tensor([0, 2, 1, 2]), "single_label_classification"),
+        (torch.ones(4, 3), "multi_label_classification"),
+    ):
+        model = head("SequenceClassification", "rope")
+        model(ids, attention_mask=mask, labels=labels)
+        assert model.config.problem_type == problem
+    single = perturb(PosEncForSequenceClassification(tiny_config(num_labels=1)))
+    single(ids, attention_mask=mask, labels=torch.rand(4))
+    assert single.config.problem_type == "regression"
+
+
+def test_with_one_seed_everything_but_the_scheme_starts_equal():
+    states = {}
+    for scheme in SCHEMES:
+        torch.manual_seed(3)
+        model = PosEncForSequenceClassification(tiny_config(scheme))
+        states[scheme] = ({k: v for k, v in model.state_dict().items() if ".position." not in k}, torch.rand(1))
+    reference, drawn = states["none"]
+    for scheme, (state, after) in states.items():
+        assert state.keys() == reference.keys()
+        assert all(torch.equal(state[key], reference[key]) for key in state), scheme
+        assert torch.equal(after, drawn), "the generator stands elsewhere after building " + scheme
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_added_schemes_start_with_the_scale_of_the_tokens(scheme):
+    model = PosEncModel(tiny_config(scheme, hidden_size=128, max_position_embeddings=512))
+    if not model.position.uses("embed"):
+        pytest.skip(f"{scheme} adds nothing to the embeddings")
+    rms = model.position.encodings(torch.arange(512)).square().mean().sqrt()
+    assert rms.item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_schemes_own_no_buffers_and_no_direct_parameters(scheme):
+    position = encoder(scheme).position
+    assert list(position.buffers()) == []
+    for module in position.modules():
+        if not isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
+            assert list(module.parameters(recurse=False)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_half_precision_is_near_float32_at_position_4000(scheme, dtype):
+    model = encoder(scheme, max_position_embeddings=4096).float()
+    ids = SEQUENCES[0][None]
+    positions = torch.arange(4000, 4009)[None]
+    full = model(ids, position_ids=positions).last_hidden_state
+    half = model.to(dtype)(ids, position_ids=positions).last_hidden_state
+    assert half.dtype == dtype
+    none = encoder("none", max_position_embeddings=4096)
+    floor = (none.to(dtype)(ids).last_hidden_state.float() - none.float()(ids).last_hidden_state).abs().mean()
+    # No worse than a few times what the dtype costs the same encoder without positions.
+    assert (half.float() - full).abs().mean() < 3 * floor + 1e-3
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_autocast_is_near_float32(scheme):
+    model = encoder(scheme)
+    ids, mask = padded(SEQUENCES)
+    full = model(ids, attention_mask=mask).last_hidden_state
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = model(ids, attention_mask=mask).last_hidden_state
+    assert (half.float() - full).abs().mean() < 0.05
+
+
+def test_a_table_raises_one_clear_error_past_its_end_before_a_kernel_runs():
+    model = encoder("learned")
+    message = r"position_embedding_type='learned' has 64 positions, the input has 70\. Truncate to 64 tokens"
+    with pytest.raises(ValueError, match=message):
+        model(tokens(2, 70))
+    with pytest.raises(ValueError, match=message):
+        model(tokens(1, 3), position_ids=torch.tensor([[0, 1, 69]]))
+    with pytest.raises(ValueError, match=r"positions 0 to 63, the input has -1\. Give position_ids that start at 0"):
+        model(tokens(1, 3), position_ids=torch.tensor([[-1, 0, 1]]))
+    # Left padding makes the row long, not the sequence.
+    ids, mask = padded([tokens(60)], "left", extra=20)
+    for unpad in (True, False):
+        model.config.unpad_inputs = unpad
+        assert torch.isfinite(model(ids, attention_mask=mask).last_hidden_state).all()
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if POSITIONS[name].max_length is None and name != "learned"])
+def test_schemes_without_a_table_take_any_length(scheme):
+    assert torch.isfinite(encoder(scheme)(tokens(1, 300)).last_hidden_state).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"input_ids": tokens(2, 0)}, r"The input of shape \(2, 0\) holds no token"),
+        ({}, "Give exactly one of input_ids"),
+        ({"input_ids": tokens(5)}, r"input_ids has shape \(5,\); give \(B, S\)"),
+        ({"inputs_embeds": torch.zeros(5, 32)}, r"inputs_embeds has shape \(5, 32\); give \(B, S, D\)"),
+        ({"input_ids": tokens(2, 5), "attention_mask": torch.ones(2, 4)}, r"attention_mask of shape \(2, 4\)"),
+        ({"input_ids": tokens(2, 5), "position_ids": torch.ones(3, 5)}, r"position_ids of shape \(3, 5\)"),
+        ({"input_ids": tokens(2, 5), "seq_idx": torch.ones(2, 4)}, r"seq_idx of shape \(2, 4\)"),
+        ({"input_ids": tokens(1, 5), "cu_seq_lens_q": torch.tensor([0, 3])}, r"cu_seq_lens_q=\[0, 3\] doesn't cut"),
+    ],
+)
+def test_input_that_does_not_fit_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        encoder()(**arguments)
+
+
+def test_labels_that_do_not_fit_are_named():
+    model = head("SequenceClassification", "rope")
+    with pytest.raises(ValueError, match=r"labels of shape \(3,\) don't fit 2 sequences and 3 outputs"):
+        model(tokens(2, 5), labels=torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match=r"labels of shape \(2, 4\) don't fit an input of shape \(2, 5\)"):
+        head("TokenClassification", "rope")(tokens(2, 5), labels=torch.zeros(2, 4))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5),
+    side=st.sampled_from(["left", "right"]),
+    extra=st.integers(0, 3),
+    scheme=st.sampled_from(EVERY_HOOK),
+)
+def test_any_lengths_any_padding_any_scheme(lengths, side, extra, scheme):
+    model = _CACHED.setdefault(scheme, encoder(scheme))
+    sequences = [tokens(length, seed=length + 5) for length in lengths]
+    ids, mask = padded(sequences, side, extra=extra + (max(lengths) == 0))
+    results = []
+    for model.config.unpad_inputs in (True, False):
+        results.append(model(ids, attention_mask=mask).last_hidden_state)
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)
+    for row, sequence in enumerate(sequences):
+        if len(sequence):
+            torch.testing.assert_close(results[0][row][mask[row] == 1], alone(model, sequence), atol=1e-5, rtol=1e-5)
+
+
+_CACHED: dict[str, PosEncModel] = {}

@@ -1,0 +1,191 @@
+"""Parity with encoders that we didn't write, given the same weights."""
+
+import pytest
+import torch
+from common import padded, perturb, tokens
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    ElectraConfig,
+    ElectraModel,
+    ModernBertConfig,
+    RoFormerConfig,
+    RoFormerModel,
+)
+from transformers.models.modernbert import modeling_modernbert
+from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
+
+from hf_posenc import (
+    PosEncConfig,
+    PosEncForMaskedLM,
+    PosEncForSequenceClassification,
+    PosEncModel,
+    RotaryPosition,
+    apply_rotary,
+)
+
+BODY = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
+LAYER = {
+    "attention.self.query": "attention.query",
+    "attention.self.key": "attention.key",
+    "attention.self.value": "attention.value",
+    "attention.output.dense": "attention.dense",
+    "attention.output.LayerNorm": "attention_norm",
+    "intermediate.dense": "intermediate",
+    "output.dense": "output",
+    "output.LayerNorm": "output_norm",
+}
+
+
+def bert_to_posenc(state: dict[str, torch.Tensor], prefix: str = "") -> dict[str, torch.Tensor]:
+    """A BERT (or ELECTRA) encoder's weights under our names."""
+    renamed = {}
+    for key, value in state.items():
+        if "position_ids" in key or "token_type_ids" in key:
+            continue
+        key = key.replace("embeddings.position_embeddings", "position.embedding").replace("LayerNorm", "LayerNorm")
+        key = key.replace("embeddings.LayerNorm", "embeddings.norm").replace("embeddings_project", "embeddings.projection")
+        if key.startswith("encoder.layer."):
+            index, rest = key.removeprefix("encoder.layer.").split(".", 1)
+            name, kind = rest.rsplit(".", 1)
+            key = f"layers.{index}.{LAYER[name]}.{kind}"
+        renamed[prefix + key] = value
+    return renamed
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("unpad", [True, False])
+def test_learned_post_norm_equals_transformers_bert(unpad, side):
+    bert = perturb(BertModel(BertConfig(**BODY), add_pooling_layer=False), 0.1).eval()
+    ours = PosEncModel(
+        PosEncConfig(**BODY, position_embedding_type="learned", norm_position="post", unpad_inputs=unpad)
+    ).eval()
+    ours.load_state_dict(bert_to_posenc(bert.state_dict()))
+    ids, mask = padded([tokens(n, seed=n) for n in (20, 7, 1, 13)], side)
+    types = (torch.arange(20) > 5).long().expand_as(ids)
+    # BERT counts padding on the left as positions; given the same positions it must agree.
+    position_ids = (mask.cumsum(-1) - 1).clamp(min=0)
+    theirs = bert(ids, attention_mask=mask, token_type_ids=types, position_ids=position_ids, output_hidden_states=True)
+    mine = ours(ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True)
+    assert len(theirs.hidden_states) == len(mine.hidden_states)
+    for a, b in zip(mine.hidden_states, theirs.hidden_states, strict=True):
+        torch.testing.assert_close(a[mask == 1], b[mask == 1], atol=1e-5, rtol=1e-5)
+
+
+def test_classifier_with_cls_pooling_and_tanh_equals_transformers_bert():
+    bert = perturb(BertForSequenceClassification(BertConfig(**BODY, num_labels=3)), 0.1).eval()
+    config = PosEncConfig(
+        **BODY,
+        num_labels=3,
+        position_embedding_type="learned",
+        norm_position="post",
+        classifier_pooling="cls",
+        classifier_hidden_act="tanh",
+    )
+    ours = PosEncForSequenceClassification(config).eval()
+    state = bert.state_dict()
+    encoder = {k.removeprefix("bert."): v for k, v in state.items() if k.startswith("bert.") and "pooler" not in k}
+    head = {"dense.weight": "bert.pooler.dense.weight", "dense.bias": "bert.pooler.dense.bias"}
+    head |= {name: name for name in ("classifier.weight", "classifier.bias")}
+    ours.load_state_dict(bert_to_posenc(encoder, "model.") | {mine: state[theirs] for mine, theirs in head.items()})
+    ids, mask = padded([tokens(n, seed=n) for n in (20, 7, 13)])
+    labels = torch.tensor([0, 2, 1])
+    mine, theirs = (model(ids, attention_mask=mask, labels=labels) for model in (ours, bert))
+    torch.testing.assert_close(mine.logits, theirs.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mine.loss, theirs.loss, atol=1e-5, rtol=1e-5)
+
+
+def test_masked_lm_equals_transformers_bert_in_logits_loss_and_gradients():
+    bert = perturb(BertForMaskedLM(BertConfig(**BODY)), 0.1).eval()
+    ours = PosEncForMaskedLM(PosEncConfig(**BODY, position_embedding_type="learned", norm_position="post")).eval()
+    state = bert.state_dict()
+    encoder = {k.removeprefix("bert."): v for k, v in state.items() if k.startswith("bert.")}
+    head = {
+        "dense": "cls.predictions.transform.dense",
+        "norm": "cls.predictions.transform.LayerNorm",
+        "decoder": "cls.predictions.decoder",
+    }
+    ours.load_state_dict(
+        bert_to_posenc(encoder, "model.")
+        | {f"{mine}.{kind}": state[f"{theirs}.{kind}"] for mine, theirs in head.items() for kind in ("weight", "bias")}
+    )
+    ids, mask = padded([tokens(n, seed=n) for n in (20, 7, 13)])
+    labels = torch.where((ids % 3 == 0) & (mask == 1), ids, -100)
+    mine, theirs = (model(ids, attention_mask=mask, labels=labels) for model in (ours, bert))
+    torch.testing.assert_close(mine.logits[mask == 1], theirs.logits[mask == 1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mine.loss, theirs.loss, atol=1e-5, rtol=1e-5)
+    mine.loss.backward()
+    theirs.loss.backward()
+    torch.testing.assert_close(
+        ours.model.position.embedding.weight.grad,
+        bert.bert.embeddings.position_embeddings.weight.grad,
+        atol=1e-5,
+        rtol=1e-4,
+    )
+
+
+def test_projected_embeddings_equal_transformers_electra():
+    electra = perturb(ElectraModel(ElectraConfig(**BODY, embedding_size=20)), 0.1).eval()
+    config = PosEncConfig(**BODY, embedding_size=20, position_embedding_type="learned", norm_position="post")
+    ours = PosEncModel(config).eval()
+    ours.load_state_dict(bert_to_posenc(electra.state_dict()))
+    ids, mask = padded([tokens(n, seed=n) for n in (20, 7, 13)])
+    mine, theirs = (model(ids, attention_mask=mask).last_hidden_state for model in (ours, electra))
+    torch.testing.assert_close(mine[mask == 1], theirs[mask == 1], atol=1e-5, rtol=1e-5)
+
+
+def test_interleaved_rope_equals_transformers_roformer():
+    table = RoFormerSinusoidalPositionalEmbedding(64, 16)
+    table.weight.data = table.create_weight()
+    x = torch.randn(2, 3, 40, 16)
+    sinusoidal = table(torch.Size((2, 40)))[None, None]
+    theirs, _ = RoFormerSelfAttention.apply_rotary_position_embeddings(sinusoidal, x, x)
+    torch.testing.assert_close(apply_rotary(x, interleaved=True), theirs, atol=1e-5, rtol=1e-5)
+    assert (apply_rotary(x) - theirs).abs().max() > 0.1
+
+
+def test_the_encoder_with_interleaved_rope_equals_transformers_roformer():
+    roformer = perturb(RoFormerModel(RoFormerConfig(**BODY, embedding_size=32, rotary_value=False)), 0.1).eval()
+    # RoFormer's table of sines isn't a weight: it is made anew here after the perturbation of everything.
+    roformer.encoder.embed_positions.weight.data = roformer.encoder.embed_positions.create_weight()
+    config = PosEncConfig(
+        **BODY,
+        position_embedding_type="rope",
+        position_embedding_kwargs={"interleaved": True},
+        norm_position="post",
+    )
+    ours = PosEncModel(config).eval()
+    state = {k: v for k, v in roformer.state_dict().items() if "embed_positions" not in k and "pooler" not in k}
+    ours.load_state_dict(bert_to_posenc(state))
+    ids, mask = padded([tokens(n, seed=n) for n in (20, 7, 13)])
+    mine, theirs = (model(ids, attention_mask=mask).last_hidden_state for model in (ours, roformer))
+    torch.testing.assert_close(mine[mask == 1], theirs[mask == 1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("theta", [10000.0, 160000.0])
+def test_half_split_rope_equals_transformers_modernbert(theta):
+    config = ModernBertConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        num_hidden_layers=2,
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": theta},
+            "sliding_attention": {"rope_type": "default", "rope_theta": theta},
+        },
+    )
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 9, 100, 511, 7, 7]])
+    q, k = torch.randn(2, 4, 6, 16), torch.randn(2, 4, 6, 16)
+    cos, sin = modeling_modernbert.ModernBertRotaryEmbedding(config)(q, positions, "full_attention")
+    theirs_q, theirs_k = modeling_modernbert.apply_rotary_pos_emb(q, k, cos, sin)
+    mine_q, mine_k = RotaryPosition(head_dim=16, rope_theta=theta)(q, k, positions)
+    torch.testing.assert_close(mine_q, theirs_q, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(mine_k, theirs_k, atol=1e-4, rtol=1e-5)

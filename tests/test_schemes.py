@@ -1,0 +1,305 @@
+"""Each scheme alone, on plain tensors: its formula, its options, its errors."""
+
+import math
+
+import pytest
+import torch
+from common import SCHEMES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from references import REFERENCES, sine_table
+
+from hf_posenc import (
+    POSITIONS,
+    LearnedPosition,
+    LSPEPosition,
+    NoPosition,
+    PositionScheme,
+    RotaryPosition,
+    SinusoidalPosition,
+    apply_rotary,
+    make_position,
+    register_position,
+    sinusoidal_table,
+)
+
+ADDED = {"sinusoidal": SinusoidalPosition, "learned": LearnedPosition, "lspe": LSPEPosition}
+f64 = torch.float64
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("start", [0, 7, 100])
+def test_added_schemes_equal_their_reference_on_plain_tensors_from_any_start(name, start):
+    scheme = ADDED[name](hidden_size=24)
+    x = torch.randn(2, 6, 24)
+    positions = torch.arange(start, start + 6)
+    expected = REFERENCES[name](scheme)
+    for got in (scheme(x, start=start), scheme(x, positions), scheme(x, positions.expand(2, 6))):
+        for row in range(2):
+            torch.testing.assert_close(got[row].double(), expected.embed(x[row].to(f64), positions), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scheme(x[0], start=start), scheme(x, start=start)[0])
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_added_schemes_gradients_equal_their_reference(name):
+    scheme = ADDED[name](hidden_size=24)
+    x = torch.randn(6, 24, requires_grad=True)
+    target = torch.randn(6, 24)
+    positions = torch.tensor([4, 0, 4, 9, 1, 0])
+    leaves = [x, *scheme.parameters()]
+    expected = torch.autograd.grad((REFERENCES[name](scheme).embed(x.to(f64), positions) * target).sum(), leaves)
+    got = torch.autograd.grad((scheme(x, positions) * target).sum(), leaves)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b.float(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_sequence_first_tensors_give_the_transposed_result(name):
+    batch_first = ADDED[name](hidden_size=24)
+    sequence_first = ADDED[name](hidden_size=24, batch_first=False)
+    sequence_first.load_state_dict(batch_first.state_dict())
+    x = torch.randn(2, 6, 24)
+    torch.testing.assert_close(sequence_first(x.transpose(0, 1), start=3), batch_first(x, start=3).transpose(0, 1))
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_dropout_acts_in_training_only(name):
+    scheme = ADDED[name](hidden_size=24, dropout=0.5)
+    x = torch.ones(4, 50, 24)
+    dropped = (scheme(x) == 0).float().mean()
+    assert 0.4 < dropped < 0.6
+    assert (scheme.eval()(x) != 0).any()
+    torch.testing.assert_close(scheme(x), ADDED[name].embed(scheme, x, torch.arange(50).expand(4, 50)))
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_encodings_can_be_read(name):
+    scheme = ADDED[name](hidden_size=24)
+    positions = torch.tensor([[0, 3, 3], [9, 1, 0]])
+    encodings = scheme.encodings(positions)
+    assert encodings.shape == (2, 3, 24)
+    torch.testing.assert_close(encodings, scheme(torch.zeros(2, 3, 24), positions))
+
+
+@settings(max_examples=40, deadline=None)
+@given(dim=st.integers(1, 40), start=st.integers(0, 5000), length=st.integers(1, 8))
+def test_sinusoidal_table_takes_any_start_and_odd_sizes(dim, start, length):
+    positions = torch.arange(start, start + length)
+    table = sinusoidal_table(positions, dim)
+    assert table.dtype == torch.float32
+    # float32 holds an angle of 5,000 to 2.4e-4.
+    torch.testing.assert_close(table.double(), sine_table(positions, dim, 10000.0), atol=4e-4, rtol=0)
+
+
+def test_sinusoidal_table_of_512_positions_is_exact_to_float32():
+    positions = torch.arange(512)
+    expected = sine_table(positions, 64, 10000.0)
+    torch.testing.assert_close(sinusoidal_table(positions, 64).double(), expected, atol=4e-5, rtol=0)
+    odd = sinusoidal_table(positions, 5)
+    torch.testing.assert_close(odd[:, 4], torch.sin(positions / 10000.0**0.8), atol=1e-5, rtol=0)
+
+
+def test_sinusoid_is_the_published_formula_unless_scaled():
+    x = torch.zeros(1, 4, 16)
+    torch.testing.assert_close(SinusoidalPosition(hidden_size=16)(x)[0], sinusoidal_table(torch.arange(4), 16))
+    scaled = SinusoidalPosition(hidden_size=16, rms=0.02)(torch.zeros(1, 400, 16))
+    assert scaled.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-5)
+
+
+def test_fresh_lspe_tells_positions_apart():
+    scheme = LSPEPosition(hidden_size=128, rms=0.02)
+    table = scheme.encodings(torch.arange(512))
+    cosine = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
+    mean_cosine = (cosine.sum() - 512) / (512 * 511)
+    assert abs(mean_cosine) < 0.05
+    assert table.mean(0).abs().max() < 1e-5
+    assert table.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-3)
+    # Neighbours are more alike than strangers: the sinusoid's geometry survives.
+    assert cosine.diagonal(1).mean() > cosine.diagonal(100).mean() + 0.3
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "gelu", "relu", "tanh"])
+def test_lspe_takes_other_activations_and_widths(activation):
+    scheme = LSPEPosition(hidden_size=32, intermediate_size=20, activation=activation)
+    assert scheme.up.weight.shape == (20, 32)
+    table = scheme.encodings(torch.arange(100))
+    assert table.square().mean().sqrt() > 1e-3
+    pe = sine_table(torch.arange(100), 32, 10000.0).float()
+    function = {"gelu": torch.nn.functional.gelu}.get(activation) or getattr(torch, activation)
+    torch.testing.assert_close(table, scheme.down(function(scheme.up(pe))), atol=1e-6, rtol=1e-4)
+
+
+def test_lspe_on_embeddings_is_the_other_variant_and_has_no_encodings():
+    scheme = LSPEPosition(hidden_size=16, applies_to="embeddings")
+    x = torch.randn(1, 5, 16)
+    pe = sinusoidal_table(torch.arange(5), 16)
+    torch.testing.assert_close(scheme(x), x + scheme.down(torch.sigmoid(scheme.up(x + pe))))
+    with pytest.raises(ValueError, match="no encodings to read"):
+        scheme.encodings(torch.arange(5))
+
+
+def test_learned_table_starts_with_the_given_standard_deviation():
+    for std in (0.5, 0.02):
+        table = LearnedPosition(hidden_size=64, max_positions=512, std=std).encodings(torch.arange(512))
+        assert table.std().item() == pytest.approx(std, rel=0.05)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("theta", [10000.0, 500.0])
+def test_rotation_equals_its_reference_in_values_and_gradients(interleaved, theta):
+    reference = REFERENCES["rope"](None, theta=theta, interleaved=interleaved).rotate
+    x = torch.randn(6, 8, requires_grad=True)
+    positions = torch.tensor([0, 3, 1, 511, 40, 3])
+    target = torch.randn(6, 8)
+    got = apply_rotary(x, positions, rope_theta=theta, interleaved=interleaved)
+    expected = reference(x.to(f64), positions)
+    torch.testing.assert_close(got.double(), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.autograd.grad((got * target).sum(), x)[0],
+        torch.autograd.grad((expected * target).sum(), x)[0],
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+def test_apply_rotary_takes_every_shape_and_a_start():
+    x = torch.randn(2, 3, 5, 8)
+    whole = apply_rotary(x, start=4)
+    positions = torch.arange(4, 9)
+    for got in (
+        apply_rotary(x, positions),
+        apply_rotary(x, positions.expand(2, 5)),
+        torch.stack([apply_rotary(part, positions) for part in x]),
+        torch.stack([torch.stack([apply_rotary(head, start=4) for head in part]) for part in x]),
+    ):
+        torch.testing.assert_close(got, whole)
+    rows = torch.tensor([[0, 1, 2, 3, 4], [9, 8, 7, 6, 5]])
+    torch.testing.assert_close(apply_rotary(x, rows)[1], apply_rotary(x[1], rows[1]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(m=st.integers(0, 500), n=st.integers(0, 500), shift=st.integers(0, 500), interleaved=st.booleans())
+def test_rotated_dot_products_depend_on_the_distance_alone(m, n, shift, interleaved):
+    q, k = torch.randn(1, 16), torch.randn(1, 16)
+    dot = [
+        apply_rotary(q, start=m + s, interleaved=interleaved) @ apply_rotary(k, start=n + s, interleaved=interleaved).T
+        for s in (0, shift)
+    ]
+    torch.testing.assert_close(dot[0], dot[1], atol=2e-3, rtol=0)
+
+
+def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
+    q, k = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8)
+    module = RotaryPosition(head_dim=8)
+    turned_q, turned_k = module(q, k, start=2)
+    torch.testing.assert_close(turned_q, apply_rotary(q, start=2))
+    torch.testing.assert_close(turned_k, apply_rotary(k, start=2))
+    partial = RotaryPosition(head_dim=8, rope_parameters={"partial_rotary_factor": 0.5})
+    part_q, _ = partial(q, k, start=2)
+    torch.testing.assert_close(part_q[..., 4:], q[..., 4:])
+    torch.testing.assert_close(part_q[..., :4], apply_rotary(q[..., :4], start=2))
+    # The hooks that the encoder calls agree: (B, S, H, d) there, (B, H, S, d) here.
+    positions = torch.arange(2, 7).expand(2, 5)
+    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(positions), 0)
+    torch.testing.assert_close(hook_q.transpose(1, 2), part_q)
+    torch.testing.assert_close(hook_k.transpose(1, 2)[..., 4:], k[..., 4:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_angles_stay_float32_in_half_precision(dtype):
+    x = torch.randn(4, 8)
+    turned = apply_rotary(x.to(dtype), start=4000)
+    assert turned.dtype == dtype
+    torch.testing.assert_close(turned.float(), apply_rotary(x, start=4000), atol=0.05, rtol=0.02)
+    added = SinusoidalPosition(hidden_size=8)(torch.zeros(1, 4, 8, dtype=dtype), start=4000)
+    torch.testing.assert_close(added.float(), sinusoidal_table(torch.arange(4000, 4004), 8)[None], atol=0.01, rtol=0)
+
+
+def test_none_returns_its_input():
+    x = torch.randn(2, 3, 4)
+    assert NoPosition()(x, start=5) is x
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_says_its_name_formula_source_and_cost(name):
+    scheme = POSITIONS[name]
+    assert scheme.name == name
+    assert "arXiv" in scheme.__doc__ or "ACL" in scheme.__doc__
+    assert "Cost" in scheme.__doc__
+    assert "=" in scheme.__doc__.splitlines()[0] or "=" in scheme.__doc__.split("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: SinusoidalPosition(hidden_size=0), "hidden_size=0 is out of range"),
+        (lambda: SinusoidalPosition(hidden_size=8, base=0), "base=0 is out of range"),
+        (lambda: SinusoidalPosition(hidden_size=8, rms=-1.0), r"rms=-1\.0 is out of range.*None for the published"),
+        (lambda: SinusoidalPosition(hidden_size=8, dropout=2), "dropout=2 is out of range"),
+        (lambda: sinusoidal_table(torch.arange(3), 0), "dim=0 is out of range"),
+        (lambda: sinusoidal_table(torch.arange(3), 4, base=-1), "base=-1 is out of range"),
+        (lambda: LearnedPosition(hidden_size=8, max_positions=0), "max_positions=0 is out of range"),
+        (lambda: LearnedPosition(hidden_size=8, max_positions=2**24 + 1), "max_positions=16777217 is out of range"),
+        (lambda: LearnedPosition(hidden_size=8, std=-1), "std=-1 is out of range"),
+        (lambda: LSPEPosition(hidden_size=8, intermediate_size=0), "intermediate_size=0 is out of range"),
+        (lambda: LSPEPosition(hidden_size=8, activation="sigmoyd"), "activation='sigmoyd' is no activation"),
+        (lambda: LSPEPosition(hidden_size=8, applies_to="tokens"), "applies_to='tokens' is unknown"),
+        (lambda: LSPEPosition(hidden_size=8, rms=0), "rms=0 is out of range"),
+        (lambda: RotaryPosition(head_dim=7), "7 of head_dim=7 entries would be turned"),
+        (lambda: apply_rotary(torch.zeros(2, 5)), "5 of head_dim=5 entries would be turned"),
+        (lambda: apply_rotary(torch.zeros(2, 4), torch.arange(3)), r"positions of shape \(3,\) don't fit x"),
+        (lambda: apply_rotary(torch.zeros(3, 2, 4), torch.zeros(3, 2)), r"positions of shape \(3, 2\) don't fit x"),
+        (lambda: RotaryPosition(head_dim=8, rope_theta=0), "rope_theta=0 is out of range"),
+        (lambda: RotaryPosition(head_dim=8, rope_parameters={"rope_type": "spiral"}), "rope_type='spiral' is unknown"),
+        (lambda: RotaryPosition(head_dim=8, rope_parameters={"thetta": 1}), "rope_parameters has no 'thetta'"),
+        (
+            lambda: RotaryPosition(head_dim=8, rope_parameters={"partial_rotary_factor": 2}),
+            "partial_rotary_factor=2 is out of range",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_plain_tensors_past_the_table_raise_the_same_error():
+    scheme = LearnedPosition(hidden_size=8, max_positions=10)
+    with pytest.raises(ValueError, match="has 10 positions, the input has 12"):
+        scheme(torch.zeros(1, 5, 8), start=7)
+    with pytest.raises(ValueError, match="positions 0 to 9, the input has -2"):
+        scheme(torch.zeros(1, 5, 8), start=-2)
+    with pytest.raises(ValueError, match="has 10 positions, the input has 11"):
+        scheme(torch.zeros(1, 2, 8), torch.tensor([0, 10]))
+
+
+class Nothing(PositionScheme):
+    pass
+
+
+class Something(PositionScheme):
+    def embed(self, x, positions):
+        return x + 1
+
+
+def test_register_position_refuses_what_would_not_work(monkeypatch):
+    with pytest.raises(ValueError, match=r"name='a\+b' can't name a scheme.*'\+' joins"):
+        register_position("a+b", Something)
+    with pytest.raises(ValueError, match="name='rope' is taken by RotaryPosition"):
+        register_position("rope", Something)
+    with pytest.raises(ValueError, match="Nothing overrides no hook"):
+        register_position("nothing", Nothing)
+    monkeypatch.setitem(POSITIONS, "something", Something)
+    register_position("something", Something)
+    assert Something.name == "something"
+
+
+@pytest.mark.parametrize("name", ["rotary", "absolute", "sinusoidal_", "xyz"])
+def test_unknown_schemes_are_named_with_those_that_exist(name):
+    with pytest.raises(ValueError, match=f"position_embedding_type='{name}' is unknown.*Choose one of none, sin"):
+        make_position(type("Config", (), {"position_embedding_type": name, "position_embedding_kwargs": {}}))
+
+
+def test_the_rms_of_a_sinusoid_is_that_of_the_docstring():
+    table = sinusoidal_table(torch.arange(512), 128)
+    assert table.square().mean().sqrt().item() == pytest.approx(math.sqrt(0.5), rel=1e-5)
