@@ -58,7 +58,9 @@ def perturb(model: nn.Module, std: float = 0.2) -> nn.Module:
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += std * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter.dtype)
+            parameter += std * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(
+                parameter.dtype
+            )
     return model
 
 

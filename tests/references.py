@@ -108,7 +108,9 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """
     config, weights = model.config, {name: value.to(f64) for name, value in model.named_parameters()}
     positions = torch.arange(len(input_ids)) if positions is None else positions
-    arguments = {"rms": config.position_embedding_kwargs["rms"]} if config.position_embedding_type == "sinusoidal" else {}
+    arguments = (
+        {"rms": config.position_embedding_kwargs["rms"]} if config.position_embedding_type == "sinusoidal" else {}
+    )
     reference = REFERENCES[config.position_embedding_type](model.position, **arguments)
 
     def norm(x: Tensor, name: str) -> Tensor:

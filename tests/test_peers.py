@@ -53,7 +53,9 @@ def bert_to_posenc(state: dict[str, torch.Tensor], prefix: str = "") -> dict[str
         if "position_ids" in key or "token_type_ids" in key:
             continue
         key = key.replace("embeddings.position_embeddings", "position.embedding").replace("LayerNorm", "LayerNorm")
-        key = key.replace("embeddings.LayerNorm", "embeddings.norm").replace("embeddings_project", "embeddings.projection")
+        key = key.replace("embeddings.LayerNorm", "embeddings.norm").replace(
+            "embeddings_project", "embeddings.projection"
+        )
         if key.startswith("encoder.layer."):
             index, rest = key.removeprefix("encoder.layer.").split(".", 1)
             name, kind = rest.rsplit(".", 1)

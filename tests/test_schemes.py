@@ -36,7 +36,9 @@ def test_added_schemes_equal_their_reference_on_plain_tensors_from_any_start(nam
     expected = REFERENCES[name](scheme)
     for got in (scheme(x, start=start), scheme(x, positions), scheme(x, positions.expand(2, 6))):
         for row in range(2):
-            torch.testing.assert_close(got[row].double(), expected.embed(x[row].to(f64), positions), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                got[row].double(), expected.embed(x[row].to(f64), positions), atol=1e-5, rtol=1e-5
+            )
     torch.testing.assert_close(scheme(x[0], start=start), scheme(x, start=start)[0])
 
 

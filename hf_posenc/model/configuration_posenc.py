@@ -317,7 +317,7 @@ class PosEncConfig(PreTrainedConfig):
             least = 0 if name == "type_vocab_size" else 1
             if value is None and name == "embedding_size":
                 continue
-            if isinstance(value, bool) or not least <= value <= bound:
+            if not least <= value <= bound:
                 raise ValueError(
                     f"{name}={value!r} is out of range. It must be a whole number from {least} to {bound}."
                 )

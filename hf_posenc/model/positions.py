@@ -88,7 +88,7 @@ def resolve_position_config(config: Any) -> None:
     scheme = scheme_class(config.position_embedding_type)
     accepted = own_arguments(scheme)
     given = dict(config.position_embedding_kwargs or {})
-    _refuse_unknown(config, given, accepted)
+    _check_given(config, given, accepted)
     for name in _TOKEN_SCALED:
         if name in accepted and name not in given:
             given[name] = config.token_rms
@@ -119,7 +119,7 @@ def make_position(config: Any) -> PositionScheme:
     scheme = scheme_class(config.position_embedding_type)
     given = dict(config.position_embedding_kwargs or {})
     accepted = own_arguments(scheme)
-    _refuse_unknown(config, given, accepted)
+    _check_given(config, given, accepted)
     sizes = {
         # What is added to the embeddings is as wide as they are.
         "hidden_size": config.embedding_width if _embeds(scheme) else config.hidden_size,
@@ -144,9 +144,11 @@ def _embeds(scheme: type[PositionScheme]) -> bool:
     return any("embed" in vars(base) or "encodings" in vars(base) for base in scheme.__mro__ if _is_own(base))
 
 
-def _refuse_unknown(config: Any, given: dict[str, Any], accepted: dict[str, Any]) -> None:
+def _check_given(config: Any, given: dict[str, Any], accepted: dict[str, Any]) -> None:
     for name, value in given.items():
         if name in accepted:
+            if isinstance(accepted[name], bool) and not isinstance(value, bool):
+                raise ValueError(f"position_embedding_kwargs[{name!r}]={value!r} is neither True nor False.")
             continue
         scheme = config.position_embedding_type
         if name in _SIZES:

@@ -1,0 +1,46 @@
+# Two commands: `make quickstart` shows word order being learned, `make test` runs every check.
+# A GPU machine: make test TORCH=torch
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+TRANSFORMERS ?= transformers==5.23.0
+FLOOR_TRANSFORMERS ?= transformers==5.10.1
+MARK ?= not slow and not gpu
+
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+
+.PHONY: help install quickstart test test-all test-floor format clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+$(INSTALLED): pyproject.toml Makefile
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRANSFORMERS)" -e ".[dev]"
+	touch $@
+
+install: $(INSTALLED) ## a virtual environment with everything
+
+quickstart: $(INSTALLED) ## train a tiny encoder without positions and one with each scheme, and compare
+	$(BIN)/python -m hf_posenc.training.quickstart
+
+test: $(INSTALLED) ## lint, types and tests (MARK= takes the slow ones in)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "$(MARK)"
+
+test-all: MARK = not gpu
+test-all: test ## the slow tests too
+
+test-floor: ## the tests under the oldest transformers that is supported
+	$(MAKE) test VENV=.venv-floor TRANSFORMERS="$(FLOOR_TRANSFORMERS)" MARK="$(MARK)"
+
+format: $(INSTALLED) ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what the commands made
+	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

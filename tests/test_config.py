@@ -1,0 +1,225 @@
+"""PosEncConfig: what it accepts, what it refuses, and that a checkpoint's config says all."""
+
+import copy
+import json
+import logging
+
+import pytest
+from common import SCHEMES, tiny_config
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers import AutoConfig
+
+from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncModel, make_position
+from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
+from hf_posenc.model.positions import own_arguments
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size=0 is out of range. It must be a whole number from 1"),
+        ({"vocab_size": -5}, "vocab_size=-5 is out of range"),
+        ({"type_vocab_size": -1}, "type_vocab_size=-1 is out of range. It must be a whole number from 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 is out of range"),
+        ({"embedding_size": 0}, "embedding_size=0 is out of range"),
+        ({"max_position_embeddings": 2**24 + 1}, "max_position_embeddings=16777217 .* from 1 to 16777216"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings=0"),
+        ({"hidden_size": 50, "num_attention_heads": 4}, "hidden_size=50 isn't a multiple of num_attention_heads=4"),
+        ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5 is out of range. A probability"),
+        ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob=-0.1"),
+        ({"classifier_dropout": float("nan")}, "classifier_dropout=nan is out of range"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 is out of range. It must be a positive number"),
+        ({"initializer_range": -0.02}, "initializer_range=-0.02"),
+        ({"pad_token_id": 200}, "pad_token_id=200 is outside the vocabulary of 101 tokens"),
+        ({"norm_position": "before"}, "norm_position='before' is unknown. Choose one of pre, post"),
+        ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
+        ({"hidden_act": "gelo"}, "hidden_act='gelo' is no activation of transformers. Near it: gelu"),
+        ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is no activation"),
+        ({"position_embedding_type": "ropee"}, "'ropee' is unknown. Did you mean 'rope'. Choose one of none"),
+        ({"position_embedding_type": "absolute"}, "Did you mean 'learned'"),
+        (
+            {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activaton": "relu"}},
+            r"position_embedding_kwargs\['activaton'\]='relu' is no argument of 'lspe'. Did you mean 'activation'",
+        ),
+        (
+            {"position_embedding_type": "none", "position_embedding_kwargs": {"std": 1}},
+            "is no argument of 'none'. It takes none; leave position_embedding_kwargs out",
+        ),
+        (
+            {"position_embedding_type": "learned", "position_embedding_kwargs": {"max_positions": 9}},
+            "It follows from the sizes in the config",
+        ),
+        ({"position_embedding_kwargs": {"rope_theta": 5.0}}, r"Give it as rope_parameters=\{'rope_theta': ...\}"),
+        (
+            {"position_embedding_type": "lspe", "position_embedding_kwargs": {"batch_first": False}},
+            "A model is batch-first",
+        ),
+        (
+            {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activation": "sigmoyd"}},
+            "activation='sigmoyd' is no activation",
+        ),
+        ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
+        (
+            {"position_embedding_type": "learned", "position_embedding_kwargs": {"std": "wide"}},
+            r"position_embedding_kwargs=\{'std': 'wide'.* doesn't fit 'learned'",
+        ),
+        ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
+        (
+            {"position_embedding_type": "learned", "rope_theta": 5.0},
+            "rope_theta=5.0: only position_embedding_type='rope'",
+        ),
+        ({"rope_parameters": {"rope_type": "yarrn"}}, "rope_type='yarrn' is unknown"),
+        ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big' is out of range"),
+        ({"hidden_size": 20, "num_attention_heads": 4}, "RoPE turns pairs, but 5 of head_dim=5"),
+    ],
+)
+def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_config(**values) if "position_embedding_type" not in values else tiny_config(
+            values["position_embedding_type"], **{k: v for k, v in values.items() if k != "position_embedding_type"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("hidden_size", "32"), ("num_hidden_layers", True), ("unpad_inputs", "yes"), ("position_embedding_kwargs", [1])],
+)
+def test_wrong_types_are_named(field, value):
+    with pytest.raises(StrictDataclassFieldValidationError, match=field):
+        PosEncConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("keyword", "meant"),
+    [
+        ("hiden_size", "hidden_size"),
+        ("position_embeding_type", "position_embedding_type"),
+        ("num_hidden_layer", "num_hidden_layers"),
+        ("num_layers", "num_hidden_layers"),
+        ("n_heads", "num_attention_heads"),
+        ("d_model", "hidden_size"),
+        ("max_seq_len", "max_position_embeddings"),
+        ("max_length", "max_position_embeddings"),
+        ("pooling", "classifier_pooling"),
+        ("position_embedding_kwarg", "position_embedding_kwargs"),
+        ("rope_parameter", "rope_parameters"),
+        ("position_encoding_type", "position_embedding_type"),
+    ],
+)
+def test_a_misspelt_keyword_is_refused_with_the_field_that_was_meant(keyword, meant):
+    with pytest.raises(ValueError, match=f"PosEncConfig has no field '{keyword}'.*Did you mean '{meant}'"):
+        PosEncConfig(**{keyword: 3})
+
+
+def test_what_every_transformers_config_takes_is_taken():
+    config = tiny_config(
+        num_labels=3,
+        output_attentions=False,
+        attn_implementation="eager",
+        my_note="kept",
+        use_cache=False,
+        rope_theta=7.0,
+    )
+    assert (config.num_labels, config._attn_implementation, config.my_note) == (3, "eager", "kept")
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 7.0}
+    assert tiny_config(id2label={0: "a", 1: "b", 2: "c"}).num_labels == 3
+
+
+def test_unknown_keys_of_a_file_warn_and_are_kept(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tiny_config().save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    values |= {"hiden_size": 7, "from_the_future": [1]}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = PosEncConfig.from_pretrained(tmp_path)
+    assert config.from_the_future == [1]
+    assert config.hidden_size == 32
+    assert "doesn't know 'hiden_size', 'from_the_future'" in caplog.text
+
+
+def test_a_newer_checkpoint_warns(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    values = tiny_config().to_dict() | {"posenc_version": "99.1.0"}
+    PosEncConfig.from_dict(values)
+    assert f"written by hf_posenc 99.1.0, the code here is {POSENC_VERSION}" in caplog.text
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_path):
+    config = tiny_config(scheme, num_labels=4)
+    assert set(config.position_embedding_kwargs) == set(own_arguments(POSITIONS[scheme]))
+    config.save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    assert values["position_embedding_kwargs"] == config.position_embedding_kwargs
+    assert values["posenc_version"] == POSENC_VERSION
+    assert values["auto_map"] == AUTO_MAP
+    again = AutoConfig.from_pretrained(tmp_path)
+    assert type(again) is PosEncConfig
+    for field in PosEncConfig.__dataclass_fields__:
+        if field not in ("transformers_version", "dtype"):
+            assert getattr(again, field) == getattr(config, field), field
+    assert copy.deepcopy(again).to_dict() == again.to_dict()
+
+
+def test_rope_parameters_belong_to_rope_alone():
+    assert tiny_config("rope").rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
+    for scheme in SCHEMES:
+        if scheme != "rope":
+            assert tiny_config(scheme).rope_parameters is None
+
+
+def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
+    tiny_config("lspe", position_embedding_kwargs={"activation": "relu"}).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path, position_embedding_type="rope")
+    assert config.position_embedding_kwargs == {"interleaved": False}
+    back = PosEncConfig.from_dict(config.to_dict(), position_embedding_type="none")
+    assert back.position_embedding_kwargs == {}
+    assert back.rope_parameters is None
+    same = AutoConfig.from_pretrained(tmp_path, hidden_dropout_prob=0.5)
+    assert same.position_embedding_kwargs["activation"] == "relu"
+    assert same.hidden_dropout_prob == 0.5
+
+
+def test_arguments_left_from_another_scheme_are_refused_by_the_model():
+    config = tiny_config("lspe")
+    config.position_embedding_type = "none"
+    with pytest.raises(ValueError, match="is no argument of 'none'"):
+        PosEncModel(config)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_have_their_published_sizes(preset):
+    config = PosEncConfig.from_preset(preset, vocab_size=50, num_labels=5)
+    sizes = {"tiny": (128, 2, 2), "mini": (256, 4, 4), "small": (512, 4, 8), "base": (768, 12, 12)}
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == sizes[preset]
+    assert config.intermediate_size == 4 * config.hidden_size
+    assert (config.vocab_size, config.num_labels) == (50, 5)
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(ValueError, match="preset='large' is unknown. Choose one of tiny, mini, small, base"):
+        PosEncConfig.from_preset("large")
+
+
+def test_checking_the_longest_table_allocates_nothing():
+    # 2^24 x 131,072 float32 would be 8 TiB.
+    tiny_config("learned", hidden_size=2**17, num_attention_heads=2**10, max_position_embeddings=2**24)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_make_position_builds_the_scheme_of_a_config(scheme):
+    position = make_position(tiny_config(scheme))
+    assert type(position) is POSITIONS[scheme]
+    if scheme == "learned":
+        assert position.max_length == 64
+
+
+def test_a_scheme_argument_reaches_the_scheme():
+    model = PosEncModel(tiny_config("learned", position_embedding_kwargs={"std": 0.5}))
+    assert model.position.embedding.weight.std().item() == pytest.approx(0.5, rel=0.1)
+    lspe = PosEncModel(tiny_config("lspe", position_embedding_kwargs={"intermediate_size": 7, "activation": "relu"}))
+    assert lspe.position.up.weight.shape == (7, 32)
+    sinusoidal = PosEncModel(tiny_config("sinusoidal", position_embedding_kwargs={"rms": None}))
+    assert sinusoidal.position.scale == 1.0
+    rope = PosEncModel(tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}))
+    assert (rope.position.rope_theta, rope.position.rotary_dim) == (500.0, 4)
