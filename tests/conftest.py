@@ -11,6 +11,9 @@ from common import LayerDistance, Slope
 
 import hf_posenc
 
+# The models here are tiny: a second thread costs more than it brings.
+torch.set_num_threads(1)
+
 hf_posenc.register_position("test_slope", Slope)
 hf_posenc.register_position("test_layer_distance", LayerDistance)
 

@@ -1,8 +1,7 @@
 """One naive float64 version of each scheme, written from the papers and sharing no code with the package.
 
-Each reference is a function of plain arrays of Python-loop simplicity. `REFERENCES[name](scheme)` returns an `Encoder
-hook` triple of what the scheme should do: embed(x, positions), rotate(q, positions) and bias(positions), each None where
-the scheme doesn't use it. A scheme without a reference fails the suite.
+`REFERENCES[name](scheme)` takes a scheme's weights and returns what it should compute: `embed`, `rotate` and `bias` as
+plain loops, None where the scheme doesn't use the hook. A scheme without a reference fails the suite.
 """
 
 import math

@@ -151,6 +151,7 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
     config.save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     assert values["position_embedding_kwargs"] == config.position_embedding_kwargs
+    assert None not in config.position_embedding_kwargs.values(), "a default that isn't resolved"
     assert values["posenc_version"] == POSENC_VERSION
     assert values["auto_map"] == AUTO_MAP
     again = AutoConfig.from_pretrained(tmp_path)

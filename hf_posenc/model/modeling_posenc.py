@@ -62,10 +62,9 @@ class PosEncEmbeddings(nn.Module):
         if self.scale != 1.0:
             x = x * self.scale
         if self.token_type_embeddings is not None:
-            if token_type_ids is None:
-                x = x + self.token_type_embeddings.weight[0]
-            else:
-                x = x + self.token_type_embeddings(layout.take(token_type_ids))
+            # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
+            types = layout.positions.new_zeros(1) if token_type_ids is None else layout.take(token_type_ids)
+            x = x + self.token_type_embeddings(types)
         x = self.dropout(self.norm(embed(x, layout.positions)))
         return x if self.projection is None else self.projection(x)
 
@@ -644,6 +643,9 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
 
 class PosEncForQuestionAnswering(PosEncPreTrainedModel):
     """The encoder with two scores per token: the answer starts here, the answer ends here."""
+
+    # The Trainer counts `labels`, which this head doesn't have, so it must divide the loss itself.
+    accepts_loss_kwargs = False
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)

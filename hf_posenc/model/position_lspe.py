@@ -64,6 +64,7 @@ class LSPEPosition(AddedPosition):
             if not number > 0:
                 raise ValueError(f"{name}={number!r} is out of range. It must be a positive number.")
         self.hidden_size = hidden_size
+        self.intermediate_size = width
         self.base = base
         self.rms = rms
         self.applies_to = applies_to

@@ -96,10 +96,14 @@ def resolve_position_config(config: Any) -> None:
     config.position_embedding_kwargs = {**defaults, **given}
     if "rope_parameters" in inspect.signature(scheme.__init__).parameters:
         config.rope_parameters = complete_rope_parameters(config.rope_parameters)
-    check_position_config(config)
+    built = check_position_config(config)
+    # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
+    for name, value in config.position_embedding_kwargs.items():
+        if value is None and getattr(built, name, None) is not None:
+            config.position_embedding_kwargs[name] = getattr(built, name)
 
 
-def check_position_config(config: Any) -> None:
+def check_position_config(config: Any) -> PositionScheme:
     """Raises a ValueError if the config's scheme can't be built; allocates nothing."""
     if config.rope_parameters is not None and "rope" not in config.position_embedding_type.split("+"):
         raise ValueError(
@@ -107,7 +111,7 @@ def check_position_config(config: Any) -> None:
             f"position_embedding_type={config.position_embedding_type!r}. Leave it out, or set it to None."
         )
     with torch.device("meta"):
-        make_position(config)
+        return make_position(config)
 
 
 def make_position(config: Any) -> PositionScheme:
