@@ -54,6 +54,7 @@ def test_packed_layouts_number_place_and_pool_like_plain_python(batch, unpad, sa
 
     assert layout.num_sequences == len(sequences)
     assert layout.packed == any(len(row) > 1 for row in rows)
+    assert layout.counted or said_by == "position_ids"
     taken = layout.take(values)
     by_hand = {"mean": lambda x: x.mean(0), "max": lambda x: x.amax(0), "cls": lambda x: x[0]}
     for how, pool in by_hand.items():
@@ -72,6 +73,10 @@ def test_packed_layouts_number_place_and_pool_like_plain_python(batch, unpad, sa
             torch.testing.assert_close(row_of_grid[: len(s)], s)
             assert (row_of_grid[len(s) :] == 0).all()
         torch.testing.assert_close(layout.from_grid(grid), taken)
+        rows_alike = torch.arange(layout.grid_shape[1])[None]
+        if layout.counted:
+            assert torch.equal(layout.grid_positions(), rows_alike)
+        assert torch.equal(layout.grid_is_first(), rows_alike == 0)
         allowed = layout.attention_mask()
         lengths = torch.tensor([len(s) for s in kept])
         if allowed is None:

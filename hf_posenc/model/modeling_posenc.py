@@ -118,7 +118,7 @@ class PosEncAttention(nn.Module):
         layer_bias = None
         if hooks.layer_bias is not None:
             plain_q, plain_k = (layout.to_grid(t).transpose(1, 2) for t in (q, k))
-            layer_bias = hooks.layer_bias(plain_q, plain_k, layout.to_grid(layout.positions), self.layer_idx)
+            layer_bias = hooks.layer_bias(plain_q, plain_k, layout.grid_positions(), self.layer_idx)
         if hooks.rotate is not None:
             q, k = hooks.rotate(q, k, rotary, self.layer_idx)
         if layout.grid_index is None:
@@ -361,9 +361,7 @@ class PosEncModel(PosEncPreTrainedModel):
         x = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, scheme.embed)
         mask = layout.attention_mask()
         if scheme.uses("bias"):
-            mask = add_bias(
-                mask, scheme.bias(layout.to_grid(layout.positions), layout.to_grid(layout.is_first)), x.dtype
-            )
+            mask = add_bias(mask, scheme.bias(layout.grid_positions(), layout.grid_is_first()), x.dtype)
         rotary = scheme.rotary(layout.positions) if scheme.uses("rotary") else None
         hooks = AttentionHooks(scheme, wants_attentions)
 

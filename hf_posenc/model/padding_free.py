@@ -31,6 +31,8 @@ class Layout:
     """N: sequences in the batch, empty rows included. Equals B unless rows are packed."""
     packed: bool
     """Whether some row holds several sequences."""
+    counted: bool
+    """Whether positions are simply 0, 1, 2, ... within each sequence."""
     longest: int
     """Tokens in the longest sequence (its upper bound, S, when nothing had to be read from the device)."""
     sequence: Tensor | None = None
@@ -83,6 +85,20 @@ class Layout:
         if x.shape[0] * x.shape[1] == self.grid_index.shape[0]:
             return x.reshape(1, -1, *x.shape[2:])
         return x.flatten(0, 1).index_select(0, self.grid_index).unsqueeze(0)
+
+    def grid_positions(self) -> Tensor:
+        """Positions in grid layout, (n, L), or (1, L) where they are the same in every row."""
+        if self.counted and self.unpadded:
+            return torch.arange(self.grid_shape[1], device=self.positions.device).unsqueeze(0)
+        if self.counted and self.mask is None and not self.packed:
+            return self.positions[:1]
+        return self.to_grid(self.positions)
+
+    def grid_is_first(self) -> Tensor:
+        """Which places of the grid hold a sequence's first token: bool (n, L), or (1, L) where rows are alike."""
+        if self.unpadded:
+            return (torch.arange(self.grid_shape[1], device=self.positions.device) == 0).unsqueeze(0)
+        return self.is_first if self.mask is not None or self.packed else self.is_first[:1]
 
     def attention_mask(self) -> Tensor | None:
         """bool, what each query may see: (n, 1, 1, L), or (B, 1, S, S) for packed rows kept padded. None: everything.
@@ -213,7 +229,7 @@ def make_layout(
             is_first = mask & (mask.cumsum(-1) == 1)
         else:
             is_first = (torch.arange(length, device=device) == 0).expand(shape)
-        layout = Layout(shape, positions, is_first, mask, batch, False, length)
+        layout = Layout(shape, positions, is_first, mask, batch, False, position_ids is None, length)
     else:
         layout = _packed_layout(shape, borders, mask, position_ids)
     if static or not unpad or (mask is None and not layout.packed):
@@ -241,7 +257,10 @@ def _packed_layout(shape: tuple[int, int], borders: Tensor, mask: Tensor | None,
     holds[sequence[empty_row, 0]] = True
     number = (holds.cumsum(0) - 1).clamp(min=0)
     packed = bool(holds.sum() > shape[0])
-    return Layout(shape, positions, is_first, mask, int(holds.sum()), packed, shape[1], sequence=number[sequence])
+    counted = position_ids is None or bool((positions == rank)[real].all())
+    return Layout(
+        shape, positions, is_first, mask, int(holds.sum()), packed, counted, shape[1], sequence=number[sequence]
+    )
 
 
 def _unpad(layout: Layout) -> Layout:
@@ -270,6 +289,7 @@ def _unpad(layout: Layout) -> Layout:
         mask=layout.mask,
         num_sequences=layout.num_sequences,
         packed=layout.packed,
+        counted=layout.counted,
         longest=longest,
         sequence=sequence.unsqueeze(0),
         token_index=token_index,

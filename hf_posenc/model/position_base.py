@@ -3,8 +3,9 @@
 Axes: B sequences, S places in the longest one, T tokens, D hidden width, H heads, d = D/H, L layers.
 
 Two layouts. *Token layout* holds real tokens only: (1, T, ...), or (B, S, ...) when the batch isn't unpadded; a scheme
-treats all but the last axes as one. *Grid layout* is (B, S, ...), one row a sequence, as a bias needs it; its empty
-places hold position 0 and are masked by the encoder. `positions` is int64, 0-based inside each sequence.
+treats all but the last axes as one. *Grid layout* is (B, S, ...), one row a sequence, as a bias needs it; what a scheme
+says of its empty places is masked by the encoder, and where all rows are alike it gets one for all: (1, S).
+`positions` is int64, 0-based inside each sequence.
 """
 
 import math
@@ -47,14 +48,14 @@ class PositionScheme(nn.Module):
         return q, k
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
-        """Added to the logits of all layers, once per forward. Grid layout: (B, S) -> (1 or B, H or 1, S, S).
+        """Added to the logits of all layers, once per forward. Grid layout: (1 or B, S) -> (1 or B, H or 1, S, S).
 
-        `is_first` (B, S) marks the first token of each sequence, whatever its position is.
+        `is_first` (1 or B, S) marks the first token of each sequence, whatever its position is.
         """
         return None
 
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
-        """Added to one layer's logits. Grid layout: q and k (B, H, S, d), unrotated and unscaled, positions (B, S).
+        """Added to one layer's logits. Grid layout: q, k (B, H, S, d), unrotated and unscaled; positions (1 or B, S).
 
         Returns (1 or B, H or 1, S, S), already divided by sqrt(d).
         """
