@@ -522,3 +522,12 @@ def test_any_lengths_any_padding_any_scheme(lengths, side, extra, scheme):
 
 
 _CACHED: dict[str, PosEncModel] = {}
+
+
+@pytest.mark.parametrize("name", [*HEADS, "MultipleChoice"])
+def test_no_part_of_a_head_is_named_like_a_part_of_the_encoder(name):
+    # The loader would take one for the other: a head's `norm.weight` for the encoder's `norm.weight`.
+    model = head(name, "rope", classifier_hidden_act="tanh")
+    own = {child for child, _ in model.named_children()} - {"model"}
+    assert own
+    assert own.isdisjoint(child for child, _ in model.model.named_children())

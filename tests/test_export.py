@@ -85,5 +85,6 @@ def test_a_compiled_model_gives_the_same_hidden_states(scheme):
 def test_a_table_checks_the_static_length_under_export():
     model = classifier("learned")
     too_long = padded([tokens(70)])
-    with pytest.raises(Exception, match="has 64 positions, the input has 70"):
+    # Older torch says only that tracing met a ValueError.
+    with pytest.raises(Exception, match="has 64 positions, the input has 70|ExceptionVariable.*ValueError"):
         torch.export.export(Logits(model), too_long)

@@ -113,7 +113,7 @@ def test_masked_lm_equals_transformers_bert_in_logits_loss_and_gradients():
     encoder = {k.removeprefix("bert."): v for k, v in state.items() if k.startswith("bert.")}
     head = {
         "dense": "cls.predictions.transform.dense",
-        "norm": "cls.predictions.transform.LayerNorm",
+        "head_norm": "cls.predictions.transform.LayerNorm",
         "decoder": "cls.predictions.decoder",
     }
     ours.load_state_dict(

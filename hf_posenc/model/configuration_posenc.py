@@ -3,7 +3,7 @@
 import difflib
 import importlib.metadata
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 POSENC_VERSION = "0.1.0"
 """The version of the code in this folder; recorded in every checkpoint as `posenc_version`."""
@@ -28,9 +28,32 @@ from transformers import PreTrainedConfig  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-from .positions import check_position_config, resolve_position_config  # noqa: E402
+from .position_learned import LearnedPosition  # noqa: E402
+from .position_lspe import LSPEPosition  # noqa: E402
+from .position_none import NoPosition  # noqa: E402
+from .position_rope import RotaryPosition  # noqa: E402
+from .position_sinusoidal import SinusoidalPosition  # noqa: E402
+from .positions import POSITIONS, check_position_config, resolve_position_config  # noqa: E402
+
+if TYPE_CHECKING:
+    # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model.
+    from .modeling_posenc import PosEncModel  # noqa: F401
+    from .padding_free import Layout  # noqa: F401
+    from .position_base import PositionScheme  # noqa: F401
 
 logger = logging.get_logger(__name__)
+
+# The table of schemes. It stands in this file, whose own imports are all that a transformers older than
+# MINIMUM_TRANSFORMERS copies from a local folder: were it elsewhere, users of one would never reach the check above.
+POSITIONS.update(
+    {
+        "none": NoPosition,
+        "sinusoidal": SinusoidalPosition,
+        "learned": LearnedPosition,
+        "lspe": LSPEPosition,
+        "rope": RotaryPosition,
+    }
+)
 
 MAX_POSITIONS = 2**24
 """Positions above this aren't exact in float32, in which angles and distances are computed."""

@@ -528,7 +528,8 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         self.model = PosEncModel(config)
         self.dense = nn.Linear(config.hidden_size, width)
         self.activation = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        # Not `norm`: the loader takes a head's child named like the encoder's own for the encoder's.
+        self.head_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(width, config.vocab_size)
         self.post_init()
 
@@ -574,7 +575,7 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
             seq_idx=seq_idx,
             cu_seq_lens_q=cu_seq_lens_q,
         )
-        logits = self.decoder(self.norm(self.activation(self.dense(outputs.last_hidden_state))))
+        logits = self.decoder(self.head_norm(self.activation(self.dense(outputs.last_hidden_state))))
         loss = token_loss(logits, labels, layout, kwargs.get("num_items_in_batch"))
         return MaskedLMOutput(
             loss=loss,

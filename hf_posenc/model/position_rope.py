@@ -10,6 +10,30 @@ from .position_base import PositionScheme, inverse_frequencies, per_distinct_pos
 ROPE_TYPES = ("default",)
 
 
+def complete_rope_parameters(given: dict[str, Any] | None, rope_theta: float = 10000.0) -> dict[str, Any]:
+    """`rope_parameters` with its defaults filled in, checked.
+
+    Raises:
+        ValueError: an unknown key or `rope_type`, or a number out of range.
+    """
+    parameters = {"rope_type": "default", "rope_theta": rope_theta, **(given or {})}
+    known = ("rope_type", "rope_theta", "partial_rotary_factor")
+    for key in parameters:
+        if key not in known:
+            raise ValueError(f"rope_parameters has no {key!r}. It takes {', '.join(known)}.")
+    if parameters["rope_type"] not in ROPE_TYPES:
+        raise ValueError(
+            f"rope_parameters: rope_type={parameters['rope_type']!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}."
+        )
+    theta = parameters["rope_theta"]
+    if not isinstance(theta, (int, float)) or not 0 < theta < float("inf"):
+        raise ValueError(f"rope_parameters: rope_theta={theta!r} is out of range. It must be positive; 10000 is usual.")
+    factor = parameters.get("partial_rotary_factor", 1.0)
+    if not isinstance(factor, (int, float)) or not 0 < factor <= 1:
+        raise ValueError(f"rope_parameters: partial_rotary_factor={factor!r} is out of range. It lies in (0, 1].")
+    return parameters
+
+
 def apply_rotary(
     x: Tensor,
     positions: Tensor | None = None,
@@ -73,6 +97,7 @@ class RotaryPosition(PositionScheme):
     """
 
     name = "rope"
+    complete_rope_parameters = staticmethod(complete_rope_parameters)
 
     def __init__(
         self,
@@ -147,27 +172,3 @@ class RotaryPosition(PositionScheme):
             torch.cat((apply_rotary(q[..., :size], **arguments), q[..., size:]), -1),
             torch.cat((apply_rotary(k[..., :size], **arguments), k[..., size:]), -1),
         )
-
-
-def complete_rope_parameters(given: dict[str, Any] | None, rope_theta: float = 10000.0) -> dict[str, Any]:
-    """`rope_parameters` with its defaults filled in, checked.
-
-    Raises:
-        ValueError: an unknown key or `rope_type`, or a number out of range.
-    """
-    parameters = {"rope_type": "default", "rope_theta": rope_theta, **(given or {})}
-    known = ("rope_type", "rope_theta", "partial_rotary_factor")
-    for key in parameters:
-        if key not in known:
-            raise ValueError(f"rope_parameters has no {key!r}. It takes {', '.join(known)}.")
-    if parameters["rope_type"] not in ROPE_TYPES:
-        raise ValueError(
-            f"rope_parameters: rope_type={parameters['rope_type']!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}."
-        )
-    theta = parameters["rope_theta"]
-    if not isinstance(theta, (int, float)) or not 0 < theta < float("inf"):
-        raise ValueError(f"rope_parameters: rope_theta={theta!r} is out of range. It must be positive; 10000 is usual.")
-    factor = parameters.get("partial_rotary_factor", 1.0)
-    if not isinstance(factor, (int, float)) or not 0 < factor <= 1:
-        raise ValueError(f"rope_parameters: partial_rotary_factor={factor!r} is out of range. It lies in (0, 1].")
-    return parameters

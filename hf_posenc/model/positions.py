@@ -1,4 +1,4 @@
-"""The table of schemes, and how one is built from a config."""
+"""How a scheme is registered, and how one is built from a config."""
 
 import contextlib
 import difflib
@@ -9,20 +9,9 @@ from typing import Any
 import torch
 
 from .position_base import PositionScheme
-from .position_learned import LearnedPosition
-from .position_lspe import LSPEPosition
-from .position_none import NoPosition
-from .position_rope import RotaryPosition, complete_rope_parameters
-from .position_sinusoidal import SinusoidalPosition
 
-POSITIONS: dict[str, type[PositionScheme]] = {
-    "none": NoPosition,
-    "sinusoidal": SinusoidalPosition,
-    "learned": LearnedPosition,
-    "lspe": LSPEPosition,
-    "rope": RotaryPosition,
-}
-"""Every scheme by its name: what `config.position_embedding_type` accepts."""
+POSITIONS: dict[str, type[PositionScheme]] = {}
+"""Every scheme by its name: what `config.position_embedding_type` accepts. `configuration_posenc` fills it."""
 
 # Constructor arguments that a config fills by name ...
 _SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
@@ -95,7 +84,7 @@ def resolve_position_config(config: Any) -> None:
     defaults = {name: value for name, value in accepted.items() if value is not inspect.Parameter.empty}
     config.position_embedding_kwargs = {**defaults, **given}
     if "rope_parameters" in inspect.signature(scheme.__init__).parameters:
-        config.rope_parameters = complete_rope_parameters(config.rope_parameters)
+        config.rope_parameters = scheme.complete_rope_parameters(config.rope_parameters)  # type: ignore[attr-defined]
     built = check_position_config(config)
     # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
     for name, value in config.position_embedding_kwargs.items():

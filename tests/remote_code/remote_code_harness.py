@@ -1,0 +1,225 @@
+"""What the tests of this folder share: tiny checkpoints of every scheme and head, and strangers who load them."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from clean_process import outputs
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+import hf_posenc
+from hf_posenc import POSITIONS, PosEncConfig
+
+CLEAN_PROCESS = Path(__file__).with_name("clean_process.py")
+CODE = Path(hf_posenc.__file__).parent / "model"
+
+# A scheme that a test registered has no file in the package, so it can't travel.
+SCHEMES = [name for name, scheme in POSITIONS.items() if scheme.__module__.startswith("hf_posenc.")]
+HEADS = {
+    "PosEncModel": "AutoModel",
+    "PosEncForSequenceClassification": "AutoModelForSequenceClassification",
+    "PosEncForMaskedLM": "AutoModelForMaskedLM",
+    "PosEncForTokenClassification": "AutoModelForTokenClassification",
+    "PosEncForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "PosEncForMultipleChoice": "AutoModelForMultipleChoice",
+}
+"""The model classes, and the Auto class that loads each."""
+
+PIPELINES = {
+    "text-classification": "PosEncForSequenceClassification",
+    "token-classification": "PosEncForTokenClassification",
+    "fill-mask": "PosEncForMaskedLM",
+    "feature-extraction": "PosEncModel",
+}
+"""Tasks of `transformers.pipeline`, and the class that each is tested with."""
+
+DTYPES = ("bfloat16", "float16")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the a dog cat sees chased bites and that who old big".split()]
+TEXTS = ["The [MASK] chased the old cat", "a big cat sees [MASK] dog and the cat that bites", "cat [MASK]"]
+
+BATCH: dict[str, Tensor] = {
+    # A full row, two padded right and one padded left.
+    "input_ids": torch.tensor(
+        [
+            [2, 41, 17, 93, 8, 55, 62, 30, 71, 12, 88, 3],
+            [2, 17, 41, 8, 93, 3, 0, 0, 0, 0, 0, 0],
+            [2, 55, 62, 30, 71, 12, 88, 99, 3, 0, 0, 0],
+            [0, 0, 0, 0, 0, 2, 41, 17, 93, 8, 55, 3],
+        ]
+    ),
+    "token_type_ids": torch.tensor([[0] * 5 + [1] * 7, [0] * 12, [0] * 4 + [1] * 8, [0] * 12]),
+}
+BATCH["attention_mask"] = (BATCH["input_ids"] != 0).long()
+BARE_BATCH = {"input_ids": BATCH["input_ids"]}
+"""What a model must take too: tokens and nothing else."""
+
+
+def tiny_config(scheme: str, **overrides: Any) -> PosEncConfig:
+    values: dict[str, Any] = {
+        "vocab_size": 100,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+        "position_embedding_type": scheme,
+        "id2label": {0: "bad", 1: "fair", 2: "good"},
+        "label2id": {"bad": 0, "fair": 1, "good": 2},
+    }
+    return PosEncConfig(**{**values, **overrides})
+
+
+def tiny_model(scheme: str, head: str, **overrides: Any) -> Any:
+    """A model in eval mode whose weights are all far from their start, so that each of them shows in the outputs."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = getattr(hf_posenc, head)(tiny_config(scheme, **overrides)).eval()
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    return model
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+    )
+
+
+@dataclass
+class Checkpoints:
+    """One saved folder per scheme and head, with what the model that was saved gave for `BATCH`."""
+
+    root: Path
+    expected: dict[tuple[str, str, str], dict[str, Tensor]] = field(default_factory=dict)
+
+    def folder(self, scheme: str, head: str) -> Path:
+        return self.root / scheme / head / "checkpoint"
+
+
+def save_checkpoints(root: Path) -> Checkpoints:
+    saved = Checkpoints(root)
+    tokenizer = tiny_tokenizer()
+    for scheme in SCHEMES:
+        for head in HEADS:
+            model = tiny_model(scheme, head)
+            model.save_pretrained(saved.folder(scheme, head))
+            tokenizer.save_pretrained(saved.folder(scheme, head))
+            for dtype in ("float32", *DTYPES):
+                model = tiny_model(scheme, head).to(getattr(torch, dtype))
+                saved.expected[scheme, head, dtype] = outputs(model, BATCH)
+    return saved
+
+
+def borrow_code(folder: Path, repository: str) -> None:
+    """Takes the code out of a checkpoint, and makes it use a repository's."""
+    for file in folder.glob("*.py"):
+        file.unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {auto: f"{repository}--{name}" for auto, name in config["auto_map"].items()}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def put_in_hub_cache(folder: Path, hf_home: Path, repository: str) -> None:
+    """Lays a folder out as the Hub client does after a download, so that it is found without a network."""
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    cached = hf_home / "hub" / f"models--{repository.replace('/', '--')}"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text(revision)
+    shutil.copytree(folder, cached / "snapshots" / revision)
+
+
+@dataclass
+class Report:
+    """What a stranger saw."""
+
+    hidden: str | None
+    jobs: dict[str, dict[str, Any]]
+    tensors: dict[str, Tensor]
+
+    def said(self, job: str) -> dict[str, Any]:
+        """What a job that went well said."""
+        said = self.jobs[job]
+        assert "error" not in said, f"{job} failed in the clean process:\n{said['traceback']}"
+        return said
+
+    def outputs(self, job: str) -> dict[str, Tensor]:
+        self.said(job)
+        return {name.partition("#")[2]: t for name, t in self.tensors.items() if name.partition("#")[0] == job}
+
+
+def clean_environment(hf_home: Path) -> dict[str, str]:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON", "TRANSFORMERS_"))
+    }
+    return {**kept, "HF_HOME": str(hf_home), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def run_clean(
+    jobs: list[dict[str, Any]], workplace: Path, hf_home: Path, *, pretend_transformers_is: str | None = None
+) -> Report:
+    """Does jobs (see clean_process.py) in one new process without hf_posenc."""
+    workplace.mkdir(parents=True, exist_ok=True)
+    batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
+    save_file(BATCH, batch)
+    orders: dict[str, Any] = {"jobs": jobs, "batch": str(batch), "report": str(report), "tensors": str(tensors)}
+    if pretend_transformers_is is not None:
+        orders["pretend_transformers_is"] = pretend_transformers_is
+    order.write_text(json.dumps(orders))
+    done = subprocess.run(
+        [sys.executable, "-I", str(CLEAN_PROCESS), str(order)],
+        cwd=workplace,
+        env=clean_environment(hf_home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"the clean process died:\n{done.stderr[-4000:]}"
+    told = json.loads(report.read_text())
+    return Report(told["hidden"], told["jobs"], load_file(tensors) if jobs else {})
+
+
+def assert_same_outputs(found: dict[str, Tensor], expected: dict[str, Tensor], atol: float = 1e-6) -> None:
+    """Equal names, shapes and dtypes, numbers equal to `atol`; a NaN is never equal."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=atol, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@contextlib.contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Inside, memory that nobody wrote to is NaN (or the largest integer), wherever PyTorch hands it out."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        assert torch.empty_like(torch.zeros(8)).isnan().all()
+        assert torch.zeros(8).new_empty(8).isnan().all()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.utils.deterministic.fill_uninitialized_memory = before[1]

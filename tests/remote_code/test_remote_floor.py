@@ -1,0 +1,87 @@
+"""Under a transformers that is too old, the user reads one ImportError that says which one is needed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from remote_code_harness import CODE, SCHEMES, Checkpoints, clean_environment, run_clean
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
+
+from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
+
+TOO_OLD = "5.2.0"
+
+IMPORT_LOCALLY = """
+import importlib.metadata, json, sys, traceback
+real = importlib.metadata.version
+importlib.metadata.version = lambda name: sys.argv[2] if name == "transformers" else real(name)
+sys.path.insert(0, sys.argv[1])
+try:
+    import hf_posenc
+    said = {"imported": hf_posenc.__file__}
+except BaseException as error:
+    chained = repr(error.__cause__ or error.__context__)
+    said = {"error": type(error).__name__, "message": str(error), "chained": chained}
+print("SAID" + json.dumps(said))
+"""
+
+
+def assert_names_the_floor(said: dict[str, str]) -> None:
+    assert said.get("error") == "ImportError", said
+    assert said["chained"] == "None", "the user reads about one error, not two"
+    for part in (
+        f"transformers >= {MINIMUM_TRANSFORMERS}",
+        TOO_OLD,
+        f'pip install -U "transformers>={MINIMUM_TRANSFORMERS}"',
+    ):
+        assert part in said["message"]
+
+
+@pytest.mark.parametrize("version", [TOO_OLD, MINIMUM_TRANSFORMERS])
+def test_importing_names_the_floor(tmp_path: Path, version: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", IMPORT_LOCALLY, str(CODE.parent.parent), version],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    said = json.loads(done.stdout.partition("SAID")[2])
+    if version == TOO_OLD:
+        assert_names_the_floor(said)
+    else:
+        assert said == {"imported": str(CODE.parent / "__init__.py")}
+
+
+def test_loading_by_remote_code_names_the_floor(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    folder = str(checkpoints.folder(SCHEMES[0], "PosEncForSequenceClassification"))
+    trusted = {"trust_remote_code": True}
+    jobs = [
+        {"kind": "config", "id": "config", "load": folder},
+        {"kind": "model", "id": "model", "auto_class": "AutoModel", "load": folder, "options": trusted},
+        {"kind": "pipeline", "id": "pipeline", "task": "text-classification", "load": folder, "texts": ["cat"]},
+    ]
+    old = run_clean(jobs, tmp_path / "old", tmp_path / "old_home", pretend_transformers_is=TOO_OLD)
+    for job in jobs:
+        assert_names_the_floor(old.jobs[job["id"]])
+
+
+def test_the_same_jobs_work_at_the_floor(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    # The control of the one above: it is the version that they fail for.
+    folder = str(checkpoints.folder(SCHEMES[0], "PosEncForSequenceClassification"))
+    jobs = [{"kind": "config", "id": "config", "load": folder}]
+    report = run_clean(jobs, tmp_path / "new", tmp_path / "home", pretend_transformers_is=MINIMUM_TRANSFORMERS)
+    assert report.said("config")["module"].startswith("transformers_modules.")
+
+
+def test_an_old_transformers_gets_as_far_as_the_version_check() -> None:
+    # Before 5.10, loading from a folder copied the files that the entry file names itself, and not those that they name
+    # in turn: a FileNotFoundError came before any line of ours ran. The configuration is what is loaded first.
+    entry = CODE / "configuration_posenc.py"
+    needed = {Path(path).stem for path in get_relative_import_files(entry)}
+    assert len(needed) > len(SCHEMES)
+    assert needed - set(get_relative_imports(entry)) <= {entry.stem}

@@ -1,0 +1,183 @@
+"""However a checkpoint gets into memory, the numbers are those that were saved.
+
+`from_pretrained` builds on the meta device and fills in what the file has. What the file doesn't have must come from
+the code: a buffer that isn't saved, or a constant kept as a tensor, would be whatever was in memory before.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from accelerate import disk_offload, init_empty_weights, load_checkpoint_and_dispatch
+from packaging.version import Version
+from remote_code_harness import (
+    BARE_BATCH,
+    BATCH,
+    HEADS,
+    SCHEMES,
+    Checkpoints,
+    assert_same_outputs,
+    outputs,
+    poisoned_memory,
+)
+from safetensors.torch import load_file
+
+import hf_posenc
+
+# Before 5.13, transformers itself can't leave a weight on disk that two modules share (BERT's neither).
+TIED_WEIGHTS_ON_DISK = Version(transformers.__version__) >= Version("5.13")
+
+every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
+every_head = pytest.mark.parametrize("head", HEADS)
+
+
+def loaded(checkpoints: Checkpoints, scheme: str, head: str, **options: Any) -> Any:
+    return getattr(transformers, HEADS[head]).from_pretrained(checkpoints.folder(scheme, head), **options)
+
+
+@every_head
+@every_scheme
+def test_memory_that_nobody_wrote_to_is_never_read(checkpoints: Checkpoints, scheme: str, head: str) -> None:
+    with poisoned_memory():
+        model = loaded(checkpoints, scheme, head)
+        assert not any(parameter.isnan().any() for parameter in model.parameters())
+        found = outputs(model, BATCH)
+    assert_same_outputs(found, checkpoints.expected[scheme, head, "float32"])
+
+
+@every_head
+@every_scheme
+def test_weights_that_a_checkpoint_lacks_are_initialised(checkpoints: Checkpoints, scheme: str, head: str) -> None:
+    # A head on an encoder that was saved without one: what is new starts as in a new model, and nothing else changes.
+    saved = load_file(checkpoints.folder(scheme, "PosEncModel") / "model.safetensors")
+    with poisoned_memory():
+        model = getattr(hf_posenc, head).from_pretrained(checkpoints.folder(scheme, "PosEncModel"))
+    weights = model.state_dict()
+    for name, weight in saved.items():
+        torch.testing.assert_close(weights[name if head == "PosEncModel" else f"model.{name}"], weight, rtol=0, atol=0)
+    for name, weight in weights.items():
+        if not name.startswith("model.") and name not in saved:
+            assert weight.isfinite().all()
+            assert weight.abs().max() <= 1
+
+
+@every_scheme
+def test_a_scheme_whose_weights_are_missing_starts_as_a_new_one(
+    checkpoints: Checkpoints, tmp_path: Path, scheme: str
+) -> None:
+    model = loaded(checkpoints, scheme, "PosEncModel")
+    body = {name: weight for name, weight in model.state_dict().items() if not name.startswith("position.")}
+    model.save_pretrained(tmp_path, state_dict=body)
+    with poisoned_memory():
+        again = hf_posenc.PosEncModel.from_pretrained(tmp_path)
+    for name, weight in again.state_dict().items():
+        assert weight.isfinite().all(), name
+        if name in body:
+            assert torch.equal(weight, body[name]), name
+        elif weight.dim() > 1:
+            assert 0 < weight.std() < 1, name
+
+
+@every_head
+@every_scheme
+def test_saving_and_loading_keeps_every_bit(checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str) -> None:
+    model = loaded(checkpoints, scheme, head)
+    model.save_pretrained(tmp_path)
+    again = getattr(hf_posenc, head).from_pretrained(tmp_path)
+    first, second = model.state_dict(), again.state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert load_file(tmp_path / "model.safetensors").keys() == (
+        load_file(checkpoints.folder(scheme, head) / "model.safetensors").keys()
+    )
+
+
+@every_head
+@every_scheme
+def test_nothing_but_weights_makes_up_a_model(checkpoints: Checkpoints, scheme: str, head: str) -> None:
+    # Built on the meta device, then given the saved weights and nothing else.
+    with torch.device("meta"):
+        model = getattr(hf_posenc, head)(hf_posenc.PosEncConfig.from_pretrained(checkpoints.folder(scheme, head)))
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert not list(model.buffers())
+    model.load_state_dict(load_file(checkpoints.folder(scheme, head) / "model.safetensors"), strict=False, assign=True)
+    model.tie_weights()
+    assert not any(parameter.is_meta for parameter in model.parameters())
+    with poisoned_memory():
+        found = outputs(model.eval(), BATCH)
+    assert_same_outputs(found, checkpoints.expected[scheme, head, "float32"])
+
+
+@every_head
+@every_scheme
+def test_accelerate_fills_an_empty_model(checkpoints: Checkpoints, scheme: str, head: str) -> None:
+    folder = checkpoints.folder(scheme, head)
+    with init_empty_weights(include_buffers=True):
+        model = getattr(hf_posenc, head)(hf_posenc.PosEncConfig.from_pretrained(folder))
+    model.tie_weights()
+    model = load_checkpoint_and_dispatch(model, str(folder / "model.safetensors"), device_map={"": "cpu"}).eval()
+    assert_same_outputs(outputs(model, BATCH), checkpoints.expected[scheme, head, "float32"])
+
+
+@every_head
+@every_scheme
+def test_weights_left_on_disk_give_the_same_outputs(
+    checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str
+) -> None:
+    # Transformers wants something in memory: one small layer. All else is on disk, the scheme too.
+    model = getattr(hf_posenc, head)(checkpoints_config(checkpoints, scheme))
+    own = [name for name, child in model.named_children() if name != "model" and list(child.parameters())]
+    device_map = dict.fromkeys([name for name, _ in model.named_children()], "disk")
+    device_map["norm" if head == "PosEncModel" else own[0]] = "cpu"
+    if head == "PosEncForMaskedLM" and not TIED_WEIGHTS_ON_DISK:
+        del device_map["model"]
+        device_map |= dict.fromkeys([f"model.{name}" for name, _ in model.model.named_children()], "disk")
+        device_map |= {"model.embeddings": "cpu", "decoder": "cpu"}
+    bare = outputs(loaded(checkpoints, scheme, head), BARE_BATCH)
+    model = loaded(checkpoints, scheme, head, device_map=device_map, offload_folder=tmp_path)
+    assert any(parameter.is_meta for parameter in model.parameters())
+    assert all(parameter.is_meta for parameter in model.base_model.position.parameters())
+    assert_same_outputs(outputs(model, BATCH), checkpoints.expected[scheme, head, "float32"])
+    assert_same_outputs(outputs(model, BARE_BATCH), bare)
+
+
+@every_head
+@every_scheme
+def test_a_model_moved_to_disk_gives_the_same_outputs(
+    checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str
+) -> None:
+    model = loaded(checkpoints, scheme, head)
+    bare = outputs(model, BARE_BATCH)
+    disk_offload(model, tmp_path, execution_device=torch.device("cpu"))
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert_same_outputs(outputs(model, BATCH), checkpoints.expected[scheme, head, "float32"])
+    assert_same_outputs(outputs(model, BARE_BATCH), bare)
+
+
+@every_scheme
+def test_sdpa_and_eager_attention_give_the_same_outputs(checkpoints: Checkpoints, scheme: str) -> None:
+    expected = checkpoints.expected[scheme, "PosEncModel", "float32"]
+    for backend in ("sdpa", "eager"):
+        model = loaded(checkpoints, scheme, "PosEncModel", attn_implementation=backend)
+        assert model.config._attn_implementation == backend
+        assert_same_outputs(outputs(model, BATCH), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@every_scheme
+def test_every_attention_backend_sees_the_word_order(checkpoints: Checkpoints, scheme: str, backend: str) -> None:
+    model = loaded(checkpoints, scheme, "PosEncModel", attn_implementation=backend)
+    tokens = BATCH["input_ids"][:1]
+    with torch.no_grad():
+        forward, backward = model(tokens).last_hidden_state, model(tokens.flip(1)).last_hidden_state.flip(1)
+    moved = (forward - backward).abs().max()
+    if scheme == "none":
+        assert moved < 1e-5
+    else:
+        assert moved > 1e-2
+
+
+def checkpoints_config(checkpoints: Checkpoints, scheme: str) -> hf_posenc.PosEncConfig:
+    return hf_posenc.PosEncConfig.from_pretrained(checkpoints.folder(scheme, "PosEncModel"))

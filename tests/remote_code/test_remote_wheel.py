@@ -1,0 +1,93 @@
+"""What people install is the wheel: it holds the package, all of it, and works without the checkout."""
+
+import importlib.util
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from remote_code_harness import BATCH, CODE, SCHEMES, clean_environment
+from safetensors.torch import load_file, save_file
+
+ROOT = Path(__file__).parents[2]
+
+USE = """
+import sys
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+import hf_posenc
+
+batch = load_file("batch.safetensors")
+found = {}
+for scheme in hf_posenc.POSITIONS:
+    config = hf_posenc.PosEncConfig.from_preset("tiny", vocab_size=100, position_embedding_type=scheme)
+    model = hf_posenc.PosEncForSequenceClassification(config).eval()
+    model.save_pretrained(scheme)
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(scheme)
+    assert type(again) is hf_posenc.PosEncForSequenceClassification
+    with torch.no_grad():
+        found[scheme + " built"] = model(**batch).logits
+        found[scheme + " loaded"] = again(**batch).logits
+save_file(found, "logits.safetensors")
+print(hf_posenc.__file__, hf_posenc.__version__)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean_environment(cwd / "home"),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("wheel")
+    # With the build backend at hand nothing has to be downloaded.
+    isolation = ["--no-isolation"] if importlib.util.find_spec("hatchling") else []
+    run(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", place, ROOT, cwd=place)
+    return next(place.glob("hf_posenc-*.whl"))
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
+    here = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "hf_posenc").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {"hf_posenc/__init__.py", "hf_posenc/model/modeling_posenc.py"} <= here
+    assert names - metadata == here
+    assert any(name.endswith("licenses/LICENSE") for name in metadata)
+
+
+def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    # The dependencies are those of this environment: a folder on sys.path whose own .pth files aren't read.
+    (site / "dependencies.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    save_file(BATCH, tmp_path / "batch.safetensors")
+    file, version = run(python, "-c", USE, cwd=tmp_path).split()[-2:]
+    assert Path(file) == site / "hf_posenc" / "__init__.py"
+    assert wheel.name.startswith(f"hf_posenc-{version}-")
+    logits = load_file(tmp_path / "logits.safetensors")
+    for scheme in SCHEMES:
+        torch.testing.assert_close(logits[f"{scheme} loaded"], logits[f"{scheme} built"], rtol=0, atol=1e-6)
+        assert {path.name for path in (tmp_path / scheme).glob("*.py")} == {
+            path.name for path in CODE.glob("*.py") if path.name != "__init__.py"
+        }
