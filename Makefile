@@ -24,7 +24,7 @@ $(INSTALLED): pyproject.toml Makefile
 install: $(INSTALLED) ## a virtual environment with everything
 
 quickstart: $(INSTALLED) ## train a tiny encoder without positions and one with each scheme, and compare
-	$(BIN)/python -m hf_posenc.training.quickstart
+	$(BIN)/hf-posenc quickstart --overwrite-output-dir
 
 test: $(INSTALLED) ## lint, types and tests (MARK= takes the slow ones in)
 	$(BIN)/ruff check .

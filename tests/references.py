@@ -61,14 +61,14 @@ def learned(scheme) -> Reference:
     return Reference(embed=embed)
 
 
-def lspe(scheme) -> Reference:
+def lspe(scheme, rms: float | None = None) -> Reference:
     w1, b1 = scheme.up.weight, scheme.up.bias
     w2, b2 = scheme.down.weight, scheme.down.bias
 
     def embed(x: Tensor, positions: Tensor) -> Tensor:
         pe = sine_table(positions, x.shape[-1], 10000.0)
         hidden = 1 / (1 + torch.exp(-(pe @ w1.to(f64).T + b1.to(f64))))
-        return x + hidden @ w2.to(f64).T + b2.to(f64)
+        return x + (rms or 1.0) * (hidden @ w2.to(f64).T + b2.to(f64))
 
     return Reference(embed=embed)
 
@@ -107,9 +107,7 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """
     config, weights = model.config, {name: value.to(f64) for name, value in model.named_parameters()}
     positions = torch.arange(len(input_ids)) if positions is None else positions
-    arguments = (
-        {"rms": config.position_embedding_kwargs["rms"]} if config.position_embedding_type == "sinusoidal" else {}
-    )
+    arguments = {name: value for name, value in config.position_embedding_kwargs.items() if name == "rms"}
     reference = REFERENCES[config.position_embedding_type](model.position, **arguments)
 
     def norm(x: Tensor, name: str) -> Tensor:

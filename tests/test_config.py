@@ -222,5 +222,6 @@ def test_a_scheme_argument_reaches_the_scheme():
     assert lspe.position.up.weight.shape == (7, 32)
     sinusoidal = PosEncModel(tiny_config("sinusoidal", position_embedding_kwargs={"rms": None}))
     assert sinusoidal.position.scale == 1.0
+    assert PosEncModel(tiny_config("lspe", position_embedding_kwargs={"rms": None})).position.scale == 1.0
     rope = PosEncModel(tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}))
     assert (rope.position.rope_theta, rope.position.rotary_dim) == (500.0, 4)

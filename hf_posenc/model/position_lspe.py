@@ -9,13 +9,15 @@ from .position_base import AddedPosition, per_distinct_position, sinusoid
 
 
 class LSPEPosition(AddedPosition):
-    """Learnable sinusoidal positional encoding: x'_i = x_i + FFN(PE(p_i)), FFN(u) = sigma(u W1 + b1) W2 + b2.
+    """Learnable sinusoidal positional encoding: x'_i = x_i + s FFN(PE(p_i)), FFN(u) = sigma(u W1 + b1) W2 + b2.
 
-    PE is the sinusoid of `sinusoidal` (D columns), sigma the sigmoid. Wang et al., Findings of AACL 2022.
+    PE is the sinusoid of `sinusoidal` (D columns), sigma the sigmoid. Wang et al., Findings of AACL 2022, have s = 1.
 
     With the usual initial weights all positions look alike (sigmoids are near 1/2, so sum(W2)/2 is common to all: mean
     pairwise cosine .98). Here W1 gives pre-activations of about unit variance, b2 cancels the mean over positions, and
-    W2 is scaled so that the root mean square over the first 512 positions is `rms`.
+    W2 is scaled so that FFN has a root mean square of 1 over the first 512 positions; s = `rms` brings that to the
+    scale of the tokens. (A factor, not smaller weights: Adam's steps don't shrink with the weights, and would overturn
+    small ones before anything is learned.)
 
     Costs one small network per distinct position (not per token) and 2 D W + D + W weights, W the hidden width; takes
     any length, and what it learned at short positions carries over as far as the sinusoid does.
@@ -24,10 +26,10 @@ class LSPEPosition(AddedPosition):
         hidden_size (int): D.
         intermediate_size (int, optional): W. None: D.
         activation (str): sigma, a name of `transformers.activations.ACT2FN`; `sigmoid` as published.
-        rms (float): root mean square of what is added at the start. In a model it defaults to that of the token
-            embeddings.
+        rms (float, optional): s, the root mean square of what is added at the start. In a model it defaults to that of
+            the token embeddings. None: 1, the formula as published.
         base (float): the sinusoid's longest wavelength is 2 pi base.
-        applies_to (str): `positions`: FFN(PE(p)), a function of the position alone. `embeddings`: x + FFN(x + PE(p)),
+        applies_to (str): `positions`: FFN(PE(p)), a function of the position alone. `embeddings`: x + s FFN(x + PE(p)),
             a variant in circulation that sends the tokens through the network too, at a cost per token.
         dropout, batch_first: see `AddedPosition`.
 
@@ -43,7 +45,7 @@ class LSPEPosition(AddedPosition):
         hidden_size: int,
         intermediate_size: int | None = None,
         activation: str = "sigmoid",
-        rms: float = 0.02,
+        rms: float | None = None,
         base: float = 10000.0,
         applies_to: str = "positions",
         dropout: float = 0.0,
@@ -60,13 +62,14 @@ class LSPEPosition(AddedPosition):
             )
         if applies_to not in ("positions", "embeddings"):
             raise ValueError(f"applies_to={applies_to!r} is unknown. Choose 'positions' or 'embeddings'.")
-        for name, number in (("rms", rms), ("base", base)):
-            if not number > 0:
-                raise ValueError(f"{name}={number!r} is out of range. It must be a positive number.")
+        if not base > 0:
+            raise ValueError(f"base={base!r} is out of range. It must be a positive number; 10000 is usual.")
+        if rms is not None and not rms > 0:
+            raise ValueError(f"rms={rms!r} is out of range. It must be positive, or None for the published formula.")
         self.hidden_size = hidden_size
         self.intermediate_size = width
         self.base = base
-        self.rms = rms
+        self.scale = 1.0 if rms is None else rms
         self.applies_to = applies_to
         self.up = nn.Linear(hidden_size, width)
         self.activation = ACT2FN[activation]
@@ -75,13 +78,13 @@ class LSPEPosition(AddedPosition):
             self.init_weights(0.02)
 
     def _ffn(self, u: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(u)))
+        return self.scale * self.down(self.activation(self.up(u)))
 
     def _sinusoid(self, positions: Tensor) -> Tensor:
         return sinusoid(positions, self.hidden_size, self.base)
 
     def encodings(self, positions: Tensor) -> Tensor:
-        """FFN(PE(positions)): (...) -> (..., D), in the weights' dtype."""
+        """s FFN(PE(positions)): (...) -> (..., D), in the weights' dtype."""
         if self.applies_to == "embeddings":
             raise ValueError(
                 "With applies_to='embeddings' what is added depends on the token as well as on the position, so there "
@@ -90,7 +93,7 @@ class LSPEPosition(AddedPosition):
         return per_distinct_position(lambda p: self._ffn(self._sinusoid(p).to(self.up.weight.dtype)), positions)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x + FFN(PE(p)), or x + FFN(x + PE(p)) with `applies_to="embeddings"`."""
+        """x + s FFN(PE(p)), or x + s FFN(x + PE(p)) with `applies_to="embeddings"`."""
         if self.applies_to == "positions":
             return super().embed(x, positions)
         encoded = per_distinct_position(self._sinusoid, positions)
@@ -110,6 +113,6 @@ class LSPEPosition(AddedPosition):
         encoded = self._sinusoid(torch.arange(512, device=up.weight.device))
         hidden = self.activation(encoded @ up.weight.float().T + up.bias.float())
         added = (hidden - hidden.mean(0)) @ down.weight.float().T
-        gain = self.rms / added.square().mean().sqrt().clamp(min=1e-12)
+        gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
         init.copy_(down.weight, down.weight * gain.to(down.weight.dtype))
         init.copy_(down.bias, -(hidden.mean(0) @ down.weight.float().T).to(down.bias.dtype))

@@ -1,0 +1,34 @@
+#!/usr/bin/env python
+"""Trains a text classifier with the stock Trainer.
+
+With the data that comes with the package:
+    python examples/run_classification.py --dataset_name blimp_order --position_embedding_type rope \
+        --do_train --do_eval --do_predict --num_train_epochs 4 --output_dir runs/order
+
+With your own file, which has columns `text` and `label` (10 % is set aside for validation):
+    python examples/run_classification.py --train_file mine.csv --do_train --do_eval --output_dir runs/mine
+
+From a pretrained model, on a data set of the Hub:
+    python examples/run_classification.py --model_name_or_path me/my-posenc --dataset_name stanfordnlp/sst2 \
+        --do_train --do_eval --output_dir runs/sst2
+
+All of transformers' TrainingArguments are options too; --help lists them. On several GPUs:
+    accelerate launch examples/run_classification.py ...
+"""
+
+from rich import print
+
+from hf_posenc.training import parse_arguments, run_script, train_classifier
+
+
+def main() -> None:
+    data, model, training = parse_arguments(description=__doc__)
+    result = train_classifier(data, model, training)
+    if training.process_index == 0:
+        for name, value in result.metrics.items():
+            print(f"{name:32} {value:.4f}")
+        print(f"Results and checkpoint are in {result.output_dir}")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,253 @@
+"""The command line, thin over the package: `hf-posenc COMMAND --help` says what each command does."""
+
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    name="hf-posenc",
+    help="Encoders whose positional scheme is one config value: train, evaluate, predict, inspect.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a checkpoint on the Hub.")]
+
+
+@app.command()
+def schemes() -> None:
+    """List the positional schemes: what each is, its parameters at base size, its length limit, its cost."""
+    from hf_posenc.inspection import describe_schemes
+
+    table = Table("scheme", "what it is", "parameters", "max length", "cost", title="Positional schemes")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    for row in describe_schemes():
+        length = "any" if row.max_length is None else f"{row.max_length:,}"
+        table.add_row(row.name, row.summary, f"{row.parameters:,}", length, row.cost)
+    console = Console()
+    console.print(table)
+    console.print("Parameters at base size (12 layers, D = 768, 12 heads, 512 positions).", style="dim")
+
+
+@app.command("inspect")
+def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
+    """Show a checkpoint's scheme and arguments, length limit, parameters, versions and the code it carries."""
+    from hf_posenc.inspection import inspect_checkpoint
+    from hf_posenc.training.prediction import check_is_checkpoint
+
+    check_is_checkpoint(checkpoint)
+    found = inspect_checkpoint(checkpoint, revision)
+    share = found.position_parameters / max(found.parameters, 1)
+    rows: dict[str, Any] = {
+        "model": found.architecture,
+        "scheme": found.position_embedding_type,
+        "scheme arguments": ", ".join(f"{k}={v!r}" for k, v in found.position_embedding_kwargs.items()) or "none",
+        "rope parameters": found.rope_parameters and ", ".join(f"{k}={v!r}" for k, v in found.rope_parameters.items()),
+        "max length": "any" if found.max_length is None else f"{found.max_length:,} tokens",
+        "parameters": f"{found.parameters:,}, of them {found.position_parameters:,} positional ({share:.2%})",
+        "weights": ", ".join(found.dtypes),
+        "labels": ", ".join(found.labels),
+        "hf_posenc": found.posenc_version,
+        "transformers": found.transformers_version,
+        "code files": ", ".join(found.code_files) or "none: it loads only where hf_posenc is installed",
+        "missing code": ", ".join(found.missing_code_files),
+    }
+    table = Table(title=found.source, show_header=False)
+    for name, value in rows.items():
+        if value:
+            table.add_row(name, str(value))
+    Console().print(table)
+
+
+@app.command()
+def predict(
+    checkpoint: Checkpoint,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
+    text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", "-f", help="Read .txt (a text per line), .csv or .jsonl; - is standard input."),
+    ] = None,
+    text_column: Annotated[str, typer.Option(help="Column of the text in a .csv or .jsonl file.")] = "text",
+    pair_column: Annotated[str, typer.Option(help="Column of the second text of a pair.")] = "text_pair",
+    output_format: Annotated[
+        str, typer.Option("--format", help="`table` or `jsonl` (one JSON object per line).")
+    ] = "table",
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
+    revision: Revision = None,
+) -> None:
+    """Classify texts, a pair, a file or standard input: labels with probabilities."""
+    from hf_posenc.training.errors import UserError
+    from hf_posenc.training.prediction import Text, load_classifier, read_texts
+    from hf_posenc.training.prediction import predict as run
+
+    if output_format not in ("table", "jsonl"):
+        raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
+    if bool(texts) == bool(file):
+        raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
+    if text_pair is not None and len(texts or []) != 1:
+        raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
+    inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
+    predictions = run(load_classifier(checkpoint, device, revision), inputs, batch_size)
+    if output_format == "jsonl":
+        for prediction in predictions:
+            print(prediction.to_json(), flush=True)
+        return
+    table = Table("text", "label", "score", "all labels")
+    table.columns[2].justify = "right"
+    for prediction in predictions:
+        given = prediction.input
+        shown = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
+        every = ", ".join(f"{label} {score:.3f}" for label, score in list(prediction.scores.items())[:5])
+        table.add_row(shown, prediction.label, f"{prediction.score:.3f}", every)
+    Console().print(table)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train(
+    context: typer.Context,
+    output_dir: Annotated[
+        str, typer.Option("--output-dir", "-o", help="Folder for the checkpoint.", show_default=False)
+    ],
+    train_file: Annotated[str | None, typer.Option(help="Training data: .csv, .tsv, .json, .jsonl, .parquet.")] = None,
+    validation_file: Annotated[str | None, typer.Option(help="Validation data; else 10 % is set aside.")] = None,
+    test_file: Annotated[str | None, typer.Option(help="Test data, scored and labelled at the end.")] = None,
+    dataset_name: Annotated[
+        str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order, which comes along.")
+    ] = None,
+    text_column_names: Annotated[str | None, typer.Option(help="Text column; two, with a comma, for pairs.")] = None,
+    label_column_name: Annotated[str | None, typer.Option(help="Label column.")] = None,
+    position_embedding_type: Annotated[str | None, typer.Option(help="Positional scheme: see `schemes`.")] = None,
+    config_preset: Annotated[str | None, typer.Option(help="Size of a new encoder: tiny, mini, small, base.")] = None,
+    model_name_or_path: Annotated[str | None, typer.Option(help="Start from this checkpoint instead.")] = None,
+    tokenizer_name: Annotated[str | None, typer.Option(help="A trained tokenizer; else one is trained here.")] = None,
+    num_train_epochs: Annotated[float | None, typer.Option(help="Passes over the training data; default 3.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; default by model size.")] = None,
+    per_device_train_batch_size: Annotated[int | None, typer.Option(help="Batch size; default 32.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and order; default 42.")] = None,
+    resume_from_checkpoint: Annotated[str | None, typer.Option(help="`true`, or a checkpoint-N folder.")] = None,
+    overwrite_output_dir: Annotated[bool, typer.Option(help="Replace the run that the folder holds.")] = False,
+) -> None:
+    """Train a text classifier or regressor and write a checkpoint that strangers can load.
+
+    Every option of `examples/run_classification.py`, and so every one of transformers' TrainingArguments, is accepted
+    too: `--bf16 true --early-stopping-patience 3 --class-weights balanced ...`.
+    """
+    from hf_posenc.training import parse_arguments, train_classifier
+
+    arguments = ["--do_train", "true", "--do_eval", "true"]
+    for name, value in context.params.items():
+        if value is not None and value is not False:
+            arguments += [f"--{name}", str(value)]
+    if test_file or dataset_name == "blimp_order":
+        arguments += ["--do_predict", "true"]
+    result = train_classifier(*parse_arguments([*arguments, *context.args]))
+    _show_metrics(result.metrics)
+    Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Checkpoint,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", help="Labelled data: .csv, .json, .jsonl, .parquet.")
+    ] = None,
+    dataset_name: Annotated[
+        str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
+    text_column_names: Annotated[str | None, typer.Option(help="Text column; two, with a comma, for pairs.")] = None,
+    label_column_name: Annotated[str | None, typer.Option(help="Label column.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Score a checkpoint on labelled data: loss and the metrics of its task."""
+    import json
+    import tempfile
+
+    from hf_posenc.training import UserError, make_arguments, train_classifier
+    from hf_posenc.training.prediction import check_is_checkpoint
+
+    if (file is None) == (dataset_name is None):
+        raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
+    check_is_checkpoint(checkpoint)
+    source = {"validation_file": file} if file else {"dataset_name": dataset_name, "validation_split_name": split}
+    columns = {"text_column_names": text_column_names, "label_column_name": label_column_name}
+    with tempfile.TemporaryDirectory() as folder:
+        result = train_classifier(
+            *make_arguments(
+                model_name_or_path=checkpoint,
+                do_eval=True,
+                output_dir=folder,
+                per_device_eval_batch_size=batch_size,
+                disable_tqdm=as_json,
+                **source,
+                **{name: value for name, value in columns.items() if value is not None},
+            ),
+            console=Console(stderr=True),
+        )
+    metrics = {name.removeprefix("eval_"): float(value) for name, value in result.metrics.items()}
+    if as_json:
+        print(json.dumps(metrics))
+    else:
+        _show_metrics(metrics)
+
+
+@app.command()
+def quickstart(
+    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the checkpoints.")] = "quickstart",
+    schemes: Annotated[
+        str | None, typer.Option(help="Schemes to compare, with commas; default: all five basic ones.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
+    overwrite_output_dir: Annotated[bool, typer.Option(help="Replace checkpoints that are there.")] = False,
+) -> None:
+    """See word order being learned: a tiny encoder per scheme on real sentences, in about three minutes."""
+    from hf_posenc.training.quick_start import SCHEMES
+    from hf_posenc.training.quick_start import quickstart as run
+
+    chosen = tuple(name.strip() for name in schemes.split(",")) if schemes else SCHEMES
+    run(output_dir, chosen, seed, overwrite_output_dir=overwrite_output_dir)
+
+
+def _show_metrics(metrics: dict[str, float]) -> None:
+    table = Table("metric", "value")
+    table.columns[1].justify = "right"
+    for name, value in metrics.items():
+        if not name.endswith(("_per_second", "_runtime", "total_flos")):
+            table.add_row(name, f"{value:.4f}")
+    Console().print(table)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """One line on standard error, and an exit code: 2 for bad input, 1 for everything else, 130 for Ctrl-C."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {message}", markup=True)
+    sys.exit(code)
+
+
+def main() -> None:
+    """Entry point: runs a command and turns errors into one line."""
+    from rich.markup import escape
+
+    from hf_posenc.training.errors import UserError
+    from hf_posenc.training.prediction import first_line
+
+    try:
+        app(prog_name="hf-posenc")
+    except KeyboardInterrupt:
+        fail("interrupted.", 130)
+    except (UserError, ValueError) as error:
+        fail(escape(first_line(error)), 2)
+    except Exception as error:
+        fail(escape(f"{type(error).__name__}: {first_line(error)}"), 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What a scheme or a checkpoint is: numbers for tables, without loading weights."""
+
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import HfApi, get_safetensors_metadata
+from safetensors import safe_open
+
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.positions import POSITIONS, make_position
+
+
+@dataclass(frozen=True)
+class SchemeSummary:
+    """One row of `hf-posenc schemes`."""
+
+    name: str
+    summary: str
+    parameters: int
+    """At base size: 12 layers, D = 768, 12 heads, 512 positions."""
+    max_length: int | None
+    cost: str
+
+
+def describe_schemes() -> list[SchemeSummary]:
+    """Every scheme of the table, from its class: nothing here is written twice."""
+    rows = []
+    for name, scheme in POSITIONS.items():
+        with torch.device("meta"):
+            position = make_position(PosEncConfig.from_preset("base", position_embedding_type=name))
+        paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(scheme.__doc__ or "").split("\n\n")]
+        cost = next((part for part in paragraphs if part.startswith("Cost")), "")
+        rows.append(
+            SchemeSummary(
+                name=name,
+                summary=re.split(r": | \(|\. |\.$", paragraphs[0])[0],
+                parameters=sum(parameter.numel() for parameter in position.parameters()),
+                max_length=position.max_length,
+                cost=re.split(r"[;.] |\.$", cost)[0].removeprefix("Costs "),
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class CheckpointSummary:
+    """What `hf-posenc inspect` shows."""
+
+    source: str
+    architecture: str
+    position_embedding_type: str
+    position_embedding_kwargs: dict[str, Any]
+    rope_parameters: dict[str, Any] | None
+    max_length: int | None
+    parameters: int
+    position_parameters: int
+    dtypes: list[str]
+    labels: list[str]
+    posenc_version: str | None
+    transformers_version: str | None
+    code_files: list[str]
+    missing_code_files: list[str]
+
+
+def inspect_checkpoint(source: str, revision: str | None = None) -> CheckpointSummary:
+    """Reads a checkpoint's config and the headers of its weight files, local or on the Hub; loads no weight.
+
+    Raises:
+        OSError: there is no such checkpoint.
+        ValueError: its config or a weight file is damaged.
+    """
+    config = PosEncConfig.from_pretrained(source, revision=revision or "main")
+    with torch.device("meta"):
+        position = make_position(config)
+    sizes, dtypes = _tensor_sizes(source, revision)
+    files = _files(source, revision)
+    entries = {str(reference).rpartition("--")[2].split(".")[0] + ".py" for reference in config.auto_map.values()}
+    return CheckpointSummary(
+        source=source,
+        architecture=", ".join(config.architectures or []),
+        position_embedding_type=config.position_embedding_type,
+        position_embedding_kwargs=dict(config.position_embedding_kwargs or {}),
+        rope_parameters=config.rope_parameters,
+        max_length=position.max_length,
+        parameters=sum(sizes.values()),
+        position_parameters=sum(n for name, n in sizes.items() if re.match(r"(model\.)?position\.", name)),
+        dtypes=sorted(dtypes),
+        labels=[str(label) for _, label in sorted((config.id2label or {}).items())],
+        posenc_version=config.posenc_version,
+        transformers_version=getattr(config, "transformers_version", None),
+        code_files=sorted(name for name in files if name.endswith(".py")),
+        missing_code_files=sorted(entries - set(files)),
+    )
+
+
+def _files(source: str, revision: str | None) -> list[str]:
+    if Path(source).is_dir():
+        return [path.name for path in Path(source).iterdir()]
+    return HfApi().list_repo_files(source, revision=revision)
+
+
+def _tensor_sizes(source: str, revision: str | None) -> tuple[dict[str, int], set[str]]:
+    sizes: dict[str, int] = {}
+    dtypes: set[str] = set()
+    if not Path(source).is_dir():
+        metadata = get_safetensors_metadata(source, revision=revision)
+        for file in metadata.files_metadata.values():
+            for name, tensor in file.tensors.items():
+                sizes[name] = tensor.parameter_count
+                dtypes.add(tensor.dtype)
+        return sizes, dtypes
+    paths = sorted(Path(source).glob("*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"{source!r} holds no .safetensors file. Save the model with save_pretrained.")
+    for path in paths:
+        with safe_open(path, framework="pt") as handle:
+            for name in handle.keys():  # noqa: SIM118  (a safetensors handle isn't a dictionary)
+                tensor = handle.get_slice(name)
+                sizes[name] = int(torch.Size(tensor.get_shape()).numel())
+                dtypes.add(tensor.get_dtype())
+    return sizes, dtypes

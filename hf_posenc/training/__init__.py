@@ -1,0 +1,63 @@
+"""Training: from a file or a Hub data set to a checkpoint. What the scripts and the command line share."""
+
+from typing import Any
+
+from .arguments import (
+    ClassificationTrainingArguments,
+    DataArguments,
+    ModelArguments,
+    make_arguments,
+    parse_arguments,
+)
+from .checkpoints import is_complete, last_complete_checkpoint
+from .classification import ClassificationResult, Setup, epoch_metrics, save_run, set_up, train_classifier
+from .data import Columns, Labels, example_data
+from .errors import Interrupted, UserError, run_script
+from .losses import ClassificationLoss
+from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
+from .report import Summary
+from .tokenizer import load_tokenizer, train_tokenizer
+
+__all__ = [
+    "MSE",
+    "Accuracy",
+    "ClassificationLoss",
+    "ClassificationResult",
+    "ClassificationTrainingArguments",
+    "Columns",
+    "DataArguments",
+    "Interrupted",
+    "Labels",
+    "MacroF1",
+    "Matthews",
+    "ModelArguments",
+    "Pearson",
+    "Setup",
+    "Spearman",
+    "Summary",
+    "UserError",
+    "compute_metrics_for",
+    "epoch_metrics",
+    "example_data",
+    "is_complete",
+    "last_complete_checkpoint",
+    "load_tokenizer",
+    "make_arguments",
+    "metrics_for",
+    "parse_arguments",
+    "quickstart",
+    "run_script",
+    "save_run",
+    "set_up",
+    "train_classifier",
+    "train_tokenizer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for, so that `python -m hf_posenc.training.quick_start` finds it not yet imported.
+    if name == "quickstart":
+        from .quick_start import quickstart
+
+        return quickstart
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

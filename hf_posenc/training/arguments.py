@@ -1,0 +1,299 @@
+"""The options of training, as dataclasses for `transformers.HfArgumentParser`; names as in transformers' scripts."""
+
+import difflib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import HfArgumentParser, TrainingArguments
+
+from .errors import UserError, one_line
+
+
+@dataclass
+class DataArguments:
+    """Which text, which labels."""
+
+    dataset_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "A data set of the Hub, a folder that holds train, validation and test files, or blimp_order, "
+            "which comes with this package."
+        },
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "The configuration of a Hub data set."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Training data: .csv, .tsv, .json, .jsonl (all also .gz) or .parquet."}
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same form."})
+    test_file: str | None = field(default=None, metadata={"help": "Test data, in the same form; may lack labels."})
+    train_split_name: str | None = field(default=None, metadata={"help": "The training split, if not train."})
+    validation_split_name: str | None = field(
+        default=None, metadata={"help": "The validation split, if not validation, valid, val or dev."}
+    )
+    test_split_name: str | None = field(default=None, metadata={"help": "The test split, if not test."})
+    validation_split_percentage: int = field(
+        default=10,
+        metadata={"help": "Percentage of the training data to validate on, where there is no validation split."},
+    )
+    text_column_names: str | None = field(
+        default=None,
+        metadata={"help": "Column with the text; two, joined by a comma, for sentence pairs. Default: found by name."},
+    )
+    text_column_delimiter: str | None = field(
+        default=None, metadata={"help": "Join all text columns to one text with this between them; no pairs."}
+    )
+    label_column_name: str | None = field(default=None, metadata={"help": "Column with the label. Default: label."})
+    label_delimiter: str | None = field(
+        default=None,
+        metadata={"help": "Several labels in one cell of a csv, with this between them: multi-label classification."},
+    )
+    do_regression: bool | None = field(
+        default=None,
+        metadata={"help": "Predict a number. Default: if the labels are real numbers."},
+    )
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Longer inputs are truncated to this many tokens. Default: the tokenizer's limit, else 512."},
+    )
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize anew even if it was done before."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first n training examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use the first n validation examples only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Use the first n test examples only."})
+
+
+@dataclass
+class ModelArguments:
+    """A trained model, or the sizes and the positional scheme of a new one."""
+
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "A checkpoint to start from: folder or Hub name. Default: a new PosEnc encoder."},
+    )
+    config_name: str | None = field(
+        default=None, metadata={"help": "Configuration of a new encoder: a folder or Hub name of a PosEnc model."}
+    )
+    config_preset: str | None = field(
+        default=None, metadata={"help": "Size of a new encoder: tiny (default), mini, small or base."}
+    )
+    position_embedding_type: str | None = field(
+        default=None, metadata={"help": "Positional scheme of a new encoder: rope (default), none, learned, ..."}
+    )
+    position_embedding_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "JSON: arguments of the positional scheme."}
+    )
+    rope_parameters: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'JSON: for rope, such as {"rope_theta": 160000}.'}
+    )
+    max_position_embeddings: int | None = field(
+        default=None,
+        metadata={"help": "Positions of a new encoder whose scheme has a table. Default: max_seq_length, else 512."},
+    )
+    classifier_pooling: str | None = field(
+        default=None, metadata={"help": "How a PosEnc encoder pools: mean (default), cls or max."}
+    )
+    hidden_dropout_prob: float | None = field(default=None, metadata={"help": "Dropout of a PosEnc encoder."})
+    config_overrides: str | None = field(
+        default=None,
+        metadata={"help": "Any other fields of the PosEnc configuration: name=value,name=value."},
+    )
+    tokenizer_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "A trained tokenizer: folder or Hub name. Default: the model's; for a new encoder, one trained on "
+            "the training text."
+        },
+    )
+    tokenizer_type: str = field(
+        default="wordpiece",
+        metadata={"help": "Tokenizer to train when none is named: wordpiece or bpe."},
+    )
+    vocab_size: int = field(default=8000, metadata={"help": "Vocabulary of a tokenizer trained here, at most."})
+    do_lower_case: bool = field(
+        default=True, metadata={"help": "Whether a WordPiece tokenizer trained here ignores case and accents."}
+    )
+    cache_dir: str | None = field(default=None, metadata={"help": "Where files from the Hub are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub model."})
+    token: str | None = field(default=None, metadata={"help": "Hub token, for private models and data sets."})
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run code that comes with a model. PosEnc checkpoints don't need it here."}
+    )
+    ignore_mismatched_sizes: bool = field(
+        default=False, metadata={"help": "Give a checkpoint with another number of labels a new classifier."}
+    )
+
+
+@dataclass
+class ClassificationTrainingArguments(TrainingArguments):
+    """`transformers.TrainingArguments`, all of them, with defaults for classification and a few additions.
+
+    Defaults that differ: evaluation (with `do_eval`), logging and checkpoints once per epoch, two checkpoints kept,
+    batches of 32, a tenth of the steps to warm up, and a learning rate that depends on the model.
+    """
+
+    learning_rate: float | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={
+            "help": "Peak learning rate of AdamW. Default: 5e-5 from a checkpoint; for a new encoder 1e-3 up to 256 "
+            "wide, 5e-4 up to 512, else 1e-4."
+        },
+    )
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "Batch size for training, per device."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Batch size for evaluation, per device."})
+    warmup_steps: float = field(
+        default=0.1, metadata={"help": "Steps over which the learning rate rises; below 1, a share of all steps."}
+    )
+    eval_strategy: str | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={"help": "When to evaluate: no, steps, epoch. Default: epoch with --do_train --do_eval."},
+    )
+    logging_strategy: str = field(default="epoch", metadata={"help": "When to log: no, steps, epoch."})
+    save_strategy: str = field(default="epoch", metadata={"help": "When to save: no, steps, epoch, best."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "How many checkpoints are kept."})
+    one_cycle: bool = field(
+        default=False,
+        metadata={"help": "PyTorch's one-cycle schedule (learning rate and momentum) instead of lr_scheduler_type."},
+    )
+    class_weights: str | None = field(
+        default=None,
+        metadata={
+            "help": 'balanced, or JSON with a weight for each label ({"rare": 5, "common": 1}): how much an example '
+            "of a label counts in the loss."
+        },
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={"help": "Stop after this many evaluations without a better metric_for_best_model (default: loss)."},
+    )
+    early_stopping_threshold: float = field(
+        default=0.0, metadata={"help": "How much better an evaluation must be to count as better."}
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Replace the run that output_dir holds. Without it, such a folder is refused."}
+    )
+    license: str | None = field(default=None, metadata={"help": "Licence of the model, for its README: apache-2.0."})
+
+    def __post_init__(self) -> None:
+        """Fills what depends on other options."""
+        if self.eval_strategy is None:
+            self.eval_strategy = "epoch" if self.do_eval and self.do_train else "no"
+        if self.early_stopping_patience is not None:
+            self.load_best_model_at_end = True
+            self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
+        super().__post_init__()
+        if self.metric_for_best_model and self.metric_for_best_model.removeprefix("eval_") == "mse":
+            # TrainingArguments takes every metric but the loss for one that should grow.
+            self.greater_is_better = False
+
+
+class OptionParser(HfArgumentParser):
+    """Transformers' parser, whose complaints are one line each."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises a UserError instead of printing hundreds of options."""
+        raise UserError(f"{message}. --help lists the options.")
+
+    def parse(self, arguments: Sequence[str]) -> tuple[Any, ...]:
+        """The dataclasses; refuses what no option takes, with the option that was perhaps meant."""
+        *parsed, rest = self.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
+        if rest:
+            name = rest[0].split("=")[0]
+            near = difflib.get_close_matches(
+                name.replace("-", "_").replace("__", "--", 1), self._option_string_actions, n=1
+            )
+            raise UserError(
+                f"{name!r} is no option. {f'Did you mean {near[0]}? ' if near else ''}--help lists the options."
+            )
+        return tuple(parsed)
+
+
+Arguments = tuple[DataArguments, ModelArguments, ClassificationTrainingArguments]
+
+
+def parse_arguments(argv: Sequence[str] | None = None, description: str | None = None) -> Arguments:
+    """Reads the options of a script from its command line, or from the one .json file that is named there.
+
+    Raises:
+        UserError: an option doesn't exist, or a value isn't accepted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = OptionParser(
+        (DataArguments, ModelArguments, ClassificationTrainingArguments),  # type: ignore[arg-type]
+        description=description,
+    )
+    try:
+        if len(arguments) == 1 and arguments[0].endswith(".json"):
+            data, model, training = parser.parse_json_file(json_file=str(Path(arguments[0]).absolute()))
+        else:
+            data, model, training = parser.parse(arguments)
+    except (ValueError, TypeError, OSError) as error:
+        raise UserError(one_line(error)) from error
+    return data, model, training
+
+
+def make_arguments(**options: Any) -> Arguments:
+    """The same options by keyword: `make_arguments(dataset_name="blimp_order", do_train=True, output_dir="run")`.
+
+    Raises:
+        UserError: an option doesn't exist or a value isn't accepted.
+    """
+    parser = OptionParser((DataArguments, ModelArguments, ClassificationTrainingArguments))  # type: ignore[arg-type]
+    try:
+        data, model, training = parser.parse_dict(options)
+    except (ValueError, TypeError) as error:
+        raise UserError(one_line(error)) from error
+    return data, model, training
+
+
+def parse_json_option(name: str, value: dict[str, Any] | str | None) -> dict[str, Any] | None:
+    """The value of an option that is a JSON object.
+
+    Raises:
+        UserError: it isn't one.
+    """
+    if value is None or isinstance(value, dict):
+        return value
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise UserError(f"--{name} {value!r} is no JSON ({error}). Give an object: '{{\"name\": 1}}'.") from error
+    if not isinstance(parsed, dict):
+        raise UserError(f"--{name} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
+    return parsed
+
+
+def parse_overrides(text: str | None, accepted: Sequence[str]) -> dict[str, Any]:
+    """`a=1,b=gelu` as a dictionary; values are JSON where they can be, else strings.
+
+    Raises:
+        UserError: a part has no `=`, or a name isn't accepted.
+    """
+    overrides: dict[str, Any] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or name not in accepted:
+            raise UserError(
+                f"--config_overrides {part!r}: give name=value,name=value with fields of PosEncConfig: "
+                f"{', '.join(accepted)}."
+            )
+        try:
+            overrides[name] = json.loads(value)
+        except json.JSONDecodeError:
+            overrides[name] = value
+    return overrides
+
+
+def as_dict(arguments: Any) -> dict[str, Any]:
+    """Options as plain values for a results file, without secrets."""
+    if isinstance(arguments, TrainingArguments):
+        return arguments.to_dict()
+    return {
+        item.name: "<hidden>"
+        if item.name == "token" and getattr(arguments, item.name)
+        else getattr(arguments, item.name)
+        for item in fields(arguments)
+    }

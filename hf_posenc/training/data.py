@@ -1,0 +1,574 @@
+"""From files or a Hub data set to numbered examples: finding splits and columns, numbering labels, tokenizing."""
+
+import contextlib
+import gzip
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Features,
+    IterableDataset,
+    IterableDatasetDict,
+    List,
+    Value,
+    load_dataset,
+    load_from_disk,
+)
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .arguments import DataArguments
+from .errors import UserError, disk_error, one_line
+
+logger = logging.get_logger(__name__)
+
+SPLITS = ("train", "validation", "test")
+_SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+_READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+_PAIRS = (("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"))
+_SINGLES = ("text", "sentence", "content", "review", "question")
+_LABELS = ("label", "labels")
+TRUNCATION_WARNING_SHARE = 0.01
+
+
+def example_data() -> str:
+    """The folder of `blimp_order`, the data that comes with this package: train, validation and test files."""
+    return str(resources.files("hf_posenc") / "data" / "blimp_order")
+
+
+# ---- finding the data -----------------------------------------------------------------------------------------------
+
+
+def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> DatasetDict:
+    """The splits that the options name, as they are in the files: any of train, validation and test.
+
+    Raises:
+        UserError: nothing is named, or what is named can't be read or is empty.
+    """
+    files = {
+        split: path
+        for split, path in zip(SPLITS, (data.train_file, data.validation_file, data.test_file), strict=True)
+        if path is not None
+    }
+    if files and data.dataset_name is not None:
+        raise UserError(
+            f"--dataset_name {data.dataset_name!r} and --{next(iter(files))}_file are both given. Give one of them: a "
+            "data set, or files."
+        )
+    if files:
+        return DatasetDict({split: read_file(path, cache_dir) for split, path in files.items()})
+    if data.dataset_name is None:
+        raise UserError(
+            "No data. Give --train_file (and --validation_file, --test_file), or --dataset_name: a Hub name, a folder, "
+            "or blimp_order, which comes with the package."
+        )
+    name = data.dataset_name
+    folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
+    found = _load_folder(folder, cache_dir) if folder.is_dir() else None
+    if found is None:
+        with _reading(
+            f"--dataset_name {name!r}", "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
+        ):
+            loaded = load_dataset(name, data.dataset_config_name, token=token, cache_dir=cache_dir)
+        found = _as_splits(loaded, name)
+    return _named_splits(found, data)
+
+
+def read_file(path: str, cache_dir: str | None = None) -> Dataset:
+    """One file as a data set: .csv, .tsv, .json, .jsonl (also .gz) or .parquet.
+
+    Raises:
+        UserError: it isn't there, of another kind, empty, or can't be read.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise UserError(f"{path!r} is a folder. Give it as --dataset_name, or name a file in it.")
+    if not file.exists():
+        raise UserError(f"{path!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
+    suffixes = [suffix.lower() for suffix in file.suffixes]
+    kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+    if kind not in _READERS:
+        raise UserError(f"{path!r} is of no known kind. Accepted: {', '.join(_READERS)}, the first four also as .gz.")
+    options: dict[str, Any] = {}
+    if _READERS[kind] == "csv":
+        # pandas reads the words None, NA and null as missing; as texts and labels they are words.
+        options = {"keep_default_na": False, "na_values": [""]}
+        if kind == ".tsv":
+            options["sep"] = "\t"
+    with _reading(repr(path), "It must be UTF-8 text of the kind that its name says."):
+        if _is_empty(file):
+            raise UserError(f"{path!r} is empty. Give a file with at least one example.")
+        loaded = load_dataset(
+            _READERS[kind], data_files=str(file.absolute()), split="train", cache_dir=cache_dir, **options
+        )
+    dataset = cast(Dataset, loaded)
+    if len(dataset) == 0:
+        raise UserError(f"{path!r} has no rows. Give a file with at least one example.")
+    return dataset
+
+
+def _is_empty(file: Path) -> bool:
+    if file.suffix == ".gz":
+        with gzip.open(file) as content:
+            return not content.read(1)
+    return file.stat().st_size == 0
+
+
+def _load_folder(folder: Path, cache_dir: str | None) -> DatasetDict | None:
+    """The splits of a folder of files, or of one that datasets wrote or can lay out by itself."""
+    if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
+        with _reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
+            return _as_splits(load_from_disk(str(folder)), str(folder))
+    files = {}
+    for split, names in _SPLIT_NAMES.items():
+        matching = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name.split(".")[0] in names]
+        readable = [path for path in matching if set(path.suffixes) & set(_READERS)]
+        if len(readable) > 1:
+            raise UserError(
+                f"{str(folder)!r} has several files for {split}: {', '.join(path.name for path in readable)}. Keep "
+                f"one, or name it with --{split}_file."
+            )
+        if readable:
+            files[split] = readable[0]
+    if files:
+        return DatasetDict({split: read_file(str(path), cache_dir) for split, path in files.items()})
+    with _reading(
+        f"{str(folder)!r}", f"It must hold files called train, validation and test, each one of {', '.join(_READERS)}."
+    ):
+        return _as_splits(load_dataset(str(folder), cache_dir=cache_dir), str(folder))
+
+
+def _as_splits(loaded: Any, name: str) -> DatasetDict:
+    if isinstance(loaded, IterableDataset | IterableDatasetDict):
+        raise UserError(f"{name!r} is a stream; training needs its length. Save a part of it to a file first.")
+    return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
+
+
+def _named_splits(found: DatasetDict, data: DataArguments) -> DatasetDict:
+    """The splits under our three names."""
+    chosen = {"train": data.train_split_name, "validation": data.validation_split_name, "test": data.test_split_name}
+    splits = {}
+    for split, name in chosen.items():
+        if name is not None and name not in found:
+            raise UserError(f"--{split}_split_name {name!r} doesn't exist. The data has {', '.join(found)}.")
+        source = name or next((known for known in _SPLIT_NAMES[split] if known in found), None)
+        if source is not None:
+            splits[split] = found[source]
+    if not splits:
+        raise UserError(f"The data has splits {', '.join(found)}. Say which is which: --train_split_name and so on.")
+    return DatasetDict(splits)
+
+
+@contextlib.contextmanager
+def _reading(what: str, way_out: str) -> Iterator[None]:
+    """Turns whatever a reader raises into one line; the innermost cause says most."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
+            raise UserError(f"{what} has no rows. Give data with at least one example.") from error
+        if disk_error(error) and not isinstance(cause, PermissionError):
+            raise UserError(f"{what} was read, but not to its end: {disk_error(error)}. Make room.") from error
+        raise UserError(f"{what} can't be read: {one_line(cause) or type(cause).__name__} {way_out}") from error
+
+
+def hold_out(splits: DatasetDict, percentage: int) -> DatasetDict:
+    """Takes a validation split from the training split; always the same examples, whatever the seed.
+
+    Raises:
+        UserError: the percentage isn't 1 to 99, or there are too few examples.
+    """
+    if not 1 <= percentage <= 99:
+        raise UserError(f"--validation_split_percentage {percentage} is out of range. Give 1 to 99.")
+    train = splits["train"]
+    if len(train) < 2:
+        raise UserError("There is one training example and no validation data. Give --validation_file.")
+    parts = train.train_test_split(test_size=min(max(percentage / 100, 1 / len(train)), 1 - 1 / len(train)), seed=0)
+    return DatasetDict({**splits, "train": parts["train"], "validation": parts["test"]})
+
+
+# ---- columns --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold the text, the second text of a pair, and the label."""
+
+    text: tuple[str, ...]
+    label: str
+    delimiter: str | None = None
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether an example is two texts."""
+        return len(self.text) == 2 and self.delimiter is None
+
+    def texts(self, batch: Mapping[str, list[Any]]) -> tuple[list[str], list[str] | None]:
+        """The first and second texts of a batch of rows; a missing text is an empty one."""
+        columns = [["" if value is None else str(value) for value in batch[name]] for name in self.text]
+        if self.delimiter is not None:
+            return [self.delimiter.join(values) for values in zip(*columns, strict=True)], None
+        return columns[0], columns[1] if self.is_pair else None
+
+
+def find_columns(dataset: Dataset, data: DataArguments) -> Columns:
+    """The columns that the options name, or those with the usual names.
+
+    Raises:
+        UserError: a named column isn't there, or no column has a usual name.
+    """
+    names = dataset.column_names
+    label = data.label_column_name or next((name for name in _LABELS if name in names), "label")
+    if data.text_column_names is not None:
+        text = tuple(name.strip() for name in data.text_column_names.split(",") if name.strip())
+        require_columns(dataset, text, "--text_column_names")
+    else:
+        pair = next((pair for pair in _PAIRS if set(pair) <= set(names)), None)
+        single = next((name for name in _SINGLES if name in names), None)
+        others = [name for name in names if name != label and _is_text(dataset.features[name])]
+        text = pair or ((single,) if single else tuple(others[:1]))
+    if not text:
+        raise UserError(f"No column holds text: the data has {', '.join(names)}. Name one with --text_column_names.")
+    if len(text) > 2 and data.text_column_delimiter is None:
+        raise UserError(
+            f"--text_column_names {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them "
+            "with --text_column_delimiter ' '."
+        )
+    if label in text:
+        raise UserError(f"Column {label!r} can't be both text and label. Name another with --label_column_name.")
+    return Columns(text, label, data.text_column_delimiter)
+
+
+def require_columns(dataset: Dataset, names: Sequence[str], option: str, split: str = "train") -> None:
+    """Raises a UserError if a column isn't there; the message lists those that are."""
+    missing = [name for name in names if name not in dataset.column_names]
+    if missing:
+        raise UserError(
+            f"The {split} data has no column {missing[0]!r}. It has {', '.join(map(repr, dataset.column_names))}: name "
+            f"one with {option}."
+        )
+
+
+def _is_text(feature: Any) -> bool:
+    return isinstance(feature, Value) and feature.dtype in ("string", "large_string")
+
+
+# ---- labels ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the labels are, and the number of each: the same for all splits."""
+
+    problem_type: str
+    names: tuple[str, ...] = ()
+    kind: str = "text"
+    """How labels are written in the data: text, integer, truth or number."""
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the model: one for a regression."""
+        return 1 if self.problem_type == "regression" else len(self.names)
+
+    def numbers(self) -> dict[str, int]:
+        """Each label's number."""
+        return {name: number for number, name in enumerate(self.names)}
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The labels of one split as Python values: names, lists of names, or floats; None where missing."""
+
+    values: list[Any]
+    kind: str
+    is_list: bool
+    known: tuple[str, ...] | None = None
+    """All labels, where the data set itself says what they are."""
+
+
+def _read_labels(dataset: Dataset, column: str, split: str, delimiter: str | None) -> _Column:
+    feature = dataset.features[column]
+    values = list(dataset[column])
+    inner = feature.feature if isinstance(feature, List) else feature
+    known = tuple(inner.names) if isinstance(inner, ClassLabel) else None
+    if delimiter is not None:
+        values = [
+            [part.strip() for part in value.split(delimiter) if part.strip()] if isinstance(value, str) else value
+            for value in values
+        ]
+        # An empty cell says that no label applies.
+        values = [[] if value is None else value for value in values]
+    present = [value for value in values if not _is_missing(value)]
+    lists = [value for value in present if isinstance(value, list | tuple)]
+    if lists and len(lists) != len(present):
+        raise UserError(
+            f"Mixed label types in the {split} data: column {column!r} has both lists and single labels. Write all as "
+            "lists for several labels per text, or none."
+        )
+    kinds = {_kind(item) for value in present for item in (value if lists else (value,))}
+    if known is not None:
+        kinds = {"text"} if kinds else set()
+    if kinds == {"integer", "number"}:
+        kinds = {"number"}
+    if len(kinds) > 1 or "other" in kinds:
+        raise UserError(
+            f"Mixed label types in the {split} data: column {column!r} has {_examples(present, bool(lists))}. Write "
+            "all labels in one way: all strings, all whole numbers, or all real numbers."
+        )
+    kind = next(iter(kinds), "text")
+
+    def name(value: Any) -> Any:
+        if known is not None:
+            return known[value] if 0 <= value < len(known) else None
+        return float(value) if kind == "number" else str(value)
+
+    converted = [
+        None if _is_missing(value) else [name(item) for item in value] if lists else name(value) for value in values
+    ]
+    return _Column(converted, kind, bool(lists), known)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _kind(value: Any) -> str:
+    # A truth value is an integer too, so it is asked for first.
+    for kind, types in (("truth", bool), ("integer", int), ("number", float), ("text", str)):
+        if isinstance(value, types):
+            return kind
+    return "other"
+
+
+def _examples(values: list[Any], lists: bool) -> str:
+    shown: dict[str, Any] = {}
+    for value in values:
+        for item in value if lists else (value,):
+            shown.setdefault(_kind(item), item)
+    return " and ".join(repr(value) for value in shown.values())
+
+
+def number_labels(
+    splits: DatasetDict,
+    columns: Columns,
+    *,
+    do_regression: bool | None = None,
+    delimiter: str | None = None,
+    given: Sequence[str] | None = None,
+    given_problem_type: str | None = None,
+) -> tuple[Labels, dict[str, list[Any] | None]]:
+    """Decides the task and numbers the labels from the training split, for all splits.
+
+    Lists are several labels per text; real numbers a regression; all else is one label per text. Whole numbers keep
+    their order, words are sorted.
+
+    Args:
+        splits: any of train, validation and test. Test alone may lack labels.
+        columns: where the labels are.
+        do_regression: whether numbers are to be predicted. None: if they are real numbers.
+        delimiter: between the labels of one cell.
+        given: label names of a trained model. They keep their order if they are the data's, and alone count where
+            there is no training split.
+        given_problem_type: its task.
+
+    Returns:
+        The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
+        1.0 for each label, or float.
+
+    Raises:
+        UserError: a label is missing, unknown in training, or labels are of mixed types.
+    """
+    read: dict[str, _Column | None] = {}
+    for split, dataset in splits.items():
+        if columns.label not in dataset.column_names and split == "test":
+            read[split] = None
+            continue
+        require_columns(dataset, [columns.label], "--label_column_name", split)
+        column = _read_labels(dataset, columns.label, split, delimiter)
+        missing = [row for row, value in enumerate(column.values) if value is None]
+        if split == "test" and len(missing) == len(column.values):
+            read[split] = None
+            continue
+        if missing:
+            raise UserError(
+                f"Missing label in the {split} data: row {missing[0] + 1} of {len(column.values)} has none in column "
+                f"{columns.label!r}{f', nor have {len(missing) - 1} others' if len(missing) > 1 else ''}. Fill it in "
+                "or leave the row out."
+            )
+        read[split] = column
+    labels = _decide(read, columns.label, do_regression, given, given_problem_type)
+    numbers = labels.numbers()
+    return labels, {
+        split: None if column is None else _apply(labels, numbers, column, split, columns.label)
+        for split, column in read.items()
+    }
+
+
+def _decide(
+    read: Mapping[str, _Column | None],
+    name: str,
+    do_regression: bool | None,
+    given: Sequence[str] | None,
+    given_problem_type: str | None,
+) -> Labels:
+    train = read.get("train")
+    source = train or next((column for column in read.values() if column is not None), None)
+    if source is None:
+        if not given:
+            raise UserError(
+                "The data has no labels, and no trained model says what they are. Give labelled training data."
+            )
+        return Labels(given_problem_type or "single_label_classification", tuple(given))
+    regression = do_regression
+    if regression is None:
+        regression = source.kind == "number" or (train is None and given_problem_type == "regression")
+    if regression:
+        if source.is_list or source.kind not in ("number", "integer") or source.known is not None:
+            raise UserError(
+                f"--do_regression needs one number per text, column {name!r} has {source.values[0]!r}. Leave it out to "
+                "predict labels."
+            )
+        return Labels("regression", kind="number")
+    if source.kind == "number":
+        raise UserError(
+            f"Column {name!r} has real numbers such as {source.values[0]!r}, which aren't labels. Write labels as "
+            "strings or whole numbers, or leave --do_regression to its default."
+        )
+    problem = "multi_label_classification" if source.is_list else "single_label_classification"
+    if train is None and given:
+        return Labels(problem, tuple(given), source.kind)
+    seen = {item for value in source.values for item in (value if source.is_list else (value,))}
+    if source.known is not None:
+        names = source.known
+    elif source.kind == "integer":
+        names = tuple(sorted(seen, key=int))
+    else:
+        names = tuple(sorted(seen))
+    if given and set(given) == set(names):
+        names = tuple(given)
+    if len(names) < 2 and problem == "single_label_classification":
+        raise UserError(
+            f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
+            "column with --label_column_name."
+        )
+    if not names:
+        raise UserError(f"No training example has a label in column {name!r}. Name the right one: --label_column_name.")
+    return Labels(problem, names, source.kind)
+
+
+def _apply(labels: Labels, numbers: Mapping[str, int], column: _Column, split: str, name: str) -> list[Any]:
+    if labels.problem_type == "regression":
+        if column.kind not in ("number", "integer") or column.is_list:
+            raise UserError(
+                f"Mixed label types: column {name!r} has numbers in the training data and {column.values[0]!r} in the "
+                f"{split} data. Write numbers in both."
+            )
+        values = [float(value) for value in column.values]
+        if bad := [row for row, value in enumerate(values) if not math.isfinite(value)]:
+            raise UserError(
+                f"The {split} data has {values[bad[0]]} in column {name!r}, row {bad[0] + 1}. Give a finite number."
+            )
+        return values
+    if column.is_list != (labels.problem_type == "multi_label_classification") or column.kind == "number":
+        raise UserError(
+            f"Mixed label types: column {name!r} has {column.values[0]!r} in the {split} data, unlike what was trained "
+            f"on ({'lists of labels' if labels.problem_type.startswith('multi') else 'one label per text'}). "
+            "Write both alike."
+        )
+    unknown = Counter(
+        item for value in column.values for item in (value if column.is_list else (value,)) if item not in numbers
+    )
+    if unknown:
+        label, count = unknown.most_common(1)[0]
+        raise UserError(
+            f"The {split} data has the label {label!r} ({count} times), which training never saw. It knows "
+            f"{', '.join(map(repr, labels.names[:10]))}{', ...' if len(labels.names) > 10 else ''}. Add examples to "
+            "the training data or leave these rows out."
+        )
+    if not column.is_list:
+        return [numbers[value] for value in column.values]
+    for row, value in enumerate(column.values):
+        if len(set(value)) != len(value):
+            raise UserError(
+                f"The {split} data names a label twice in row {row + 1}: {value!r}. Give each text a list of the "
+                "labels that apply (not a 0 or 1 for each label)."
+            )
+    return [[float(label in set(value)) for label in labels.names] for value in column.values]
+
+
+# ---- tokens ---------------------------------------------------------------------------------------------------------
+
+
+def encode(
+    dataset: Dataset,
+    labels: Sequence[Any] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    columns: Columns,
+    max_length: int,
+    problem_type: str,
+    *,
+    split: str = "train",
+    num_proc: int | None = None,
+    overwrite_cache: bool = False,
+) -> Dataset:
+    """Tokenizes one split: `input_ids` and the like, and `labels`. Nothing else is kept.
+
+    Warns when more than 1 % of the inputs are truncated.
+    """
+    require_columns(dataset, columns.text, "--text_column_names", split)
+
+    def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        first, second = columns.texts(batch)
+        encoded = tokenizer(first, second, truncation=True, max_length=max_length)
+        if encoded.encodings is not None:
+            truncated = [bool(encoding.overflowing) for encoding in encoded.encodings]
+        else:  # a tokenizer in Python doesn't say; one that is exactly as long as the limit counts as truncated
+            truncated = [len(ids) >= max_length for ids in encoded["input_ids"]]
+        return {**encoded, "_truncated": truncated}
+
+    encoded = dataset.map(
+        tokenize,
+        batched=True,
+        remove_columns=dataset.column_names,
+        num_proc=num_proc,
+        load_from_cache_file=not overwrite_cache,
+        desc=f"Tokenizing {split}",
+    )
+    cut = sum(encoded["_truncated"])
+    if cut > TRUNCATION_WARNING_SHARE * len(encoded):
+        logger.warning(
+            f"{cut} of {len(encoded)} {split} inputs ({cut / len(encoded):.1%}) have more than {max_length} tokens and "
+            "were truncated. Raise --max_seq_length to keep them whole."
+        )
+    encoded = encoded.remove_columns("_truncated")
+    if labels is None:
+        return encoded
+    # A column of its own: written over the column of strings, numbers would become strings again.
+    feature: Any = Value("int64")
+    if problem_type == "regression":
+        feature = Value("float32")
+    elif problem_type == "multi_label_classification":
+        feature = List(Value("float32"))
+    column = Dataset.from_dict({"labels": list(labels)}, features=Features({"labels": feature}))
+    return encoded.add_column("labels", column.data.column("labels"), feature=feature)
+
+
+def texts(dataset: Dataset, columns: Columns, batch_size: int = 1000) -> Iterator[str]:
+    """All texts of a split, the second of each pair too: what a tokenizer is trained on."""
+    for batch in dataset.select_columns(list(columns.text)).iter(batch_size):
+        first, second = columns.texts(cast(dict[str, list[Any]], batch))
+        yield from first
+        yield from second or ()

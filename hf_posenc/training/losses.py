@@ -1,0 +1,113 @@
+"""The loss of each task, with class weights and label smoothing, and a record of what training predicted."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .arguments import ClassificationTrainingArguments, parse_json_option
+from .data import Labels
+from .errors import UserError
+
+
+class ClassificationLoss:
+    """The Trainer's `compute_loss_func`: cross-entropy, binary cross-entropy or squared error.
+
+    The sum over a batch is divided by `num_items_in_batch`, the number of labels in all accumulated batches of all
+    processes, so that neither accumulation nor the number of processes changes the gradient. Class weights are scaled
+    to a mean of 1 over the training examples for the same reason: dividing by the batch's own weights would not add up.
+
+    Args:
+        problem_type: the task.
+        weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
+        label_smoothing: share of the target that is spread over all labels; one label per text only.
+    """
+
+    def __init__(self, problem_type: str, weights: Tensor | None = None, label_smoothing: float = 0.0) -> None:
+        self.problem_type = problem_type
+        self.weights = weights
+        self.label_smoothing = label_smoothing
+        self._seen: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """The loss of a model's outputs. In training, outputs are kept for the metrics of the epoch."""
+        logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        if torch.is_grad_enabled():
+            self._seen.append((logits.detach(), labels.detach()))
+        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        weights = None if self.weights is None else self.weights.to(precise)
+        if self.problem_type == "single_label_classification":
+            total = functional.cross_entropy(
+                precise, labels, weight=weights, reduction="sum", label_smoothing=self.label_smoothing
+            )
+        elif self.problem_type == "multi_label_classification":
+            total = functional.binary_cross_entropy_with_logits(
+                precise, labels.to(precise.dtype), pos_weight=weights, reduction="sum"
+            )
+        else:
+            total = functional.mse_loss(precise.reshape(-1), labels.reshape(-1).to(precise.dtype), reduction="sum")
+        if num_items_in_batch is None:
+            return total / max(labels.numel(), 1)
+        if isinstance(num_items_in_batch, Tensor):
+            # One count per replica under DataParallel, where the Trainer multiplies the loss by their number.
+            num_items_in_batch = num_items_in_batch.sum().to(total.device)
+        return total / num_items_in_batch
+
+    def take_seen(self) -> tuple[Tensor, Tensor] | None:
+        """Logits and labels since the last call, on the CPU; None if there were none."""
+        seen, self._seen = self._seen, []
+        if not seen:
+            return None
+        logits, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        return logits.float().cpu(), labels.cpu()
+
+
+def make_loss(
+    labels: Labels, train_labels: list[Any] | None, training: ClassificationTrainingArguments
+) -> ClassificationLoss:
+    """The loss that the options ask for.
+
+    `--class_weights balanced` weighs a label by n / (C n_c), n examples of which n_c have it (King and Zeng 2001, as in
+    scikit-learn); with several labels per text its presence by (n - n_c) / n_c.
+
+    Raises:
+        UserError: weights for a regression, for unknown labels, or not positive; label smoothing for another task.
+    """
+    smoothing = training.label_smoothing_factor
+    if smoothing and labels.problem_type != "single_label_classification":
+        raise UserError(
+            f"--label_smoothing_factor {smoothing} needs one label per text, this is {labels.problem_type}. "
+            "Leave it out."
+        )
+    if training.class_weights is None or train_labels is None:
+        return ClassificationLoss(labels.problem_type, None, smoothing)
+    if labels.problem_type == "regression":
+        raise UserError(
+            f"--class_weights {training.class_weights!r} needs classes, this is a regression. Leave it out."
+        )
+    several = labels.problem_type == "multi_label_classification"
+    target = torch.tensor(train_labels)
+    counts = target.sum(0) if several else torch.bincount(target, minlength=labels.num_labels).float()
+    if training.class_weights == "balanced":
+        present = counts.clamp(min=1)
+        weights = (len(target) - counts) / present if several else len(target) / (labels.num_labels * present)
+    else:
+        weights = _given_weights(training.class_weights, labels)
+    if not several:
+        weights = weights * len(target) / (weights * counts).sum()
+    return ClassificationLoss(labels.problem_type, weights, smoothing)
+
+
+def _given_weights(text: str, labels: Labels) -> Tensor:
+    given = parse_json_option("class_weights", text) or {}
+    unknown = sorted(set(given) ^ set(labels.names))
+    if unknown:
+        raise UserError(
+            f"--class_weights {text!r}: {'no' if unknown[0] in labels.names else 'unknown'} label {unknown[0]!r}. Give "
+            f"a weight for each of {', '.join(labels.names)}, or balanced."
+        )
+    for label, weight in given.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+            raise UserError(f"--class_weights: {label!r} has {weight!r}. Give positive numbers, or balanced.")
+    return torch.tensor([float(given[label]) for label in labels.names])

@@ -1,0 +1,164 @@
+"""Metrics that need no Hub: `evaluate.Metric` subclasses on scikit-learn and scipy, chosen by task."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import evaluate
+import numpy as np
+from datasets import Features, Sequence, Value
+from scipy.special import expit
+from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
+from transformers import EvalPrediction
+
+from .errors import UserError
+
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+
+
+class _Metric(evaluate.Metric):
+    """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
+
+    description_text = ""
+    citation_text = ""
+    real_valued = False
+
+    def _info(self) -> evaluate.MetricInfo:
+        value: Any = Value("float64") if self.real_valued else Value("int64")
+        if self.config_name == "multilabel":
+            value = Sequence(Value("int64"))
+        return evaluate.MetricInfo(
+            description=self.description_text,
+            citation=self.citation_text,
+            inputs_description="predictions: what the model says; references: what is right.",
+            features=Features({"predictions": value, "references": value}),
+        )
+
+
+class Accuracy(_Metric):
+    """Share of examples that are right; with several labels, those in which all labels are right."""
+
+    description_text = "Share of examples that are right."
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"accuracy": float(accuracy_score(references, predictions))}
+
+
+class MacroF1(_Metric):
+    """Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted."""
+
+    description_text = "Mean over the labels of the harmonic mean of precision and recall."
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"macro_f1": float(f1_score(references, predictions, average="macro", zero_division=0))}
+
+
+class Matthews(_Metric):
+    """Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004)."""
+
+    description_text = "Matthews correlation coefficient, for two or more classes."
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"matthews_correlation": float(matthews_corrcoef(references, predictions))}
+
+
+class MSE(_Metric):
+    """Mean squared error."""
+
+    description_text = "Mean squared error."
+    real_valued = True
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"mse": float(mean_squared_error(references, predictions))}
+
+
+class Pearson(_Metric):
+    """Linear correlation; 0 where predictions or references don't vary (there it is undefined)."""
+
+    description_text = "Pearson's correlation coefficient."
+    real_valued = True
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"pearson": _correlation(pearsonr, predictions, references)}
+
+
+class Spearman(_Metric):
+    """Correlation of ranks; 0 where predictions or references don't vary (there it is undefined)."""
+
+    description_text = "Spearman's rank correlation coefficient."
+    real_valued = True
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {"spearman": _correlation(spearmanr, predictions, references)}
+
+
+def _correlation(function: Callable[..., Any], predictions: Any, references: Any) -> float:
+    if len(predictions) < 2 or np.ptp(predictions) == 0 or np.ptp(references) == 0:
+        return 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantInputWarning)
+        return float(np.nan_to_num(function(predictions, references).statistic))
+
+
+METRICS: dict[str, tuple[type[_Metric], ...]] = {
+    "single_label_classification": (Accuracy, MacroF1, Matthews),
+    "multi_label_classification": (Accuracy, MacroF1),
+    "regression": (MSE, Pearson, Spearman),
+}
+"""The metrics of each task; the first is the one to quote."""
+
+
+def metrics_for(problem_type: str) -> evaluate.CombinedEvaluations:
+    """The metrics of a task as one object: `add_batch`, then `compute`.
+
+    Raises:
+        UserError: `problem_type` isn't one of `PROBLEM_TYPES`.
+    """
+    if problem_type not in METRICS:
+        raise UserError(f"problem_type={problem_type!r} is unknown. Choose one of {', '.join(PROBLEM_TYPES)}.")
+    config = "multilabel" if problem_type == "multi_label_classification" else "default"
+    # In memory: the default writes every prediction to a file that two processes would share.
+    return evaluate.combine([metric(config_name=config, keep_in_memory=True) for metric in METRICS[problem_type]])
+
+
+def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
+    """What logits (n, C) predict: class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
+    if problem_type == "single_label_classification":
+        return logits.argmax(-1)
+    if problem_type == "multi_label_classification":
+        return (logits > 0).astype(np.int64)
+    return logits.reshape(-1)
+
+
+def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
+    """Probabilities (n, C) of logits (n, C): softmax for one label, the sigmoid for several."""
+    logits = logits.astype(np.float64)
+    if problem_type == "multi_label_classification":
+        return expit(logits)
+    exponents = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponents / exponents.sum(-1, keepdims=True)
+
+
+def compute_metrics_for(problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:
+    """The Trainer's `compute_metrics` for a task."""
+    metrics = metrics_for(problem_type)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+        return compute_from_logits(metrics, logits, np.asarray(prediction.label_ids), problem_type)
+
+    return compute_metrics
+
+
+def compute_from_logits(
+    metrics: evaluate.CombinedEvaluations, logits: np.ndarray, labels: np.ndarray, problem_type: str
+) -> dict[str, float]:
+    """The metrics of logits (n, C) against labels in the form in which the model takes them."""
+    if problem_type != "regression":
+        labels = labels.astype(np.int64)
+    result: dict[str, float] = metrics.compute(
+        predictions=predictions_from_logits(np.asarray(logits, dtype=np.float32), problem_type).tolist(),
+        references=labels.reshape(-1).tolist() if problem_type == "regression" else labels.tolist(),
+    )
+    return result

@@ -1,0 +1,228 @@
+"""The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
+
+from typing import Any, cast
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import PosEncConfig, PositionScheme
+from .arguments import DataArguments, ModelArguments, parse_json_option, parse_overrides
+from .data import Labels
+from .errors import UserError, one_line
+from .tokenizer import DEFAULT_MAX_LENGTH
+
+_FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
+_POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
+# Beyond these a tokenizer's limit says that it has none.
+_NO_LIMIT = 10**6
+
+
+def load_config(arguments: ModelArguments) -> Any:
+    """The configuration of the checkpoint that the options name, or None for a new encoder.
+
+    Raises:
+        UserError: it can't be read, or options for new encoders are given beside it.
+    """
+    if arguments.model_name_or_path is None:
+        return None
+    for name in _FOR_NEW_ENCODERS:
+        if getattr(arguments, name) is not None:
+            raise UserError(
+                f"--{name} {getattr(arguments, name)!r} is for new encoders, and --model_name_or_path names a trained "
+                "one. Leave one of them out."
+            )
+    config = _auto_config(arguments.model_name_or_path, arguments)
+    _check_scheme(config, arguments)
+    return config
+
+
+def _auto_config(name: str, arguments: ModelArguments) -> Any:
+    try:
+        return AutoConfig.from_pretrained(name, **hub_options(arguments))
+    except Exception as error:  # whatever a broken file or a failed download raises
+        raise UserError(
+            f"No model configuration could be loaded from {name!r}: {one_line(error)} Give a checkpoint "
+            "folder or a Hub name."
+        ) from error
+
+
+def hub_options(arguments: ModelArguments) -> dict[str, Any]:
+    """What the Auto classes take from the options."""
+    return {
+        "cache_dir": arguments.cache_dir,
+        "revision": arguments.model_revision,
+        "token": arguments.token,
+        "trust_remote_code": arguments.trust_remote_code,
+    }
+
+
+def _check_scheme(config: Any, arguments: ModelArguments) -> None:
+    """A scheme named beside a checkpoint must be the checkpoint's: other models ignore the name, silently."""
+    for name in _POSITIONS:
+        value = getattr(arguments, name)
+        if value is None:
+            continue
+        if config.model_type != PosEncConfig.model_type:
+            raise UserError(
+                f"--{name} {value!r}: {arguments.model_name_or_path!r} is a {config.model_type} model, which has its "
+                "own positions. Leave it out, or train a new encoder."
+            )
+        if name == "position_embedding_type":
+            same = value == config.position_embedding_type
+        else:
+            parsed = parse_json_option(name, value) or {}
+            current = getattr(config, name) or {}
+            same = all(current.get(key) == item for key, item in parsed.items())
+        if not same:
+            raise UserError(
+                f"--{name} {value!r}: {arguments.model_name_or_path!r} was trained with {getattr(config, name)!r}. "
+                "Leave it out, or train a new encoder."
+            )
+
+
+def make_model(
+    arguments: ModelArguments,
+    data: DataArguments,
+    config: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    labels: Labels,
+) -> PreTrainedModel:
+    """Builds the new encoder, or loads the checkpoint with the data's labels.
+
+    Raises:
+        UserError: an option isn't accepted, or the checkpoint can't be read or doesn't fit.
+    """
+    task: dict[str, Any] = {"problem_type": labels.problem_type}
+    if labels.names:
+        task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
+    else:
+        task |= {"num_labels": labels.num_labels}
+    if config is None:
+        return _new_encoder(arguments, data, tokenizer, task)
+    for name, value in {**task, **_body_options(arguments, config)}.items():
+        try:
+            setattr(config, name, value)
+        except (ValueError, StrictDataclassError) as error:
+            raise UserError(one_line(error)) from error
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"The tokenizer has {len(tokenizer)} tokens, {arguments.model_name_or_path!r} knows {config.vocab_size}. "
+            "Use the model's own: leave --tokenizer_name out."
+        )
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(
+            str(arguments.model_name_or_path),
+            config=config,
+            ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
+            **hub_options(arguments),
+        )
+    except Exception as error:  # safetensors, OSError, RuntimeError: it depends on what is broken
+        if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
+            raise UserError(
+                f"{arguments.model_name_or_path!r} was trained for another number of labels than the "
+                f"{labels.num_labels} of this data. Give it a new classifier with --ignore_mismatched_sizes."
+            ) from error
+        raise UserError(
+            f"No model could be loaded from {arguments.model_name_or_path!r}: {one_line(error)} The checkpoint may be "
+            "damaged or half-written: download or train it anew."
+        ) from error
+
+
+def _new_encoder(
+    arguments: ModelArguments, data: DataArguments, tokenizer: PreTrainedTokenizerBase, task: dict[str, Any]
+) -> PreTrainedModel:
+    length = arguments.max_position_embeddings or data.max_seq_length
+    if length is None:
+        length = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
+    fields: dict[str, Any] = {
+        **task,
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "max_position_embeddings": length,
+    }
+    for name in ("position_embedding_kwargs", "rope_parameters"):
+        if (value := parse_json_option(name, getattr(arguments, name))) is not None:
+            fields[name] = value
+    if arguments.position_embedding_type is not None:
+        fields["position_embedding_type"] = arguments.position_embedding_type
+    fields |= _body_options(arguments, None)
+    try:
+        if arguments.config_name is not None:
+            if arguments.config_preset is not None:
+                raise UserError("--config_name and --config_preset are both given. Give one of them.")
+            found = _auto_config(arguments.config_name, arguments)
+            if found.model_type != PosEncConfig.model_type:
+                raise UserError(
+                    f"--config_name {arguments.config_name!r} is a {found.model_type} model, not a PosEnc one."
+                )
+            config = PosEncConfig.from_dict(found.to_dict(), **fields)
+        else:
+            config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **fields)
+        return AutoModelForSequenceClassification.from_config(config)
+    except UserError:
+        raise
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise UserError(one_line(error)) from error
+
+
+def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
+    """Fields of the configuration that the options set, for a new encoder or a PosEnc checkpoint."""
+    own = {"model_type", "id2label", "label2id", "num_labels", "problem_type", "vocab_size", "auto_map"}
+    accepted = [
+        name
+        for name, item in PosEncConfig.__dataclass_fields__.items()
+        if name not in own and item.type is not None and name in PosEncConfig.__annotations__
+    ]
+    options = parse_overrides(arguments.config_overrides, accepted)
+    for name in ("classifier_pooling", "hidden_dropout_prob"):
+        if getattr(arguments, name) is not None:
+            options[name] = getattr(arguments, name)
+    if options and config is not None and config.model_type != PosEncConfig.model_type:
+        raise UserError(
+            f"--{next(iter(options))}: {arguments.model_name_or_path!r} is a {config.model_type} model; this option is "
+            "for PosEnc encoders. Leave it out."
+        )
+    return options
+
+
+def default_learning_rate(arguments: ModelArguments, config: Any) -> float:
+    """The peak learning rate where none is given: low from a checkpoint, higher the narrower a new encoder is."""
+    if arguments.model_name_or_path is not None:
+        return 5e-5
+    return 1e-3 if config.hidden_size <= 256 else 5e-4 if config.hidden_size <= 512 else 1e-4
+
+
+def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """To how many tokens inputs are truncated; the tokenizer is told, so that it does so elsewhere too.
+
+    Raises:
+        UserError: `max_seq_length` is past the end of a table of positions, or leaves no room for text.
+    """
+    limit = position_limit(model)
+    if data.max_seq_length is not None:
+        length = data.max_seq_length
+    else:
+        known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
+        length = min(known, limit or known)
+    if length < 3:
+        raise UserError(f"--max_seq_length {length} leaves no room for text. Give at least 3 tokens.")
+    if limit is not None and length > limit:
+        kind = getattr(model.config, "position_embedding_type", None) or model.config.model_type
+        raise UserError(
+            f"--max_seq_length {length} is too long: {kind!r} has {limit} positions. Give at most {limit}, for a new "
+            f"encoder a longer table (--max_position_embeddings {length}), or a scheme without a table, such as rope."
+        )
+    tokenizer.model_max_length = length
+    return length
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """How many positions a model has, or None if it takes any number."""
+    if model.config.model_type == PosEncConfig.model_type:
+        return cast(PositionScheme, model.base_model.position).max_length
+    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    if table is None:
+        return None
+    # RoBERTa and its kin start counting after the padding token.
+    padding = getattr(table, "padding_idx", None)
+    return table.num_embeddings - (0 if padding is None else padding + 1)

@@ -1,0 +1,164 @@
+"""Labels with probabilities for texts, from a checkpoint."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, pipeline
+
+from hf_posenc.training.errors import UserError
+
+
+@dataclass(frozen=True)
+class Text:
+    """One input: a text, or a pair of them."""
+
+    text: str
+    text_pair: str | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a checkpoint says of one input."""
+
+    input: Text
+    label: str
+    score: float
+    scores: dict[str, float]
+    """Every label's probability (or, for regression, its value), highest first."""
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        pair = {} if self.input.text_pair is None else {"text_pair": self.input.text_pair}
+        return json.dumps(
+            {"text": self.input.text, **pair, "label": self.label, "score": self.score, "scores": self.scores},
+            ensure_ascii=False,
+        )
+
+
+def load_classifier(checkpoint: str, device: str | None = None, revision: str | None = None) -> Any:
+    """A text-classification pipeline from a folder or Hub name.
+
+    Raises:
+        UserError: there is no such checkpoint, or it isn't a classifier.
+    """
+    check_is_checkpoint(checkpoint)
+    try:
+        config = AutoConfig.from_pretrained(checkpoint, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {first_line(error)}") from error
+    architectures = config.architectures or []
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        found = ", ".join(architectures) or "no architecture"
+        raise UserError(
+            f"{checkpoint!r} holds {found}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` "
+            "or examples/run_classification.py wrote."
+        )
+    try:
+        return pipeline("text-classification", model=checkpoint, revision=revision, device=device, top_k=None)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{checkpoint!r} can't be loaded: {first_line(error)}") from error
+    except Exception as error:  # safetensors raises classes of its own for files that aren't whole
+        if type(error).__module__.startswith("safetensors"):
+            raise UserError(
+                f"{checkpoint!r}: model.safetensors is damaged ({error}). Copy or train it anew."
+            ) from error
+        raise
+
+
+def predict(classifier: Any, inputs: Iterable[Text], batch_size: int = 32) -> Iterator[Prediction]:
+    """Classifies inputs one batch at a time, in order.
+
+    Args:
+        classifier: what `load_classifier` returned.
+        inputs: texts or pairs; may be a generator, which is read as it is needed.
+        batch_size: texts per forward pass.
+
+    Yields:
+        Prediction: one per input.
+    """
+    batch: list[Text] = []
+
+    def flush() -> Iterator[Prediction]:
+        given = [{"text": t.text, **({} if t.text_pair is None else {"text_pair": t.text_pair})} for t in batch]
+        for text, scored in zip(batch, classifier(given, batch_size=batch_size, truncation=True), strict=True):
+            scores = {entry["label"]: entry["score"] for entry in scored}
+            best = max(scores, key=lambda label: scores[label])
+            yield Prediction(text, best, scores[best], scores)
+        batch.clear()
+
+    for text in inputs:
+        batch.append(text)
+        if len(batch) == batch_size:
+            yield from flush()
+    if batch:
+        yield from flush()
+
+
+def read_texts(source: str, text_column: str = "text", pair_column: str = "text_pair") -> Iterator[Text]:
+    """Inputs from a file or, for `-`, from standard input, read as they are needed.
+
+    A `.jsonl` file (or a line of standard input that starts with `{`) has an object per line, a `.csv` file a header;
+    every other file has one text per line.
+
+    Raises:
+        UserError: the file doesn't exist, or a line lacks the column.
+    """
+    if source == "-":
+        yield from _parse_lines(sys.stdin, "standard input", text_column, pair_column, json_lines=None)
+        return
+    path = Path(source)
+    if not path.is_file():
+        raise UserError(f"There is no file {source!r}. Give a .txt, .csv or .jsonl file, or - for standard input.")
+    if path.suffix == ".csv":
+        import csv
+
+        with path.open(newline="", encoding="utf-8") as handle:
+            for number, row in enumerate(csv.DictReader(handle), start=2):
+                yield _from_record(row, f"{source}, line {number}", text_column, pair_column)
+        return
+    with path.open(encoding="utf-8") as handle:
+        is_json = path.suffix in (".jsonl", ".json")
+        yield from _parse_lines(handle, source, text_column, pair_column, json_lines=is_json)
+
+
+def _parse_lines(
+    lines: Iterable[str], source: str, text_column: str, pair_column: str, json_lines: bool | None
+) -> Iterator[Text]:
+    for number, line in enumerate(lines, start=1):
+        line = line.rstrip("\n")
+        if not line.strip():
+            continue
+        if json_lines or (json_lines is None and line.lstrip().startswith("{")):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{source}, line {number}: not JSON ({error}). Give one object per line.") from error
+            yield _from_record(record, f"{source}, line {number}", text_column, pair_column)
+        else:
+            yield Text(line)
+
+
+def _from_record(record: Any, where: str, text_column: str, pair_column: str) -> Text:
+    if not isinstance(record, dict) or not isinstance(record.get(text_column), str):
+        columns = ", ".join(map(repr, record)) if isinstance(record, dict) else repr(record)
+        raise UserError(f"{where}: no text in column {text_column!r}. It has {columns}; name one with --text-column.")
+    pair = record.get(pair_column)
+    return Text(record[text_column], pair if isinstance(pair, str) else None)
+
+
+def check_is_checkpoint(checkpoint: str) -> None:
+    """Raises a UserError where a local folder was meant but holds no checkpoint."""
+    path = Path(checkpoint)
+    looks_local = path.exists() or checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1
+    if looks_local and not (path / "config.json").is_file():
+        missing = "has no config.json" if path.is_dir() else "doesn't exist"
+        raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message: enough for one line on a terminal."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

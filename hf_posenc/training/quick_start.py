@@ -1,0 +1,305 @@
+"""The quick start: the same tiny encoder under several positional schemes, on data that word order alone decides.
+
+    python -m hf_posenc.training.quick_start --output_dir quickstart
+    python -m hf_posenc.training.quick_start --output_dir runs/seeds --seeds 0 1 2 3 4
+
+The second line measures mean and spread over seeds.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .arguments import make_arguments
+from .checkpoints import write_json
+from .classification import ClassificationResult, train_classifier
+from .errors import UserError, run_script
+
+SCHEMES = ("none", "sinusoidal", "learned", "lspe", "rope")
+
+OPTIONS: dict[str, Any] = {
+    "dataset_name": "blimp_order",
+    "config_preset": "tiny",
+    "vocab_size": 4000,
+    "max_seq_length": 64,
+    "hidden_dropout_prob": 0.0,
+    # The usual .02 leaves 128-wide embeddings so small that the first epoch goes into growing them.
+    "config_overrides": "initializer_range=0.05",
+    "learning_rate": 1e-3,
+    "weight_decay": 0.01,
+    "per_device_train_batch_size": 64,
+    "per_device_eval_batch_size": 128,
+    "num_train_epochs": 3,
+}
+"""Options of `examples/run_classification.py`, chosen on the validation split."""
+
+PAIR = ("it's herself who karla saw.", "it's herself who saw karla.")
+"""An acceptable and an unacceptable sentence of the test split (BLiMP's principle_A_reconstruction)."""
+
+_FRESH_PROCESS = """
+import json, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "hf_posenc":
+            raise ModuleNotFoundError(f"{name} is blocked: the checkpoint has to do without it", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder, texts = sys.argv[1], json.loads(sys.argv[2])
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
+with torch.no_grad():
+    logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+assert not any(name.partition(".")[0] == "hf_posenc" for name in sys.modules)
+print(json.dumps(logits.tolist()))
+"""
+
+
+@dataclass(frozen=True)
+class SchemeResult:
+    """What the quick start found for one scheme."""
+
+    scheme: str
+    accuracy: float
+    """Share of the test sentences judged rightly."""
+    probabilities: tuple[float, ...]
+    """Probability of `acceptable` for each sentence of `PAIR`."""
+    positional_parameters: int
+    checkpoint: Path
+    seconds: float
+
+
+def quickstart(
+    output_dir: str | Path = "quickstart",
+    schemes: Sequence[str] = SCHEMES,
+    seed: int = 0,
+    *,
+    overwrite_output_dir: bool = False,
+    options: dict[str, Any] | None = None,
+    console: Console | None = None,
+) -> list[SchemeResult]:
+    """Trains one encoder per scheme, shows what each learned, and loads the last one as a stranger would.
+
+    Data, sizes, seed and schedule are the same for all schemes. Both sentences of a pair hold the same words, so
+    without positions both get the same answer and accuracy is one half.
+
+    Args:
+        output_dir: each scheme's checkpoint goes into a folder in it.
+        schemes: names of positional schemes; the last one is loaded in a process of its own.
+        seed: of the weights and the order of the examples.
+        overwrite_output_dir: replace checkpoints that are there.
+        options: options of `run_classification.py` that differ from `OPTIONS`.
+        console: where tables are printed. None: standard output.
+
+    Returns:
+        One result per scheme, in order.
+
+    Raises:
+        UserError: a scheme is unknown, or a folder holds another run.
+        RuntimeError: the checkpoint gives other logits in a process without hf_posenc.
+    """
+    if not schemes:
+        raise UserError("schemes is empty. Name at least one, such as rope.")
+    console = console or Console()
+    started = time.time()
+    results: list[SchemeResult] = []
+    logits = torch.empty(0)
+    for scheme in schemes:
+        console.rule(f"{scheme} ({len(results) + 1} of {len(schemes)})")
+        begun = time.time()
+        trained = train_classifier(
+            *make_arguments(
+                **{
+                    **OPTIONS,
+                    "eval_strategy": "no",
+                    "save_strategy": "no",
+                    **(options or {}),
+                    "position_embedding_type": scheme,
+                    "output_dir": str(Path(output_dir) / scheme),
+                    "overwrite_output_dir": overwrite_output_dir,
+                    "seed": seed,
+                    "do_train": True,
+                    "do_predict": True,
+                }
+            ),
+            console=console,
+        )
+        logits = _logits(trained.model, trained.tokenizer, PAIR)
+        results.append(_result(scheme, trained, logits, time.time() - begun))
+    console.rule("What they learned")
+    _show(results, console)
+    last = results[-1]
+    console.print(f"Loading [bold]{last.checkpoint}[/bold] in a new process that can't import hf_posenc ...")
+    difference = (torch.tensor(logits_in_fresh_process(last.checkpoint, PAIR)) - logits).abs().max().item()
+    if not difference < 1e-4:
+        raise RuntimeError(
+            f"{last.checkpoint} gives logits that differ by {difference} where hf_posenc isn't installed."
+        )
+    console.print(
+        f"Same logits there (largest difference {difference:.1e}), through AutoModelForSequenceClassification."
+    )
+    _next_steps(last, seed, time.time() - started, console)
+    return results
+
+
+def _result(scheme: str, trained: ClassificationResult, logits: torch.Tensor, seconds: float) -> SchemeResult:
+    acceptable = trained.summary.labels.index("acceptable")
+    return SchemeResult(
+        scheme=scheme,
+        accuracy=trained.metrics["test_accuracy"],
+        probabilities=tuple(logits.softmax(-1)[:, acceptable].tolist()),
+        positional_parameters=trained.summary.positional_parameters,
+        checkpoint=trained.output_dir,
+        seconds=seconds,
+    )
+
+
+@torch.no_grad()
+def _logits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
+    model.eval()
+    return model(**tokenizer(list(texts), padding=True, return_tensors="pt").to(model.device)).logits.cpu()
+
+
+def logits_in_fresh_process(checkpoint: str | Path, texts: Sequence[str]) -> list[list[float]]:
+    """Logits of a checkpoint from a process in which `import hf_posenc` fails, so that its own code has to do.
+
+    Raises:
+        RuntimeError: the process failed; the message is its last line.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _FRESH_PROCESS, str(Path(checkpoint).absolute()), json.dumps(list(texts))],
+            cwd=folder,
+            env={**os.environ, **quiet, "HF_MODULES_CACHE": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"{checkpoint} can't be loaded without hf_posenc: {done.stderr.strip().splitlines()[-1]}")
+    logits: list[list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return logits
+
+
+def _show(results: Sequence[SchemeResult], console: Console) -> None:
+    table = Table(title="Test accuracy on sentences that only word order makes acceptable")
+    table.add_column("positions")
+    table.add_column("parameters for them", justify="right")
+    table.add_column("test accuracy", justify="right")
+    for sentence in PAIR:
+        table.add_column(f'P(acceptable)\n"{sentence}"', justify="right")
+    for result in results:
+        table.add_row(
+            result.scheme,
+            f"{result.positional_parameters:,}",
+            f"{result.accuracy:.3f}",
+            *(f"{probability:.3f}" for probability in result.probabilities),
+        )
+    console.print(table)
+    console.print(
+        "The first sentence is acceptable, the second isn't. Without positions they are the same bag of words."
+    )
+
+
+def _next_steps(last: SchemeResult, seed: int, seconds: float, console: Console) -> None:
+    options = {**OPTIONS, "position_embedding_type": last.scheme, "seed": seed, "output_dir": "runs/mine"}
+    command = " ".join(f"--{name} {value}" for name, value in options.items())
+    console.print(f"\n[bold]Checkpoint[/bold]: {last.checkpoint} (README.md, results.json). {seconds:.0f} s in all.")
+    console.print("[bold]Next[/bold]")
+    console.print("- Your own file with columns text and label:")
+    console.print(
+        "    python examples/run_classification.py --train_file mine.csv --do_train --do_eval --output_dir runs/mine",
+        soft_wrap=True,
+    )
+    console.print(f"- What ran here for {last.scheme!r}, to change:")
+    console.print(f"    python examples/run_classification.py --do_train --do_predict {command}", soft_wrap=True)
+    console.print("- Elsewhere, without hf_posenc:")
+    console.print(
+        f'    AutoModelForSequenceClassification.from_pretrained("{last.checkpoint}", trust_remote_code=True)',
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def measure_seeds(
+    output_dir: str | Path,
+    schemes: Sequence[str] = SCHEMES,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    *,
+    overwrite_output_dir: bool = False,
+    options: dict[str, Any] | None = None,
+    console: Console | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Runs the quick start once per seed and reports mean and spread of the test accuracies.
+
+    Returns:
+        For each scheme `accuracies` by seed, `mean`, `std` (of the sample), `min`, `max`; also in `seeds.json`.
+    """
+    console = console or Console()
+    found: dict[str, list[float]] = {scheme: [] for scheme in schemes}
+    for seed in seeds:
+        for result in quickstart(
+            Path(output_dir) / f"seed-{seed}",
+            schemes,
+            seed,
+            overwrite_output_dir=overwrite_output_dir,
+            options=options,
+            console=console,
+        ):
+            found[result.scheme].append(result.accuracy)
+    report = {
+        scheme: {
+            "accuracies": values,
+            "mean": statistics.fmean(values),
+            "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "min": min(values),
+            "max": max(values),
+        }
+        for scheme, values in found.items()
+    }
+    write_json(
+        Path(output_dir) / "seeds.json", {"seeds": list(seeds), "options": {**OPTIONS, **(options or {})}, **report}
+    )
+    table = Table("positions", "mean", "std", "min", "max", title=f"Test accuracy over {len(seeds)} seeds")
+    for scheme, numbers in report.items():
+        table.add_row(scheme, *(f"{numbers[name]:.3f}" for name in ("mean", "std", "min", "max")))
+    console.print(table)
+    return report
+
+
+def main() -> None:
+    """The command line of the quick start."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", default="quickstart", help="where the checkpoints go (default: quickstart)")
+    parser.add_argument(
+        "--schemes", nargs="+", default=list(SCHEMES), help="positional schemes; the last one is loaded elsewhere"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="several: mean and spread are reported")
+    parser.add_argument("--overwrite_output_dir", action="store_true", help="replace checkpoints that are there")
+    given = parser.parse_args()
+    if len(given.seeds) == 1:
+        quickstart(given.output_dir, given.schemes, given.seeds[0], overwrite_output_dir=given.overwrite_output_dir)
+    else:
+        measure_seeds(given.output_dir, given.schemes, given.seeds, overwrite_output_dir=given.overwrite_output_dir)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,215 @@
+"""What a run says about itself: the summary at the start, the results file, and the README of the checkpoint."""
+
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from huggingface_hub import EvalResult, ModelCardData
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from transformers import PreTrainedModel
+
+from .data import Columns, Labels
+
+POSENC_MODEL_TYPE = "posenc"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Sizes of a run, known before its first step."""
+
+    model: str
+    position_embedding_type: str | None
+    problem_type: str
+    labels: tuple[str, ...]
+    examples: dict[str, int]
+    max_length: int
+    vocab_size: int
+    parameters: int
+    positional_parameters: int
+    tokens: int
+    """Real tokens of one epoch."""
+    padded_tokens: int
+    """Places of one epoch's padded batches, real tokens included."""
+
+    @property
+    def positional_share(self) -> float:
+        """Share of the parameters that tell positions."""
+        return self.positional_parameters / max(self.parameters, 1)
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the places in padded batches that hold no token."""
+        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, shares included."""
+        return {**asdict(self), "positional_share": self.positional_share, "padding_share": self.padding_share}
+
+    def show(self, console: Console | None = None) -> None:
+        """Prints the summary as a table."""
+        table = Table(show_header=False, box=None, pad_edge=False)
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        scheme = f", positions: {self.position_embedding_type}" if self.position_embedding_type else ""
+        table.add_row("Model", f"{self.model}{scheme}")
+        table.add_row(
+            "Parameters",
+            f"{self.parameters:,}, of them positional {self.positional_parameters:,} ({self.positional_share:.2%})",
+        )
+        shown = ", ".join(self.labels[:8]) + (f", ... ({len(self.labels)})" if len(self.labels) > 8 else "")
+        table.add_row("Task", self.problem_type.replace("_", " ") + (f": {shown}" if shown else ""))
+        table.add_row("Examples", ", ".join(f"{split} {count:,}" for split, count in self.examples.items()))
+        table.add_row("Tokenizer", f"{self.vocab_size:,} tokens, inputs of at most {self.max_length:,}")
+        if self.tokens:
+            saved = f"{self.padded_tokens - self.tokens:,} places of padding ({self.padding_share:.0%} of each batch)"
+            if self.position_embedding_type is not None:
+                saved += ", not computed"
+            table.add_row("Tokens per epoch", f"{self.tokens:,} real ones; {saved}")
+        (console or Console()).print(table)
+
+
+def summarize(
+    model: PreTrainedModel,
+    labels: Labels,
+    encoded: dict[str, Dataset],
+    max_length: int,
+    vocab_size: int,
+    batch_size: int,
+) -> Summary:
+    """Counts parameters, and tokens against padding in batches drawn at random."""
+    tokens = padded = 0
+    source = encoded.get("train") or next(iter(encoded.values()))
+    lengths = np.array([len(ids) for ids in source["input_ids"]])
+    if "train" in encoded:
+        shuffled = np.random.default_rng(0).permutation(lengths)
+        tokens = int(lengths.sum())
+        padded = sum(
+            int(shuffled[start : start + batch_size].max()) * len(shuffled[start : start + batch_size])
+            for start in range(0, len(shuffled), batch_size)
+        )
+    is_posenc = model.config.model_type == POSENC_MODEL_TYPE
+    return Summary(
+        model=type(model).__name__,
+        position_embedding_type=model.config.position_embedding_type if is_posenc else None,
+        problem_type=labels.problem_type,
+        labels=labels.names,
+        examples={split: len(dataset) for split, dataset in encoded.items()},
+        max_length=max_length,
+        vocab_size=vocab_size,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        positional_parameters=positional_parameters(model),
+        tokens=tokens,
+        padded_tokens=padded,
+    )
+
+
+def positional_parameters(model: nn.Module) -> int:
+    """How many parameters tell positions: those of a PosEnc scheme, or of other models' position tables."""
+    marks = (".position.", "position_embedding", "relative_attention_bias", "distance_embedding", "rel_embeddings")
+    return sum(
+        parameter.numel() for name, parameter in model.named_parameters() if any(mark in f".{name}" for mark in marks)
+    )
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    found = {"python": platform.python_version()}
+    for package in ("hf-posenc", "transformers", "torch", "tokenizers", "datasets", "accelerate"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def model_card(
+    *,
+    name: str,
+    model: PreTrainedModel,
+    labels: Labels,
+    columns: Columns,
+    dataset: str,
+    metrics: dict[str, float],
+    hyperparameters: dict[str, Any],
+    license: str | None = None,
+    base_model: str | None = None,
+) -> str:
+    """The README of a checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
+    is_posenc = model.config.model_type == POSENC_MODEL_TYPE
+    task = "text-classification"
+    quoted = {key: value for key, value in metrics.items() if key.startswith(("eval_", "test_"))}
+    left_out = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+    quoted = {key: value for key, value in quoted.items() if not key.endswith(left_out)}
+    card = ModelCardData(
+        license=license,
+        library_name="transformers",
+        pipeline_tag=task,
+        base_model=base_model,
+        tags=["posenc", str(model.config.position_embedding_type)] if is_posenc else None,
+        model_name=name,
+        eval_results=[
+            EvalResult(
+                task_type=task,
+                dataset_type=dataset,
+                dataset_name=dataset,
+                dataset_split="test" if key.startswith("test_") else "validation",
+                metric_type=key.partition("_")[2],
+                metric_value=round(value, 4),
+            )
+            for key, value in quoted.items()
+        ]
+        or None,
+    )
+    trust = ", trust_remote_code=True" if is_posenc else ""
+    example = '{"text": "First text.", "text_pair": "Second text."}' if columns.is_pair else '"Your text."'
+    lines = [
+        "---",
+        card.to_yaml(),
+        "---",
+        f"# {name}",
+        "",
+        (
+            f"A PosEnc encoder whose positional scheme is `{model.config.position_embedding_type}`, trained on "
+            f"`{dataset}`."
+            if is_posenc
+            else f"{type(model).__name__}, trained on `{dataset}`."
+        ),
+        "",
+        "```python",
+        "from transformers import pipeline",
+        "",
+        f'classify = pipeline("text-classification", "{name}"{trust})',
+        f"classify({example})",
+        "```",
+        "",
+        "For a checkpoint on your disk give the path of its folder."
+        + (" The code that the model needs is in this folder." if is_posenc else ""),
+        "",
+        "## Results",
+        "",
+    ]
+    if quoted:
+        lines += ["| split | metric | value |", "|---|---|---|"]
+        lines += [
+            f"| {'test' if key.startswith('test_') else 'validation'} | {key.partition('_')[2]} | {value:.4f} |"
+            for key, value in quoted.items()
+        ]
+    else:
+        lines += ["Not evaluated."]
+    lines += ["", "## Labels", ""]
+    lines += [f"{number}. `{label}`" for number, label in enumerate(labels.names)] or ["One number (regression)."]
+    lines += ["", "## Training", "", "| option | value |", "|---|---|"]
+    lines += [f"| {key} | {value} |" for key, value in hyperparameters.items()]
+    lines += ["", "Versions: " + ", ".join(f"{package} {number}" for package, number in versions().items()) + ".", ""]
+    return "\n".join(lines)
+
+
+def display_name(output_dir: str | Path) -> str:
+    """What a checkpoint is called: its folder's name."""
+    return Path(output_dir).resolve().name

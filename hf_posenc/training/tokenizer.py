@@ -1,0 +1,159 @@
+"""Tokenizers: a trained one by name, or one trained here on the training text."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from .errors import UserError, one_line
+
+TOKENIZER_TYPES = ("wordpiece", "bpe")
+SPECIAL_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+DEFAULT_MAX_LENGTH = 512
+MAX_ALPHABET = 1000
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    tokenizer_type: str = "wordpiece",
+    vocab_size: int = 8000,
+    *,
+    model_max_length: int = DEFAULT_MAX_LENGTH,
+    do_lower_case: bool = True,
+) -> PreTrainedTokenizerFast:
+    """Trains a tokenizer; the same text gives the same tokenizer.
+
+    `wordpiece` splits, normalises and marks as BERT's does ([CLS] a [SEP] b [SEP]); `bpe` works on bytes, so that no
+    text is unknown, and marks in the same way. It reloads with `AutoTokenizer` and needs no remote code.
+
+    Args:
+        texts: the training text.
+        tokenizer_type: `wordpiece` or `bpe`.
+        vocab_size: most tokens that the vocabulary may have, special ones included.
+        model_max_length: inputs are truncated to this many tokens.
+        do_lower_case: wordpiece only: ignore case and accents.
+
+    Raises:
+        UserError: an argument is out of range, or there is no text.
+    """
+    if tokenizer_type not in TOKENIZER_TYPES:
+        raise UserError(f"tokenizer_type={tokenizer_type!r} is unknown. Choose one of {', '.join(TOKENIZER_TYPES)}.")
+    least = len(SPECIAL_TOKENS) + (256 if tokenizer_type == "bpe" else 1)
+    if not least <= vocab_size <= 2**24:
+        raise UserError(f"vocab_size={vocab_size} is out of range. For {tokenizer_type} give {least} to {2**24}.")
+    if model_max_length < 3:
+        raise UserError(f"max_seq_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
+    backend = (
+        _train_wordpiece(texts, vocab_size, do_lower_case)
+        if tokenizer_type == "wordpiece"
+        else _train_bpe(texts, vocab_size)
+    )
+    cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=model_max_length,
+        padding_side="right",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        **SPECIAL_TOKENS,
+    )
+
+
+def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool) -> Tokenizer:
+    normalizer = normalizers.BertNormalizer(lowercase=do_lower_case, strip_accents=do_lower_case)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    _require(words)
+    # The trainer numbers characters and their ## forms in the order of a hash table that differs from process to
+    # process, and breaks ties by number. Numbering them beforehand makes the same text give the same vocabulary.
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        counts.update(dict.fromkeys(word, count))
+    alphabet = sorted(sorted(counts, key=lambda char: (-counts[char], char))[:MAX_ALPHABET])
+    inside = {char for word in words for char in word[1:]}
+    pieces = [f"##{char}" for char in alphabet if char in inside]
+    specials = list(SPECIAL_TOKENS.values())
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=max(vocab_size, len(specials) + len(pieces) + len(alphabet)),
+        special_tokens=[*specials, *alphabet, *pieces],
+        limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    raw = Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    raw.train_from_iterator(_repeat(words), trainer)
+    # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special.
+    vocabulary = sorted(raw.get_vocab().items(), key=lambda item: item[1])
+    backend = Tokenizer(
+        models.WordPiece(
+            {token: number for number, (token, _) in enumerate(vocabulary)}, unk_token=SPECIAL_TOKENS["unk_token"]
+        )
+    )
+    backend.add_special_tokens(specials)
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = splitter
+    backend.decoder = decoders.WordPiece(prefix="##")
+    return backend
+
+
+def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    iterator = iter(texts)
+    first = list(islice(iterator, 1))
+    _require(first)
+    backend = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS.values()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator((text for part in (first, iterator) for text in part), trainer)
+    return backend
+
+
+def _repeat(words: Counter[str]) -> Iterator[list[str]]:
+    """Each word as often as it was counted, in a fixed order."""
+    for word, count in sorted(words.items()):
+        yield [word] * count
+
+
+def _require(text: Any) -> None:
+    if not text:
+        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer_name.")
+
+
+def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
+    """A trained tokenizer by folder or Hub name.
+
+    Raises:
+        UserError: there is none, it can't be read, or it has no padding token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
+    except Exception as error:  # whatever a broken file or a failed download raises
+        raise UserError(
+            f"No tokenizer could be loaded from {name!r}: {one_line(error)} Give a folder with tokenizer files or a "
+            "Hub name as --tokenizer_name."
+        ) from error
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"The tokenizer {name!r} has no padding token, which batches need. Name another one.")
+    return tokenizer

@@ -1,0 +1,188 @@
+"""The command line, run as a user runs it: what it prints, and one clear line with exit code 2 for bad input."""
+
+import io
+import json
+import sys
+
+import pytest
+from common import SCHEMES
+
+from hf_posenc import PosEncConfig, PosEncForMaskedLM, cli
+from hf_posenc.training import make_arguments, train_classifier
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command line in this process: (exit code, standard output, standard error)."""
+
+    def call(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A classifier trained for a moment on order alone, with a learned table."""
+    folder = tmp_path_factory.mktemp("cli") / "order"
+    options = {
+        "dataset_name": "blimp_order",
+        "output_dir": str(folder),
+        "do_train": True,
+        "max_train_samples": 64,
+        "max_steps": 2,
+        "vocab_size": 500,
+        "max_seq_length": 48,
+        "position_embedding_type": "learned",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    train_classifier(*make_arguments(**options))
+    return folder
+
+
+def test_schemes_lists_every_scheme_with_its_parameters_and_length(run):
+    code, out, _ = run("schemes")
+    assert code == 0
+    for scheme in SCHEMES:
+        assert f"│ {scheme} " in out
+    learned = next(line for line in out.splitlines() if line.startswith("│ learned "))
+    assert "393,216" in learned
+    assert "512" in learned
+
+
+def test_inspect_shows_what_a_checkpoint_is(run, checkpoint):
+    code, out, _ = run("inspect", str(checkpoint))
+    assert code == 0
+    for part in ("PosEncForSequenceClassification", "learned", "48 tokens", "acceptable, unacceptable", "std=0.02"):
+        assert part in out, part
+    assert "position_learned.py" in out
+    assert "missing code" not in out
+    assert f"of them {48 * 128:,} positional" in out
+
+
+def test_inspect_names_missing_code(run, checkpoint, tmp_path):
+    for path in checkpoint.iterdir():
+        if path.is_file() and path.name != "modeling_posenc.py":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    code, out, _ = run("inspect", str(tmp_path))
+    assert code == 0
+    assert "missing code" in out
+    assert "modeling_posenc.py" in out
+
+
+def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(run, checkpoint, tmp_path):
+    code, out, _ = run("predict", str(checkpoint), "who saw karla", "karla saw who", "--format", "jsonl")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == ["who saw karla", "karla saw who"]
+    for row in rows:
+        assert set(row["scores"]) == {"acceptable", "unacceptable"}
+        assert sum(row["scores"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["score"] == row["scores"][row["label"]] == max(row["scores"].values())
+    expected = rows[0]["scores"]
+
+    _, out, _ = run("predict", str(checkpoint), "-f", "-", "--format", "jsonl", stdin='who saw karla\n{"text": "x"}\n')
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["who saw karla", "x"]
+    assert json.loads(out.splitlines()[0])["scores"] == pytest.approx(expected)
+
+    (tmp_path / "a.csv").write_text("sentence\nwho saw karla\n")
+    _, out, _ = run(
+        "predict", str(checkpoint), "-f", str(tmp_path / "a.csv"), "--text-column", "sentence", "--format", "jsonl"
+    )
+    assert json.loads(out)["scores"] == pytest.approx(expected)
+
+    _, out, _ = run("predict", str(checkpoint), "who saw karla", "--text-pair", "karla", "--format", "jsonl")
+    assert json.loads(out)["text_pair"] == "karla"
+    assert json.loads(out)["scores"] != pytest.approx(expected)
+
+    code, out, _ = run("predict", str(checkpoint), "who saw karla")
+    assert code == 0
+    assert f"{max(expected.values()):.3f}" in out
+
+
+def test_train_evaluate_and_predict_work_together(run, tmp_path):
+    rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20)
+    (tmp_path / "mine.csv").write_text("text,label\n" + rows)
+    data, out_dir = str(tmp_path / "mine.csv"), str(tmp_path / "run")
+    code, out, err = run(
+        *("train", "-o", out_dir, "--train-file", data, "--num-train-epochs", "8", "--position-embedding-type", "none"),
+        *("--use-cpu", "true", "--disable-tqdm", "true", "--test-file", data),
+    )
+    assert code == 0, err
+    assert "test_accuracy" in out
+    code, out, _ = run("evaluate", out_dir, "--file", data, "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["accuracy"] == 1.0
+    code, out, _ = run("predict", out_dir, "bad film", "--format", "jsonl")
+    assert json.loads(out)["label"] == "no"
+    code, _, err = run("train", "-o", out_dir, "--train-file", data)
+    assert code == 2
+    assert "already holds another run" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("inspect", "./nowhere"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
+        (("predict", "./nowhere", "text"), "'./nowhere' doesn't exist"),
+        (("predict", "CHECKPOINT"), "Give texts to classify, or --file"),
+        (("predict", "CHECKPOINT", "a", "-f", "b"), "and not both"),
+        (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
+        (("predict", "CHECKPOINT", "a", "--format", "xml"), "--format 'xml' is unknown. Choose table or jsonl"),
+        (("predict", "CHECKPOINT", "-f", "none.txt"), "There is no file 'none.txt'"),
+        (("evaluate", "CHECKPOINT"), "Give the data: --file FILE, or --dataset-name NAME"),
+        (("evaluate", "CHECKPOINT", "--file", "none.csv"), "'none.csv' doesn't exist"),
+        (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight_decay"),
+        (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"), "invalid float value: 'a'"),
+        (("train", "-o", "x", "--dataset-name", "blimp_order", "--position-embedding-type", "rop"), "mean 'rope'"),
+        (("quickstart", "-o", "x", "--schemes", "rop"), "Did you mean 'rope'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, checkpoint, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*(str(checkpoint) if part == "CHECKPOINT" else part for part in arguments))
+    assert code == 2
+    lines = [line for line in err.splitlines() if line.startswith("Error:")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in err
+
+
+def test_a_damaged_checkpoint_is_one_line(run, checkpoint, tmp_path):
+    for path in checkpoint.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    for command in (("predict", str(tmp_path), "text"), ("inspect", str(tmp_path))):
+        code, _, err = run(*command)
+        assert code in (1, 2)
+        assert len([line for line in err.splitlines() if line.startswith("Error:")]) == 1
+        assert "Traceback" not in err
+
+
+def test_a_model_that_does_not_classify_is_named(run, tmp_path):
+    config = PosEncConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    PosEncForMaskedLM(config).save_pretrained(tmp_path)
+    code, _, err = run("predict", str(tmp_path), "text")
+    assert code == 2
+    assert "holds PosEncForMaskedLM, which doesn't classify texts" in err
+
+
+@pytest.mark.parametrize("command", ["schemes", "inspect", "predict", "train", "evaluate", "quickstart"])
+def test_every_command_explains_itself(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert "Usage: hf-posenc" in out
+    assert all(line.strip() for line in out.splitlines() if "<str>" in line)

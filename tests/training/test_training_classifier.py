@@ -1,0 +1,458 @@
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from sklearn.utils.class_weight import compute_class_weight
+from torch.nn import functional
+from training_harness import (
+    ROOT,
+    SMALL,
+    TRAINER,
+    assert_same_weights,
+    read_jsonl,
+    results,
+    rows,
+    script,
+    train,
+    write_csv,
+    write_jsonl,
+)
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    pipeline,
+)
+
+from hf_posenc.training import ClassificationLoss, Labels, UserError, make_arguments, parse_arguments, set_up
+from hf_posenc.training.classification import one_cycle_schedule
+from hf_posenc.training.losses import make_loss
+
+PARADIGMS = ("left_branch_island_simple_question", "existential_there_quantifiers_2")
+
+
+@pytest.fixture(scope="module")
+def easy_order(tmp_path_factory):
+    """Two of the twelve paradigms, which an encoder learns in seconds; still no bag of words can."""
+    folder = tmp_path_factory.mktemp("easy")
+    for split in ("train", "test"):
+        write_jsonl(folder / f"{split}.jsonl", [row for row in rows(split, 10**6) if row["paradigm"] in PARADIGMS])
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def trained(easy_order, tmp_path_factory):
+    """One run per scheme with the same seed, with validation data set aside."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        scheme: train(
+            folder / scheme,
+            dataset_name=easy_order,
+            position_embedding_type=scheme,
+            config_overrides="hidden_size=64,intermediate_size=128,initializer_range=0.05",
+            hidden_dropout_prob=0.0,
+            learning_rate=2e-3,
+            num_train_epochs=4,
+            save_strategy="epoch",
+            do_eval=True,
+            do_predict=True,
+            license="apache-2.0",
+        )
+        for scheme in ("none", "rope")
+    }
+
+
+def test_the_loss_falls(trained):
+    losses = [entry["loss"] for entry in trained["rope"].history if "loss" in entry]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0] / 3
+
+
+def test_rope_learns_order_and_none_stays_at_one_half(trained):
+    accuracy = {scheme: run.metrics["test_accuracy"] for scheme, run in trained.items()}
+    assert accuracy["none"] == pytest.approx(0.5, abs=0.01)
+    assert accuracy["rope"] > accuracy["none"] + 0.35
+
+
+def test_each_epoch_has_training_and_validation_metrics(trained):
+    history = results(trained["rope"].output_dir)["history"]
+    for name in ("loss", "train_accuracy", "train_macro_f1", "eval_loss", "eval_accuracy"):
+        epochs = [entry["epoch"] for entry in history if name in entry]
+        assert epochs[:4] == [1, 2, 3, 4]
+    learned = [entry["train_accuracy"] for entry in history if "train_accuracy" in entry]
+    assert learned[-1] > 0.9
+
+
+def test_a_checkpoint_holds_code_tokenizer_labels_and_readme(trained):
+    folder = trained["rope"].output_dir
+    names = {path.name for path in folder.iterdir()}
+    code = {path.name for path in (ROOT / "hf_posenc" / "model").glob("*.py")} - {"__init__.py"}
+    assert names >= code | {"model.safetensors", "config.json", "tokenizer.json", "README.md", "results.json"}
+    assert {"checkpoint-" + str(step) for step in _last_two_steps(folder)} <= names
+    assert not [name for name in names if name.startswith(".")]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["id2label"] == {"0": "acceptable", "1": "unacceptable"}
+    assert config["problem_type"] == "single_label_classification"
+
+
+def _last_two_steps(folder: Path) -> list[int]:
+    history = results(folder)["history"]
+    return sorted({entry["step"] for entry in history})[-2:]
+
+
+def test_the_readme_says_what_the_hub_reads(trained):
+    run = trained["rope"]
+    card = ModelCard.load(run.output_dir / "README.md")
+    assert (card.data.pipeline_tag, card.data.license, card.data.library_name) == (
+        "text-classification",
+        "apache-2.0",
+        "transformers",
+    )
+    found = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
+    assert found["test", "accuracy"] == pytest.approx(run.metrics["test_accuracy"], abs=1e-4)
+    assert found["validation", "macro_f1"] == pytest.approx(run.metrics["eval_macro_f1"], abs=1e-4)
+    assert "0. `acceptable`" in card.text
+
+
+def test_results_and_predictions_agree_with_the_model(trained, easy_order):
+    run = trained["rope"]
+    found = results(run.output_dir)
+    assert found["metrics"]["test_accuracy"] == run.metrics["test_accuracy"]
+    assert found["arguments"]["training"]["seed"] == 1
+    assert found["versions"]["transformers"]
+    test = read_jsonl(f"{easy_order}/test.jsonl")
+    predicted = read_jsonl(run.output_dir / "predictions.jsonl")
+    right = [row["label"] == line["label"] for row, line in zip(test, predicted, strict=True)]
+    assert np.mean(right) == pytest.approx(run.metrics["test_accuracy"])
+    classify = pipeline("text-classification", str(run.output_dir), trust_remote_code=True)
+    for answer, line in zip(classify([row["text"] for row in test[:8]]), predicted, strict=False):
+        assert answer["label"] == line["label"]
+        assert answer["score"] == pytest.approx(line["probabilities"][line["label"]], abs=1e-4)
+
+
+def test_the_summary_counts_what_is_there(trained):
+    run = trained["rope"]
+    tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
+    assert run.summary.parameters == sum(p.numel() for p in run.model.parameters())
+    assert run.summary.positional_parameters == 0
+    assert run.summary.vocab_size == len(tokenizer)
+    assert 0 < run.summary.padding_share < 0.6
+    assert run.summary.examples["train"] > 1900
+
+
+def test_positional_parameters_are_counted(order, tmp_path):
+    setup = set_up(*_arguments(tmp_path, order, position_embedding_type="learned", max_seq_length=32))
+    assert setup.summary.positional_parameters == 32 * 32
+    lengths = [len(ids) for ids in setup.encoded["train"]["input_ids"]]
+    assert setup.summary.tokens == sum(lengths)
+    assert sum(lengths) < setup.summary.padded_tokens <= max(lengths) * len(lengths)
+
+
+def _arguments(tmp_path, order, **options):
+    return make_arguments(
+        **{**SMALL, "output_dir": str(tmp_path / "run"), "train_file": order["train_file"], **options}
+    )
+
+
+def test_a_saved_run_can_be_evaluated_alone_and_trained_on(trained, easy_order, tmp_path):
+    first = trained["rope"]
+    again = train(
+        tmp_path / "evaluated",
+        dataset_name=easy_order,
+        model_name_or_path=str(first.output_dir),
+        config_overrides=None,
+        do_train=False,
+        do_predict=True,
+    )
+    assert again.metrics["test_accuracy"] == first.metrics["test_accuracy"]
+    assert not (tmp_path / "evaluated" / "config.json").exists()
+    more = train(
+        tmp_path / "more",
+        dataset_name=easy_order,
+        model_name_or_path=str(first.output_dir),
+        config_overrides=None,
+        max_train_samples=64,
+        do_predict=True,
+    )
+    assert more.metrics["test_accuracy"] > 0.8
+    assert more.summary.vocab_size == first.summary.vocab_size
+
+
+def test_csv_with_string_labels(tmp_path):
+    """transformers' own script fails here: a map over the label column keeps its strings."""
+    examples = [{"sentence": row["text"], "verdict": row["label"]} for row in rows("train", 96)]
+    run = train(
+        tmp_path / "run",
+        train_file=write_csv(tmp_path / "mine.csv", examples),
+        text_column_names="sentence",
+        label_column_name="verdict",
+        do_eval=True,
+    )
+    assert run.summary.labels == ("acceptable", "unacceptable")
+    assert run.summary.examples == {"train": 86, "validation": 10}
+    assert math.isfinite(run.metrics["eval_loss"])
+
+
+def test_several_labels_per_text(tmp_path):
+    """transformers' own script fails here too."""
+    words = ("who", "that", "only")
+    examples = [
+        {"text": row["text"], "label": [word for word in words if word in row["text"].split()]}
+        for row in rows("train", 600)
+    ]
+    run = train(
+        tmp_path / "run",
+        train_file=write_jsonl(tmp_path / "train.jsonl", examples[:500]),
+        test_file=write_jsonl(tmp_path / "test.jsonl", examples[500:]),
+        do_predict=True,
+        num_train_epochs=4,
+        learning_rate=3e-3,
+    )
+    assert run.summary.problem_type == "multi_label_classification"
+    assert run.summary.labels == tuple(sorted(words))
+    assert run.metrics["test_accuracy"] > 0.5
+    predicted = read_jsonl(run.output_dir / "predictions.jsonl")
+    exact = [sorted(line["label"]) == sorted(row["label"]) for line, row in zip(predicted, examples[500:], strict=True)]
+    assert np.mean(exact) == pytest.approx(run.metrics["test_accuracy"])
+
+
+def test_regression(tmp_path):
+    examples = [
+        {"text": row["text"], "label": row["text"].count("e") / 4 + 0.5 * ("who" in row["text"])}
+        for row in rows("train", 600)
+    ]
+    run = train(
+        tmp_path / "run",
+        train_file=write_csv(tmp_path / "train.csv", examples[:500]),
+        test_file=write_csv(tmp_path / "test.csv", examples[500:]),
+        do_predict=True,
+        num_train_epochs=3,
+        learning_rate=3e-3,
+    )
+    assert run.summary.problem_type == "regression"
+    assert {"test_mse", "test_pearson", "test_spearman"} <= set(run.metrics)
+    assert run.metrics["test_pearson"] > 0.5
+    assert run.metrics["test_loss"] == pytest.approx(run.metrics["test_mse"], rel=1e-3)
+    assert AutoModelForSequenceClassification.from_pretrained(run.output_dir).config.num_labels == 1
+
+
+def test_pairs(tmp_path):
+    texts = [row["text"] for row in rows("train", 400)]
+    examples = [
+        {"premise": text, "hypothesis": text if index % 2 else other, "label": index % 2}
+        for index, (text, other) in enumerate(zip(texts, texts[::-1], strict=True))
+    ]
+    run = train(
+        tmp_path / "run",
+        train_file=write_jsonl(tmp_path / "train.jsonl", examples[:320]),
+        validation_file=write_jsonl(tmp_path / "validation.jsonl", examples[320:]),
+        do_eval=True,
+    )
+    assert run.summary.labels == ("0", "1")
+    assert math.isfinite(run.metrics["eval_loss"])
+    setup = set_up(*make_arguments(**_pairs(tmp_path)))
+    assert set(setup.encoded["train"][0]) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
+    assert max(map(max, setup.encoded["train"]["token_type_ids"])) == 1
+
+
+def _pairs(tmp_path):
+    return {**SMALL, "train_file": str(tmp_path / "train.jsonl"), "output_dir": str(tmp_path / "other")}
+
+
+def test_test_data_without_labels_is_predicted(order, tmp_path):
+    texts = [{"text": row["text"]} for row in rows("test", 5)]
+    test = write_jsonl(tmp_path / "unlabelled.jsonl", texts)
+    run = train(tmp_path / "run", **{**order, "test_file": test}, do_predict=True)
+    assert "test_accuracy" not in run.metrics
+    predicted = read_jsonl(run.output_dir / "predictions.jsonl")
+    assert [line["index"] for line in predicted] == [0, 1, 2, 3, 4]
+    assert all(sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-5) for line in predicted)
+
+
+def test_a_model_of_another_family(order, tmp_path):
+    """Any checkpoint that the Auto class knows can be trained; its own positions can't be changed by an option."""
+    first = train(tmp_path / "first", train_file=order["train_file"])
+    config = BertConfig(
+        vocab_size=len(first.tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    first.tokenizer.save_pretrained(tmp_path / "bert")
+    options = {"model_name_or_path": str(tmp_path / "bert"), "config_overrides": None, **order}
+    run = train(tmp_path / "run", **options, do_eval=True)
+    assert (run.summary.max_length, run.summary.positional_parameters) == (64, 64 * 32)
+    assert run.model.config.id2label == {0: "acceptable", 1: "unacceptable"}
+    with pytest.raises(UserError, match="is a bert model, which has its own positions"):
+        train(tmp_path / "refused", **options, position_embedding_type="rope")
+
+
+# ---- the loss -------------------------------------------------------------------------------------------------------
+
+
+class Outputs(dict):
+    """What a model returns, as far as the loss reads it."""
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels", "reference"),
+    [
+        ("single_label_classification", torch.tensor([0, 2, 1, 1]), functional.cross_entropy),
+        (
+            "multi_label_classification",
+            torch.tensor([[1.0, 0, 1]] * 4),
+            functional.binary_cross_entropy_with_logits,
+        ),
+        ("regression", torch.tensor([0.5, 1, 2, 3]), lambda x, y: functional.mse_loss(x.squeeze(-1), y)),
+    ],
+)
+def test_the_loss_is_that_of_torch_and_adds_up_over_parts(problem, labels, reference):
+    logits = torch.randn(4, 1 if problem == "regression" else 3)
+    loss = ClassificationLoss(problem)
+    whole = loss(Outputs(logits=logits), labels)
+    assert whole == pytest.approx(reference(logits, labels).item(), rel=1e-6)
+    parts = [loss(Outputs(logits=logits[i:j]), labels[i:j], labels.numel()) for i, j in ((0, 1), (1, 4))]
+    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-6)
+
+
+def _loss(labels, names, **options):
+    return make_loss(labels, names, make_arguments(output_dir="unused", **options)[2])
+
+
+def test_balanced_class_weights_are_those_of_scikit_learn():
+    labels = [0] * 6 + [1] * 3 + [2]
+    loss = _loss(Labels("single_label_classification", ("a", "b", "c")), labels, class_weights="balanced")
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    assert loss.weights.tolist() == pytest.approx(expected.tolist(), rel=1e-6)
+    # Scaled to a mean of 1 over the examples, so that dividing by their number is the weighted mean.
+    logits = torch.randn(10, 3)
+    found = loss(Outputs(logits=logits), torch.tensor(labels))
+    weighted = functional.cross_entropy(logits, torch.tensor(labels), weight=torch.tensor(expected).float())
+    assert found.item() == pytest.approx(weighted.item(), rel=1e-5)
+
+
+def test_given_class_weights_keep_their_ratio():
+    labels = Labels("single_label_classification", ("a", "b"))
+    loss = _loss(labels, [0, 0, 0, 1], class_weights='{"b": 6, "a": 2}')
+    assert (loss.weights[1] / loss.weights[0]).item() == pytest.approx(3)
+    assert (loss.weights * torch.tensor([3, 1])).sum().item() == pytest.approx(4)
+
+
+def test_weights_of_several_labels_raise_the_rare_ones():
+    labels = Labels("multi_label_classification", ("a", "b"))
+    loss = _loss(labels, [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], class_weights="balanced")
+    assert loss.weights.tolist() == pytest.approx([1 / 3, 3.0])
+
+
+def test_class_weights_find_the_rare_label(tmp_path):
+    common = [row for row in rows("train", 500) if row["paradigm"] != PARADIGMS[0]][:300]
+    rare = [row for row in rows("train", 2000) if row["paradigm"] == PARADIGMS[0]][:24]
+    examples = [{"text": row["text"], "label": "question" if row in rare else "other"} for row in [*common, *rare]]
+    options = {"train_file": write_jsonl(tmp_path / "train.jsonl", examples), "do_predict": True, "learning_rate": 2e-3}
+    options["test_file"] = options["train_file"]
+    plain = train(tmp_path / "plain", **options)
+    weighted = train(tmp_path / "weighted", **options, class_weights="balanced")
+    assert weighted.metrics["test_macro_f1"] > plain.metrics["test_macro_f1"] + 0.05
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        (Labels("regression"), {"class_weights": "balanced"}, "needs classes, this is a regression"),
+        (Labels("regression"), {"label_smoothing_factor": 0.1}, "needs one label per text"),
+        (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1}'}, "no label 'b'|'b'"),
+        (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1, "c": 1, "b": 2}'}, "'c'"),
+        (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1, "b": -2}'}, "has -2"),
+        (Labels("single_label_classification", ("a", "b")), {"class_weights": "heavy"}, "is no JSON"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(labels, options, message):
+    with pytest.raises(UserError, match=message):
+        _loss(labels, [0, 1], **options)
+
+
+# ---- the schedule ---------------------------------------------------------------------------------------------------
+
+
+def test_one_cycle_rises_and_falls_and_ends():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([parameter], lr=1.0)
+    training = make_arguments(output_dir="unused", learning_rate=0.01, num_train_epochs=2, warmup_steps=0.25)[2]
+    schedule = one_cycle_schedule(optimizer, training, batches_per_epoch=10)
+    rates, momenta = [], []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        momenta.append(optimizer.param_groups[0]["betas"][0])
+        optimizer.step()
+        schedule.step()
+    assert max(rates) == pytest.approx(0.01, rel=0.02)
+    assert 3 <= int(np.argmax(rates)) <= 6
+    assert rates[-1] < 0.001 > rates[0] / 10
+    assert min(momenta) < 0.86 < 0.94 < max(momenta)
+
+
+def test_one_cycle_trains(order, tmp_path):
+    run = train(tmp_path / "run", **order, one_cycle=True, logging_strategy="steps", logging_steps=1)
+    rates = [entry["learning_rate"] for entry in run.history if "learning_rate" in entry]
+    assert len(rates) == 10
+    assert max(rates) > 5 * rates[-1]
+
+
+def test_early_stopping_keeps_the_best_checkpoint(order, tmp_path):
+    run = train(
+        tmp_path / "run",
+        **order,
+        do_eval=True,
+        save_strategy="epoch",
+        num_train_epochs=8,
+        learning_rate=2e-2,
+        early_stopping_patience=1,
+    )
+    losses = [entry["eval_loss"] for entry in run.history if "eval_loss" in entry]
+    # The last entry is the final evaluation, of the best weights.
+    assert losses[-1] == pytest.approx(min(losses), rel=1e-5)
+    assert len(losses) - 1 < 8
+
+
+def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
+    options = {**order, "hidden_dropout_prob": 0.0, "do_eval": True, "num_train_epochs": 2}
+    whole = train(tmp_path / "whole", **options)
+    parts = train(tmp_path / "parts", **options, per_device_train_batch_size=4, gradient_accumulation_steps=4)
+    assert parts.metrics["train_loss"] == pytest.approx(whole.metrics["train_loss"], abs=1e-5)
+    assert parts.metrics["eval_loss"] == pytest.approx(whole.metrics["eval_loss"], abs=1e-4)
+
+
+def test_one_seed_gives_one_result(order, tmp_path):
+    for name in ("first", "second"):
+        train(tmp_path / name, train_file=order["train_file"])
+    assert_same_weights(tmp_path / "first", tmp_path / "second")
+
+
+def test_mixed_precision_trains(order, tmp_path):
+    run = train(tmp_path / "run", **order, bf16=True, do_eval=True)
+    assert math.isfinite(run.metrics["eval_loss"])
+    assert next(run.model.parameters()).dtype == torch.float32
+
+
+def test_options_can_come_from_a_json_file(order, tmp_path, monkeypatch):
+    path = tmp_path / "options.json"
+    path.write_text(json.dumps({**SMALL, **order, "output_dir": str(tmp_path / "run"), "learning_rate": 0.5}))
+    monkeypatch.setattr(sys, "argv", ["script", str(path)])
+    data, _, training = parse_arguments()
+    assert (data.train_file, training.learning_rate) == (order["train_file"], 0.5)
+
+
+def test_the_script_is_the_function(order, tmp_path, monkeypatch):
+    options = {**order, "do_eval": True}
+    assert script(TRAINER, monkeypatch, **options, output_dir=tmp_path / "script") == 0
+    train(tmp_path / "function", **options)
+    assert_same_weights(tmp_path / "script", tmp_path / "function")

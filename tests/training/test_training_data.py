@@ -1,0 +1,299 @@
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, load_dataset
+from training_harness import rows, write_csv, write_jsonl
+
+from hf_posenc.training import DataArguments, UserError, example_data, train_tokenizer
+from hf_posenc.training.data import Columns, encode, find_columns, hold_out, load_splits, number_labels, read_file
+
+EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
+
+
+def numbered(train, other=None, split="test", **options):
+    """Labels of a training column, and of another split."""
+    splits = {"train": Dataset.from_dict({"text": ["t"] * len(train), "label": train})}
+    if other is not None:
+        splits[split] = Dataset.from_dict({"text": ["t"] * len(other), "label": other})
+    return number_labels(DatasetDict(splits), Columns(("text",), "label"), **options)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet", "csv.gz", "jsonl.gz"])
+def test_every_kind_of_file_gives_the_same_rows(kind, tmp_path):
+    path = tmp_path / f"mine.{kind}"
+    dataset = Dataset.from_list(EXAMPLES)
+    base = kind.removesuffix(".gz")
+    plain = tmp_path / f"plain.{base}"
+    if base in ("csv", "tsv"):
+        dataset.to_csv(plain, sep="\t" if base == "tsv" else ",")
+    elif base == "json":
+        plain.write_text(json.dumps(EXAMPLES))
+    elif base == "jsonl":
+        dataset.to_json(plain)
+    else:
+        dataset.to_parquet(plain)
+    path.write_bytes(gzip.compress(plain.read_bytes()) if kind.endswith(".gz") else plain.read_bytes())
+    assert list(read_file(str(path))) == EXAMPLES
+
+
+def test_a_folder_of_files_is_a_data_set(tmp_path):
+    write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
+    write_csv(tmp_path / "dev.csv", EXAMPLES[:1])
+    write_jsonl(tmp_path / "train_long.jsonl", EXAMPLES * 3)  # another split, none of ours
+    found = load_splits(DataArguments(dataset_name=str(tmp_path)))
+    assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
+
+
+def test_a_saved_data_set_is_read_and_its_splits_can_be_named(tmp_path):
+    DatasetDict({"a": Dataset.from_list(EXAMPLES), "dev": Dataset.from_list(EXAMPLES[:1])}).save_to_disk(tmp_path)
+    found = load_splits(DataArguments(dataset_name=str(tmp_path), train_split_name="a"))
+    assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
+    with pytest.raises(UserError, match="--test_split_name 'z' doesn't exist. The data has a, dev"):
+        load_splits(DataArguments(dataset_name=str(tmp_path), test_split_name="z"))
+
+
+def test_the_package_data_is_whole():
+    found = load_splits(DataArguments(dataset_name="blimp_order"))
+    assert {split: len(found[split]) for split in found} == {"train": 13316, "validation": 1668, "test": 3136}
+    words: dict[str, list] = {}
+    for row in found["test"]:
+        words.setdefault(row["pair_id"], []).append((row["label"], sorted(row["text"].rstrip(".?").split())))
+    # Both sentences of a pair hold the same words, so no bag of words can tell them apart.
+    assert all(len(pair) == 2 and len({label for label, _ in pair}) == 2 for pair in words.values())
+    assert sum(pair[0][1] == pair[1][1] for pair in words.values()) == len(words)
+    files = [os.path.join(example_data(), name) for name in os.listdir(example_data())]
+    assert sum(map(os.path.getsize, files)) < 1_000_000
+    licence = (Path(example_data()) / "README.md").read_text()
+    assert "Creative Commons Attribution 4.0" in licence
+    assert "https://github.com/alexwarstadt/blimp" in licence
+
+
+@pytest.mark.skipif("HF_POSENC_DATA" not in os.environ, reason="HF_POSENC_DATA doesn't name the shared data")
+@pytest.mark.parametrize("name", ["trec", "hans", "semeval2010_task8", "listops", "contract_nli"])
+def test_shared_data_sets_are_read_and_numbered(name):
+    splits = load_splits(DataArguments(dataset_name=os.path.join(os.environ["HF_POSENC_DATA"], name)))
+    columns = find_columns(splits["train"], DataArguments())
+    assert columns.is_pair == ("text_pair" in splits["train"].column_names)
+    labels, numbers = number_labels(splits, columns)
+    assert set(labels.names) == set(splits["train"]["label"])
+    assert [labels.names[number] for number in numbers["test"]] == list(splits["test"]["label"])
+
+
+def test_words_that_pandas_takes_for_missing_stay_words(tmp_path):
+    examples = [{"text": "None", "label": "NA"}, {"text": "null", "label": "nan"}]
+    assert list(read_file(write_csv(tmp_path / "mine.csv", examples))) == examples
+
+
+def test_the_held_out_part_is_always_the_same():
+    splits = DatasetDict({"train": Dataset.from_dict({"text": [str(n) for n in range(50)]})})
+    first, second = (hold_out(splits, 10) for _ in range(2))
+    assert first["validation"]["text"] == second["validation"]["text"]
+    assert len(first["validation"]) == 5
+    assert not set(first["validation"]["text"]) & set(first["train"]["text"])
+
+
+@pytest.mark.parametrize(
+    ("train", "names", "numbers"),
+    [
+        (["b", "a", "b"], ("a", "b"), [1, 0, 1]),
+        ([10, 9, 10], ("9", "10"), [1, 0, 1]),
+        ([True, False], ("False", "True"), [1, 0]),
+    ],
+)
+def test_labels_are_numbered_from_the_training_split(train, names, numbers):
+    labels, found = numbered(train, train[:1], split="validation")
+    assert (labels.names, labels.problem_type) == (names, "single_label_classification")
+    assert (found["train"], found["validation"]) == (numbers, numbers[:1])
+
+
+def test_a_split_that_lacks_a_label_is_numbered_like_the_training_split():
+    _, found = numbered(["a", "b", "c"], ["c"])
+    assert found["test"] == [2]
+
+
+def test_labels_that_the_data_set_names_keep_their_order():
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos", "neutral"])})
+    train = Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]}, features=features)
+    test = Dataset.from_dict({"text": ["x", "y"], "label": [-1, -1]}, features=features)  # -1: unlabelled, as in GLUE
+    labels, found = number_labels(DatasetDict({"train": train, "test": test}), Columns(("text",), "label"))
+    assert labels.names == ("neg", "pos", "neutral")
+    assert (found["train"], found["test"]) == ([1, 0], None)
+
+
+def test_several_labels_become_rows_of_zero_and_one():
+    labels, found = numbered([["b", "a"], [], ["c"]], [["c", "b"]])
+    assert (labels.problem_type, labels.names) == ("multi_label_classification", ("a", "b", "c"))
+    assert found == {"train": [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], "test": [[0.0, 1.0, 1.0]]}
+
+
+def test_several_labels_in_one_cell():
+    labels, found = numbered(["b|a", None, "c"], delimiter="|")
+    assert (labels.problem_type, found["train"][1]) == ("multi_label_classification", [0.0, 0.0, 0.0])
+
+
+def test_real_numbers_are_a_regression_and_whole_ones_are_where_asked():
+    assert numbered([0.5, 1.5])[0].problem_type == "regression"
+    assert numbered([0.5, 1.5], [1, 2], split="validation")[1]["validation"] == [1.0, 2.0]
+    labels, found = numbered([1, 2, 5], do_regression=True)
+    assert (labels.num_labels, found["train"]) == (1, [1.0, 2.0, 5.0])
+
+
+def test_a_trained_models_labels_keep_their_numbers():
+    assert numbered(["a", "b"], given=["b", "a"])[1]["train"] == [1, 0]
+    assert numbered(["x", "y"], given=["b", "a"])[0].names == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "options", "message"),
+    [
+        (["a", None, "b"], None, {}, "Missing label in the train data: row 2 of 3 has none in column 'label'"),
+        (
+            ["a", "b"],
+            ["a", "z"],
+            {},
+            r"test data has the label 'z' \(1 times\), which training never saw. It knows 'a'",
+        ),
+        (["a", "b"], [1, 2], {}, "'1' .*which training never saw"),
+        ([["a"], ["b"]], ["a"], {}, "Mixed label types: column 'label' has 'a' in the test data, unlike"),
+        ([0.5, 1.0], ["a"], {}, "Mixed label types: column 'label' has numbers in the training data and 'a'"),
+        ([0.5, float("inf")], None, {}, "has inf in column 'label', row 2"),
+        (["a", "a"], None, {}, "All training examples have the label 'a'"),
+        ([[0, 1, 0]], None, {}, "names a label twice in row 1"),
+        ([0.5, 1.5], None, {"do_regression": False}, "has real numbers such as 0.5"),
+        (["a", "b"], None, {"do_regression": True}, "--do_regression needs one number per text"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(train, test, options, message):
+    with pytest.raises(UserError, match=message):
+        numbered(train, test, **options)
+
+
+@pytest.mark.parametrize("values", [[1, "a"], [["a"], "a"], [1.5, "a"], [{"a": 1}, "b"]])
+def test_mixed_labels_in_a_file_are_refused(values, tmp_path):
+    path = write_jsonl(tmp_path / "mixed.jsonl", [{"text": "t", "label": value} for value in values])
+    with pytest.raises(UserError, match="Mixed label types in the train data: column 'label' has"):
+        number_labels(DatasetDict({"train": read_file(path)}), Columns(("text",), "label"))
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "expected"),
+    [
+        (["text", "label"], {}, ("text",)),
+        (["label", "premise", "hypothesis"], {}, ("premise", "hypothesis")),
+        (["label", "story"], {}, ("story",)),
+        (["a", "b", "label"], {"text_column_names": "b, a"}, ("b", "a")),
+    ],
+)
+def test_text_columns_are_found(names, options, expected):
+    dataset = Dataset.from_dict({name: ["x"] for name in names})
+    found = find_columns(dataset, DataArguments(**options))
+    assert (found.text, found.label, found.is_pair) == (expected, "label", len(expected) == 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text_column_names": "txt"}, "no column 'txt'. It has 'text', 'more', 'label': name one with --text_column"),
+        ({"text_column_names": "text,more,label"}, "names 3 columns"),
+        ({"label_column_name": "text"}, "can't be both text and label"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(options, message):
+    dataset = Dataset.from_dict({"text": ["x"], "more": ["y"], "label": ["z"]})
+    with pytest.raises(UserError, match=message):
+        find_columns(dataset, DataArguments(**options))
+
+
+def test_joined_columns_are_one_text():
+    columns = Columns(("a", "b"), "label", " / ")
+    assert columns.texts({"a": ["x", None], "b": ["y", 3]}) == (["x / y", " / 3"], None)
+
+
+def encoded(texts, tokenizer, max_length, pairs=None, labels=None, problem="single_label_classification"):
+    dataset = Dataset.from_dict({"text": texts, "label": ["kept out"] * len(texts), **({"b": pairs} if pairs else {})})
+    columns = Columns(("text", "b") if pairs else ("text",), "label")
+    return encode(dataset, labels, tokenizer, columns, max_length, problem)
+
+
+def test_numbers_go_to_a_column_of_their_own():
+    """Written over a column of strings, numbers would become strings."""
+    tokenizer = train_tokenizer(["a b c"], vocab_size=50)
+    found = encoded(["a b", "c"], tokenizer, 16, labels=[1, 0])
+    assert set(found.column_names) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
+    assert found["labels"] == [1, 0]
+    several = encoded(["a b"], tokenizer, 16, labels=[[1.0, 0.0]], problem="multi_label_classification")
+    assert several.features["labels"] == List(Value("float32"))
+    assert encoded(["a"], tokenizer, 16, labels=[0.5], problem="regression")["labels"] == [0.5]
+
+
+def test_pairs_are_encoded_as_pairs():
+    tokenizer = train_tokenizer(["a b c"], vocab_size=50)
+    found = encoded(["a b"], tokenizer, 16, pairs=["c"])[0]
+    assert found["input_ids"] == tokenizer("a b", "c")["input_ids"]
+    assert sum(found["token_type_ids"]) == 2
+
+
+@pytest.mark.parametrize(("long", "warns"), [(1, False), (2, True)])
+def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
+    tokenizer = train_tokenizer(["a b c"], vocab_size=50)
+    texts = ["a b c a b c a b c"] * long + ["a b"] * (100 - long)
+    messages = []
+    monkeypatch.setattr("hf_posenc.training.data.logger.warning", messages.append)
+    found = encoded(texts, tokenizer, 6)
+    assert max(map(len, found["input_ids"])) == 6
+    expected = "2 of 100 train inputs (2.0%) have more than 6 tokens and were truncated. Raise --max_seq_length"
+    assert [message.startswith(expected) for message in messages] == ([True] if warns else [])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: p / "nothing.csv", "doesn't exist. Check the path"),
+        (lambda p: p, "is a folder. Give it as --dataset_name"),
+        (lambda p: _file(p / "a.docx", b"x"), "is of no known kind. Accepted: .csv, .tsv, .json, .jsonl, .parquet"),
+        (lambda p: _file(p / "a.csv", b""), "is empty. Give a file with at least one example"),
+        (lambda p: _file(p / "a.jsonl", b""), "is empty"),
+        (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),
+        (lambda p: _file(p / "a.csv", b"text,label\n"), "has no rows"),
+        (lambda p: _file(p / "a.jsonl", b'{"text": "x", "la'), "can't be read: JSON parse error"),
+        (lambda p: _file(p / "a.csv", b"text,label\n\xff\xfe\xfa,x\n"), "can't be read: .*codec can't decode"),
+        (lambda p: _file(p / "a.jsonl.gz", b"not gzip"), "can't be read"),
+        (lambda p: _file(p / "a.parquet", b"not parquet"), "can't be read"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(make, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        read_file(str(make(tmp_path)))
+
+
+def _file(path, content):
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "No data. Give --train_file"),
+        ({"dataset_name": "x", "train_file": "y"}, "are both given"),
+        ({"dataset_name": "nobody/nothing-here"}, "can't be read: .* a name on the Hub"),
+    ],
+)
+def test_data_that_is_not_named_or_not_there(options, message):
+    with pytest.raises(UserError, match=message):
+        load_splits(DataArguments(**options))
+
+
+def test_a_folder_laid_out_as_on_the_hub_is_read(tmp_path):
+    """A data set folder as the Hub lays it out, which datasets reads by itself."""
+    (tmp_path / "data").mkdir()
+    Dataset.from_list(EXAMPLES).to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
+    assert len(load_dataset(str(tmp_path))["train"]) == 2
+    assert list(load_splits(DataArguments(dataset_name=str(tmp_path)))["train"]) == EXAMPLES
+
+
+def test_rows_of_the_package_data_are_as_documented():
+    assert set(rows("train", 1)[0]) == {"text", "label", "paradigm", "pair_id"}

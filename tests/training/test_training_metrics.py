@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+from transformers import EvalPrediction
+
+from hf_posenc.training import (
+    MSE,
+    Accuracy,
+    MacroF1,
+    Matthews,
+    Pearson,
+    Spearman,
+    UserError,
+    compute_metrics_for,
+    metrics_for,
+)
+
+CLASSES = [
+    (Accuracy, "accuracy", sklearn_metrics.accuracy_score),
+    (MacroF1, "macro_f1", lambda y, p: sklearn_metrics.f1_score(y, p, average="macro")),
+    (Matthews, "matthews_correlation", sklearn_metrics.matthews_corrcoef),
+]
+NUMBERS = [
+    (MSE, "mse", sklearn_metrics.mean_squared_error),
+    (Pearson, "pearson", lambda y, p: stats.pearsonr(y, p)[0]),
+    (Spearman, "spearman", lambda y, p: stats.spearmanr(y, p)[0]),
+]
+
+
+@pytest.mark.parametrize(("metric", "name", "reference"), CLASSES, ids=lambda value: str(value)[:12])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_class_metrics_agree_with_scikit_learn(metric, name, reference, classes):
+    generator = np.random.default_rng(classes)
+    labels, predictions = generator.integers(0, classes, (2, 200))
+    found = metric(keep_in_memory=True).compute(predictions=predictions, references=labels)
+    assert found == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
+
+
+@pytest.mark.parametrize(("metric", "name", "reference"), NUMBERS, ids=lambda value: str(value)[:12])
+def test_number_metrics_agree_with_scipy_and_scikit_learn(metric, name, reference):
+    generator = np.random.default_rng(0)
+    labels = generator.normal(size=200)
+    predictions = labels + generator.normal(size=200)
+    found = metric(keep_in_memory=True).compute(predictions=predictions, references=labels)
+    assert found == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
+
+
+@pytest.mark.parametrize(("metric", "name", "reference"), CLASSES[:2], ids=lambda value: str(value)[:12])
+def test_several_labels_agree_with_scikit_learn(metric, name, reference):
+    labels, predictions = np.random.default_rng(0).integers(0, 2, (2, 100, 4))
+    found = metric(config_name="multilabel", keep_in_memory=True).compute(predictions=predictions, references=labels)
+    assert found == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
+
+
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
+    found = metric(keep_in_memory=True).compute(predictions=[1.0, 1.0, 1.0], references=[1.0, 2.0, 3.0])
+    assert list(found.values()) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "logits", "labels", "expected"),
+    [
+        ("single_label_classification", [[2, 1], [0, 3], [1, 0]], [0, 1, 1], {"accuracy": 2 / 3}),
+        ("multi_label_classification", [[1.0, -1], [-2, 3]], [[1.0, 0], [1, 1]], {"accuracy": 0.5}),
+        ("regression", [[1.0], [2.0], [4.0]], [1.0, 2.0, 3.0], {"mse": 1 / 3, "spearman": 1.0}),
+    ],
+)
+def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
+    compute = compute_metrics_for(problem_type)
+    found = compute(EvalPrediction(predictions=np.array(logits), label_ids=np.array(labels)))
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_an_unknown_task_is_refused():
+    with pytest.raises(UserError, match="problem_type='ranking' is unknown. Choose one of single_label"):
+        metrics_for("ranking")

@@ -1,0 +1,199 @@
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from training_harness import TRAINER, assert_same_weights, results, script, snapshot, train
+from transformers import TrainerCallback
+
+import hf_posenc.training.classification as classification
+from hf_posenc.training import Interrupted, UserError, is_complete, last_complete_checkpoint
+
+# 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
+OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
+
+
+@pytest.fixture
+def undisturbed(order, tmp_path):
+    return train(tmp_path / "whole", **order, **OPTIONS).output_dir
+
+
+def copy_until(source: Path, target: Path, step: int) -> Path:
+    """What a run that was killed after `step` left behind."""
+    target.mkdir()
+    for path in source.glob("checkpoint-*"):
+        if int(path.name.rpartition("-")[2]) <= step:
+            shutil.copytree(path, target / path.name)
+    return target
+
+
+@pytest.mark.parametrize("step", [8, 12])  # in the middle of the first epoch, and of the second
+def test_resuming_ends_in_the_same_weights(undisturbed, order, tmp_path, step):
+    killed = copy_until(undisturbed, tmp_path / "killed", step)
+    train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
+    assert_same_weights(undisturbed, killed)
+    assert (killed / "tokenizer.json").read_bytes() == (undisturbed / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"one_cycle": True}, {"gradient_accumulation_steps": 2, "save_steps": 3}],
+    ids=["one_cycle", "accumulated"],
+)
+def test_resuming_with_other_options_ends_in_the_same_weights(order, tmp_path, options):
+    options = {**OPTIONS, **options}
+    whole = train(tmp_path / "whole", **order, **options).output_dir
+    killed = copy_until(whole, tmp_path / "killed", options["save_steps"])
+    train(killed, **order, **options, resume_from_checkpoint="true")
+    assert_same_weights(whole, killed)
+
+
+DAMAGE = {
+    "no state": lambda folder: (folder / "trainer_state.json").unlink(),
+    "half a state": lambda folder: _cut(folder / "trainer_state.json"),
+    "half the weights": lambda folder: _cut(folder / "model.safetensors"),
+    "half the optimizer": lambda folder: _cut(folder / "optimizer.pt"),
+    "no random numbers": lambda folder: (folder / "rng_state.pth").unlink(),
+    "nothing": lambda folder: (shutil.rmtree(folder), folder.mkdir()),
+}
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_half_written_checkpoint_is_seen(undisturbed, damage):
+    folder = undisturbed / "checkpoint-20"
+    assert is_complete(folder)
+    assert last_complete_checkpoint(undisturbed) == folder
+    DAMAGE[damage](folder)
+    assert not is_complete(folder)
+    assert last_complete_checkpoint(undisturbed) == undisturbed / "checkpoint-16"
+
+
+def test_a_half_written_checkpoint_is_skipped_on_resume(undisturbed, order, tmp_path):
+    killed = copy_until(undisturbed, tmp_path / "killed", 12)
+    DAMAGE["half the weights"](killed / "checkpoint-12")
+    train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
+    assert_same_weights(undisturbed, killed)
+
+
+def test_without_a_whole_checkpoint_it_starts_at_the_beginning(undisturbed, order, tmp_path):
+    killed = copy_until(undisturbed, tmp_path / "killed", 4)
+    DAMAGE["no state"](killed / "checkpoint-4")
+    train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
+    assert_same_weights(undisturbed, killed)
+
+
+def test_a_named_checkpoint_that_is_damaged_or_missing_is_refused(undisturbed, order):
+    options = {**order, **OPTIONS}
+    with pytest.raises(UserError, match=r"is no folder. Give a checkpoint-N folder, or true"):
+        train(undisturbed, **options, resume_from_checkpoint=str(undisturbed / "checkpoint-99"))
+    DAMAGE["half the weights"](undisturbed / "checkpoint-20")
+    with pytest.raises(
+        UserError, match=r"is incomplete or damaged. The newest complete one beside it is .*checkpoint-16"
+    ):
+        train(undisturbed, **options, resume_from_checkpoint=str(undisturbed / "checkpoint-20"))
+
+
+class PressCtrlC(TrainerCallback):
+    """As a person would, in the middle of a step."""
+
+    def __init__(self, step: int, times: int = 1) -> None:
+        self.step, self.times = step, times
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step - 1:
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def press(monkeypatch):
+    """Ctrl-C in the given step of the next run."""
+
+    def arrange(step: int, times: int = 1) -> None:
+        make = classification.make_trainer
+
+        def make_and_press(setup):
+            trainer = make(setup)
+            trainer.add_callback(PressCtrlC(step, times))
+            return trainer
+
+        monkeypatch.setattr(classification, "make_trainer", make_and_press)
+
+    return arrange
+
+
+def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, tmp_path, press, monkeypatch):
+    stopped = tmp_path / "stopped"
+    press(7)
+    with pytest.raises(
+        Interrupted, match=r"newest checkpoint is .*checkpoint-7'. Go on with --resume_from_checkpoint true"
+    ):
+        train(stopped, **order, **OPTIONS)
+    assert not (stopped / "config.json").exists()  # nothing that looks like a finished model
+    monkeypatch.undo()
+    train(stopped, **order, **OPTIONS, resume_from_checkpoint="true")
+    assert_same_weights(undisturbed, stopped)
+
+
+def test_ctrl_c_twice_stops_at_once_and_keeps_what_was_saved(order, tmp_path, press):
+    press(6, times=2)
+    with pytest.raises(Interrupted, match="newest checkpoint is .*checkpoint-4'"):
+        train(tmp_path / "stopped", **order, **OPTIONS)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_ends_a_script_with_one_line_and_130(order, tmp_path, press, monkeypatch, capsys):
+    press(3)
+    assert script(TRAINER, monkeypatch, **order, **OPTIONS, output_dir=tmp_path / "stopped") == 130
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("interrupted: the newest checkpoint is")
+
+
+def test_another_run_is_refused_and_untouched(undisturbed, order):
+    before = snapshot(undisturbed)
+    with pytest.raises(UserError, match=r"already holds another run \(config.json.*--overwrite_output_dir, or go on"):
+        train(undisturbed, **order, **OPTIONS)
+    assert snapshot(undisturbed) == before
+
+
+def test_overwriting_replaces_the_run_and_nothing_else(undisturbed, order):
+    (undisturbed / "notes.txt").write_text("mine")
+    train(undisturbed, **order, overwrite_output_dir=True, max_train_samples=32)
+    assert (undisturbed / "notes.txt").read_text() == "mine"
+    assert not list(undisturbed.glob("checkpoint-*"))
+    assert results(undisturbed)["summary"]["examples"] == {"train": 32}
+
+
+def test_a_bad_option_leaves_the_run_that_would_be_replaced(undisturbed, order):
+    before = snapshot(undisturbed)
+    with pytest.raises(UserError, match="is unknown"):
+        train(undisturbed, **order, overwrite_output_dir=True, position_embedding_type="wavy")
+    assert snapshot(undisturbed) == before
+
+
+def test_a_folder_with_other_files_is_used(order, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    train(tmp_path / "run", **order, max_train_samples=32)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("failing", ["save_model", "results.json"])
+def test_if_the_end_cannot_be_written_nothing_has_changed(undisturbed, order, failing, monkeypatch):
+    before = snapshot(undisturbed)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    target = (
+        "transformers.Trainer.save_model" if failing == "save_model" else "hf_posenc.training.checkpoints.write_json"
+    )
+    monkeypatch.setattr(target, full)
+    with pytest.raises(UserError, match=r"failed: No space left on device. Make room .*checkpoint-20"):
+        train(undisturbed, **order, **{**OPTIONS, "save_strategy": "no"}, resume_from_checkpoint="true")
+    assert snapshot(undisturbed) == before

@@ -1,0 +1,270 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from training_harness import (
+    LOOP,
+    ROOT,
+    TRAINER,
+    assert_same_weights,
+    command,
+    results,
+    rows,
+    script,
+    snapshot,
+    train,
+    write_csv,
+    write_jsonl,
+)
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def process(words: list[str], **options) -> subprocess.CompletedProcess:
+    return subprocess.run([*words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, **options)
+
+
+# ---- two scripts, one result ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9}],
+    ids=["plain", "accumulated"],
+)
+def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, options):
+    options = {**order, "do_eval": True, "do_predict": True, "num_train_epochs": 2, "config_preset": "tiny", **options}
+    assert script(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer") == 0
+    assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop") == 0
+    assert_same_weights(tmp_path / "trainer", tmp_path / "loop")
+    trainer, loop = (results(tmp_path / name)["metrics"] for name in ("trainer", "loop"))
+    assert {"train_loss", "eval_loss", "eval_accuracy", "test_macro_f1"} <= set(loop)
+    assert loop == pytest.approx({name: trainer[name] for name in loop}, rel=1e-5)
+    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("trainer", "loop")]
+    assert names[1] == {name for name in names[0] if name != "training_args.bin"}
+
+
+def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, capsys):
+    options = {**order, "early_stopping_patience": 2, "output_dir": tmp_path / "run"}
+    assert script(LOOP, monkeypatch, **options) == 2
+    assert "has no effect in this loop. Use run_classification.py" in capsys.readouterr().err
+
+
+def test_a_regression_in_the_loop(tmp_path, monkeypatch):
+    examples = [{"text": row["text"], "label": len(row["text"]) / 50} for row in rows("train", 64)]
+    options = {"train_file": write_csv(tmp_path / "train.csv", examples), "do_eval": True}
+    assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "run") == 0
+    found = results(tmp_path / "run")["metrics"]
+    assert found["eval_loss"] == pytest.approx(found["eval_mse"], rel=1e-3)
+
+
+# ---- more than one process ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [TRAINER, LOOP], ids=["trainer", "loop"])
+def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
+    options = {**order, "do_eval": True, "do_predict": True, "hidden_dropout_prob": 0, "num_train_epochs": 2}
+    one = process([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
+    assert one.returncode == 0, one.stderr
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(path)]
+    options = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
+    two = process([*launch, *command(options)])
+    assert two.returncode == 0, two.stderr
+    assert [results(tmp_path / name)["processes"] for name in ("one", "two")] == [1, 2]
+    first, second = (results(tmp_path / name)["metrics"] for name in ("one", "two"))
+    for name in ("train_loss", "eval_loss", "test_loss", "eval_accuracy"):
+        assert second[name] == pytest.approx(first[name], abs=1e-5), name
+    epochs = [
+        [entry["train_macro_f1"] for entry in results(tmp_path / name)["history"] if "train_macro_f1" in entry]
+        for name in ("one", "two")
+    ]
+    assert epochs[0] == pytest.approx(epochs[1], abs=0.02)
+    assert len(epochs[0]) == 2
+
+
+# ---- bad input: one line, exit code 2, and nothing is lost ----------------------------------------------------------
+
+
+def _csv(folder: Path, name: str, **columns) -> str:
+    return write_csv(
+        folder / name, [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    )
+
+
+def _damaged_checkpoint(folder: Path, order: dict[str, str], part: str) -> str:
+    run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
+    path = run.output_dir / part
+    path.write_bytes(path.read_bytes()[:200])
+    return str(run.output_dir)
+
+
+BAD = {
+    "unknown scheme": (
+        lambda folder, order: {"position_embedding_type": "roap"},
+        "position_embedding_type='roap' is unknown. Did you mean 'rope'? Choose one of none, sinusoidal",
+    ),
+    "unknown scheme argument": (
+        lambda folder, order: {"position_embedding_type": "rope", "position_embedding_kwargs": {"interleave": True}},
+        "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean 'interleaved'?",
+    ),
+    "scheme argument that is no JSON": (
+        lambda folder, order: {"position_embedding_kwargs": "interleaved"},
+        "--position_embedding_kwargs 'interleaved' is no JSON",
+    ),
+    "unknown field": (
+        lambda folder, order: {"config_overrides": "hidden_sizes=32"},
+        "--config_overrides 'hidden_sizes=32': give name=value",
+    ),
+    "impossible size": (
+        lambda folder, order: {"config_overrides": "hidden_size=33,num_attention_heads=2"},
+        "hidden_size=33 isn't a multiple of num_attention_heads=2",
+    ),
+    "wrong type": (lambda folder, order: {"config_overrides": "hidden_act=7"}, "hidden_act"),
+    "missing text column": (
+        lambda folder, order: {"text_column_names": "body"},
+        "The train data has no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with "
+        "--text_column_names",
+    ),
+    "missing label column": (
+        lambda folder, order: {"label_column_name": "class"},
+        "The train data has no column 'class'. It has 'text', 'label', 'paradigm', 'pair_id': name one with ",
+    ),
+    "empty file": (
+        lambda folder, order: {"train_file": write_jsonl(folder / "empty.jsonl", [])},
+        "empty.jsonl' is empty. Give a file with at least one example.",
+    ),
+    "missing file": (lambda folder, order: {"train_file": folder / "no.csv"}, "no.csv' doesn't exist."),
+    "missing label": (
+        lambda folder, order: {"train_file": _csv(folder, "m.csv", text=["a", "b", "c"], label=["x", "", "y"])},
+        "Missing label in the train data: row 2 of 3 has none in column 'label'. Fill it in or leave the row out.",
+    ),
+    "label that training never saw": (
+        lambda folder, order: {
+            "do_predict": True,
+            "test_file": write_jsonl(folder / "t.jsonl", [{"text": "a", "label": "doubtful"}]),
+        },
+        "The test data has the label 'doubtful' (1 times), which training never saw. It knows 'acceptable', "
+        "'unacceptable'.",
+    ),
+    "mixed label types": (
+        lambda folder, order: {
+            "train_file": write_jsonl(folder / "m.jsonl", [{"text": "a", "label": 1}, {"text": "b", "label": "x"}])
+        },
+        "Mixed label types in the train data: column 'label' has 1 and 'x'. Write all labels in one way",
+    ),
+    "too long for a table": (
+        lambda folder, order: {
+            "position_embedding_type": "learned",
+            "max_position_embeddings": 32,
+            "max_seq_length": 64,
+        },
+        "--max_seq_length 64 is too long: 'learned' has 32 positions. Give at most 32, for a new encoder a longer "
+        "table (--max_position_embeddings 64), or a scheme without a table, such as rope.",
+    ),
+    "half a checkpoint": (
+        lambda folder, order: {
+            "model_name_or_path": _damaged_checkpoint(folder, order, "model.safetensors"),
+            "config_overrides": None,
+        },
+        "The checkpoint may be damaged or half-written: download or train it anew.",
+    ),
+    "half a configuration": (
+        lambda folder, order: {
+            "model_name_or_path": _damaged_checkpoint(folder, order, "config.json"),
+            "config_overrides": None,
+        },
+        "No model configuration could be loaded from",
+    ),
+    "no such model": (
+        lambda folder, order: {"model_name_or_path": "nobody/nothing", "config_overrides": None},
+        "No model configuration could be loaded from 'nobody/nothing'",
+    ),
+    "unwritable folder": (
+        lambda folder, order: {"output_dir": "/sys/hf-posenc-run"},
+        "--output_dir '/sys/hf-posenc-run' can't be written to: Operation not permitted. Name a folder of your own",
+    ),
+    "a file for a folder": (
+        lambda folder, order: {"output_dir": Path(order["train_file"]) / "run"},
+        "can't be written to: Not a directory.",
+    ),
+    "nothing to do": (lambda folder, order: {"do_train": None}, "Nothing to do. Give at least one of --do_train"),
+    "nothing to evaluate": (
+        lambda folder, order: {"do_train": None, "do_eval": True},
+        "Without --do_train there is no model. Name a trained one with --model_name_or_path.",
+    ),
+    "unknown strategy": (
+        lambda folder, order: {"save_strategy": "often"},
+        "often is not a valid SaveStrategy",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(case, order, tmp_path, monkeypatch, capsys):
+    make, message = BAD[case]
+    if case == "unwritable folder" and not sys.platform.startswith("linux"):
+        pytest.skip("needs a folder that nobody can write to")
+    options = {**order, "output_dir": tmp_path / "run", **make(tmp_path, order)}
+    before = snapshot(tmp_path)
+    capsys.readouterr()
+    assert script(TRAINER, monkeypatch, **options) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert snapshot(tmp_path) == before
+
+
+def test_an_unknown_option_ends_with_exit_code_2(order, tmp_path, monkeypatch, capsys):
+    options = {**order, "output_dir": tmp_path / "run", "positional_scheme": "rope"}
+    assert script(TRAINER, monkeypatch, **options) == 2
+    assert "--positional_scheme" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path):
+    options = {**order, "output_dir": tmp_path / "run", "save_strategy": "epoch", "config_preset": "tiny"}
+    options["config_overrides"] = None
+    first = train(tmp_path / "run", **{name: value for name, value in options.items() if name != "output_dir"})
+    before = snapshot(first.output_dir)
+    options |= {"num_train_epochs": 2, "resume_from_checkpoint": "true"}
+    words = " ".join([sys.executable, str(TRAINER), *command(options)])
+    # No file may grow beyond 200 kB, and the weights are larger.
+    done = process(["bash", "-c", f"ulimit -f 200; exec {words}"])
+    assert done.returncode == 2, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "Make room or name another --output_dir. The newest complete checkpoint is" in errors[0]
+    after = snapshot(first.output_dir)
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_real_process(order, tmp_path):
+    options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "logging_strategy": "steps"}
+    options |= {"logging_steps": 1}
+    words = [sys.executable, "-u", str(TRAINER), *command(options)]
+    running = subprocess.Popen(
+        words, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if "'loss'" in line:
+            break
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == 130, errors
+    assert errors.strip().splitlines()[-1].startswith("interrupted: the newest checkpoint is")
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] > 0
+
+
+def test_the_scripts_are_short():
+    """To be read and copied: the work is in the package."""
+    assert len(TRAINER.read_text().splitlines()) < 50

@@ -1,0 +1,88 @@
+import subprocess
+import sys
+
+import pytest
+from training_harness import ROOT
+from transformers import AutoTokenizer
+
+from hf_posenc.training import UserError, load_tokenizer, train_tokenizer
+
+TEXTS = ["Whose cup does Emily fix?", "the dog chased the cat, naïvely.", "All hills are there existing."] * 5
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_a_trained_tokenizer_reloads_the_same(kind, tmp_path):
+    tokenizer = train_tokenizer(TEXTS, kind, 400, model_max_length=24)
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    texts = [*TEXTS[:3], "unseen words, 漢字 and 🙂"]
+    assert again(texts, texts[::-1]) == tokenizer(texts, texts[::-1])
+    assert again.model_max_length == 24
+    assert again.get_vocab() == tokenizer.get_vocab()
+    assert (again.pad_token_id, again.mask_token) == (0, "[MASK]")
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_pairs_are_marked_as_bert_marks_them(kind):
+    tokenizer = train_tokenizer(TEXTS, kind, 400)
+    encoded = tokenizer("the dog", "the cat")
+    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    assert (tokens[0], tokens[-1], tokens.count("[SEP]")) == ("[CLS]", "[SEP]", 2)
+    border = tokens.index("[SEP]") + 1
+    assert encoded["token_type_ids"] == [0] * border + [1] * (len(tokens) - border)
+
+
+def test_text_comes_back_from_its_tokens():
+    text = "Whose CUP does naïve Emily fix? 🙂"
+    bpe = train_tokenizer(TEXTS, "bpe", 400)
+    assert bpe.decode(bpe(text)["input_ids"], skip_special_tokens=True) == text
+    wordpiece = train_tokenizer(TEXTS, "wordpiece", 400)
+    assert wordpiece.decode(wordpiece("Emily's dog")["input_ids"], skip_special_tokens=True).startswith("emily")
+    cased = train_tokenizer(TEXTS, "wordpiece", 400, do_lower_case=False)
+    assert cased.convert_ids_to_tokens(cased("naïvely")["input_ids"])[1] == "naïvely"
+
+
+def test_the_five_marks_alone_are_special():
+    tokenizer = train_tokenizer(TEXTS, vocab_size=400)
+    assert sorted(tokenizer.all_special_tokens) == ["[CLS]", "[MASK]", "[PAD]", "[SEP]", "[UNK]"]
+    assert len(tokenizer.added_tokens_decoder) == 5
+    assert len(tokenizer) <= 400
+
+
+NUMBERING = """
+import hashlib
+from hf_posenc.training import train_tokenizer
+texts = [f"word{i} {chr(97 + i % 26) * 3} ba{chr(98 + i % 20)}na" for i in range(300)]
+for kind in ("wordpiece", "bpe"):
+    print(hashlib.sha256(train_tokenizer(texts, kind, 500).backend_tokenizer.to_str().encode()).hexdigest())
+"""
+
+
+def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
+    """The WordPiece trainer of `tokenizers` numbers pieces by a hash that differs from process to process."""
+    exec(NUMBERING, {})
+    here = capsys.readouterr().out.split()
+    there = subprocess.run([sys.executable, "-c", NUMBERING], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert there.stdout.split()[-2:] == here
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"tokenizer_type": "sentencepiece"},
+            "tokenizer_type='sentencepiece' is unknown. Choose one of wordpiece, bpe",
+        ),
+        ({"vocab_size": 3}, "vocab_size=3 is out of range. For wordpiece give 6 to"),
+        ({"model_max_length": 2}, "max_seq_length=2 leaves no room"),
+        ({"texts": []}, "no text to train a tokenizer on"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        train_tokenizer(**{"texts": TEXTS, **arguments})
+
+
+def test_a_tokenizer_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"No tokenizer could be loaded from .*--tokenizer_name"):
+        load_tokenizer(str(tmp_path / "nothing"))

@@ -1,0 +1,98 @@
+"""What the training tests share: slices of real text, narrow encoders, and the scripts run in this process."""
+
+import contextlib
+import csv
+import gzip
+import json
+import runpy
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from hf_posenc.training import ClassificationResult, example_data, make_arguments, train_classifier
+
+ROOT = Path(__file__).parents[2]
+TRAINER = ROOT / "examples" / "run_classification.py"
+LOOP = ROOT / "examples" / "run_classification_no_trainer.py"
+
+SMALL: dict[str, Any] = {
+    "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64,initializer_range=0.05",
+    "vocab_size": 1000,
+    "per_device_train_batch_size": 16,
+    "num_train_epochs": 1,
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "save_strategy": "no",
+    "do_train": True,
+    "seed": 1,
+}
+
+
+def rows(split: str, count: int) -> list[dict[str, Any]]:
+    """The first rows of a split of the package data."""
+    with gzip.open(f"{example_data()}/{split}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
+
+
+def write_jsonl(path: Path, examples: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(example) + "\n" for example in examples))
+    return str(path)
+
+
+def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def write_csv(path: Path, examples: list[dict[str, Any]]) -> str:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(examples[0]))
+        writer.writeheader()
+        writer.writerows(examples)
+    return str(path)
+
+
+def train(output_dir: Path, **options: Any) -> ClassificationResult:
+    """Trains in this process with `SMALL` options and those given."""
+    given = {**SMALL, "output_dir": str(output_dir), **options}
+    return train_classifier(*make_arguments(**given), console=Console(file=StringIO()))
+
+
+def command(options: dict[str, Any]) -> list[str]:
+    """Options as a command line, with `SMALL` ones; None leaves one out."""
+    words = []
+    for name, value in {**SMALL, **options}.items():
+        if value is not None:
+            words += [f"--{name}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words
+
+
+def script(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
+    """Runs a script in this process, as from a command line; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", [str(path), *command(options)])
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(StringIO()):
+        runpy.run_path(str(path), run_name="__main__")
+    return int(ended.value.code or 0)
+
+
+def results(folder: Path | str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(folder) / "results.json").read_text())
+    return found
+
+
+def assert_same_weights(first: Path | str, second: Path | str) -> None:
+    """Bitwise."""
+    a, b = (load_file(Path(folder) / "model.safetensors") for folder in (first, second))
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), f"{name} differs by {(a[name] - b[name]).abs().max()}"
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder with its content."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
