@@ -5,6 +5,7 @@ from typing import Any
 from .arguments import (
     ClassificationTrainingArguments,
     DataArguments,
+    MaskedLMTrainingArguments,
     ModelArguments,
     make_arguments,
     parse_arguments,
@@ -14,6 +15,7 @@ from .classification import ClassificationResult, Setup, epoch_metrics, save_run
 from .data import Columns, Labels, example_data
 from .errors import Interrupted, UserError, run_script
 from .losses import ClassificationLoss
+from .masked_lm import MaskedLMResult, train_masked_lm
 from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
 from .report import Summary
 from .tokenizer import load_tokenizer, train_tokenizer
@@ -29,6 +31,8 @@ __all__ = [
     "Interrupted",
     "Labels",
     "MacroF1",
+    "MaskedLMResult",
+    "MaskedLMTrainingArguments",
     "Matthews",
     "ModelArguments",
     "Pearson",
@@ -50,6 +54,7 @@ __all__ = [
     "save_run",
     "set_up",
     "train_classifier",
+    "train_masked_lm",
     "train_tokenizer",
 ]
 

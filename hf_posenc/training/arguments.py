@@ -128,8 +128,8 @@ class ModelArguments:
 
 
 @dataclass
-class ClassificationTrainingArguments(TrainingArguments):
-    """`transformers.TrainingArguments`, all of them, with defaults for classification and a few additions.
+class RunArguments(TrainingArguments):
+    """`transformers.TrainingArguments`, all of them, with other defaults and a few additions.
 
     Defaults that differ: evaluation (with `do_eval`), logging and checkpoints once per epoch, two checkpoints kept,
     batches of 32, a tenth of the steps to warm up, and a learning rate that depends on the model.
@@ -158,13 +158,6 @@ class ClassificationTrainingArguments(TrainingArguments):
         default=False,
         metadata={"help": "PyTorch's one-cycle schedule (learning rate and momentum) instead of lr_scheduler_type."},
     )
-    class_weights: str | None = field(
-        default=None,
-        metadata={
-            "help": 'balanced, or JSON with a weight for each label ({"rare": 5, "common": 1}): how much an example '
-            "of a label counts in the loss."
-        },
-    )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={"help": "Stop after this many evaluations without a better metric_for_best_model (default: loss)."},
@@ -190,6 +183,33 @@ class ClassificationTrainingArguments(TrainingArguments):
             self.greater_is_better = False
 
 
+@dataclass
+class ClassificationTrainingArguments(RunArguments):
+    """`RunArguments`, and what only classification has."""
+
+    class_weights: str | None = field(
+        default=None,
+        metadata={
+            "help": 'balanced, or JSON with a weight for each label ({"rare": 5, "common": 1}): how much an example '
+            "of a label counts in the loss."
+        },
+    )
+
+
+@dataclass
+class MaskedLMTrainingArguments(RunArguments):
+    """`RunArguments`, and what only masked language models have."""
+
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
+    line_by_line: bool = field(
+        default=True,
+        metadata={
+            "help": "Each text is an input of its own, with its [CLS] and [SEP]. False: texts are joined and cut into "
+            "blocks of max_seq_length tokens."
+        },
+    )
+
+
 class OptionParser(HfArgumentParser):
     """Transformers' parser, whose complaints are one line each."""
 
@@ -211,18 +231,24 @@ class OptionParser(HfArgumentParser):
         return tuple(parsed)
 
 
-Arguments = tuple[DataArguments, ModelArguments, ClassificationTrainingArguments]
-
-
-def parse_arguments(argv: Sequence[str] | None = None, description: str | None = None) -> Arguments:
+def parse_arguments(
+    argv: Sequence[str] | None = None,
+    description: str | None = None,
+    training_class: type[RunArguments] = ClassificationTrainingArguments,
+) -> tuple[DataArguments, ModelArguments, Any]:
     """Reads the options of a script from its command line, or from the one .json file that is named there.
+
+    Args:
+        argv: the options. None: those of this process.
+        description: what --help says first.
+        training_class: `ClassificationTrainingArguments` or `MaskedLMTrainingArguments`.
 
     Raises:
         UserError: an option doesn't exist, or a value isn't accepted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = OptionParser(
-        (DataArguments, ModelArguments, ClassificationTrainingArguments),  # type: ignore[arg-type]
+        (DataArguments, ModelArguments, training_class),  # type: ignore[arg-type]
         description=description,
     )
     try:
@@ -235,13 +261,15 @@ def parse_arguments(argv: Sequence[str] | None = None, description: str | None =
     return data, model, training
 
 
-def make_arguments(**options: Any) -> Arguments:
+def make_arguments(
+    training_class: type[RunArguments] = ClassificationTrainingArguments, /, **options: Any
+) -> tuple[DataArguments, ModelArguments, Any]:
     """The same options by keyword: `make_arguments(dataset_name="blimp_order", do_train=True, output_dir="run")`.
 
     Raises:
         UserError: an option doesn't exist or a value isn't accepted.
     """
-    parser = OptionParser((DataArguments, ModelArguments, ClassificationTrainingArguments))  # type: ignore[arg-type]
+    parser = OptionParser((DataArguments, ModelArguments, training_class))  # type: ignore[arg-type]
     try:
         data, model, training = parser.parse_dict(options)
     except (ValueError, TypeError) as error:

@@ -32,7 +32,7 @@ from transformers import (
 from transformers.utils import logging
 
 from . import checkpoints
-from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments, as_dict
+from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments, RunArguments, as_dict
 from .data import Columns, Labels, encode, find_columns, hold_out, load_splits, number_labels, texts
 from .errors import Interrupted, UserError
 from .losses import ClassificationLoss, make_loss
@@ -88,23 +88,10 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         raise UserError("Nothing to do. Give at least one of --do_train, --do_eval, --do_predict.")
     if not training.do_train and arguments.model_name_or_path is None:
         raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
-    output_dir = str(training.output_dir)
-    checkpoints.check_output_dir(
-        output_dir,
-        overwrite=training.overwrite_output_dir,
-        resume=bool(training.resume_from_checkpoint),
-        training=training.do_train,
-    )
-    resume_from = checkpoints.find_resume_point(output_dir, training.resume_from_checkpoint)
-    if training.resume_from_checkpoint and resume_from is None:
-        logger.warning(f"No complete checkpoint in {output_dir!r}: training starts at the beginning.")
-    training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
-    if training.device.type == "cpu":
-        training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
-
+    resume_from = prepare_output_dir(training)
     config = load_config(arguments)
     with training.main_process_first(desc="reading the data"):
-        splits = _wanted_splits(load_splits(data, arguments.token, arguments.cache_dir), data, training)
+        splits = wanted_splits(load_splits(data, arguments.token, arguments.cache_dir), data, training)
         columns = find_columns(next(iter(splits.values())), data)
         labels, numbers = number_labels(
             splits,
@@ -114,7 +101,7 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
             given=_trained_labels(config),
             given_problem_type=None if config is None else config.problem_type,
         )
-        tokenizer = _make_tokenizer(arguments, data, splits, columns, resume_from)
+        tokenizer = make_tokenizer(arguments, data, splits, columns, resume_from)
     loss = make_loss(labels, numbers.get("train"), training)
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
@@ -153,7 +140,29 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     )
 
 
-def _wanted_splits(splits: DatasetDict, data: DataArguments, training: ClassificationTrainingArguments) -> DatasetDict:
+def prepare_output_dir(training: RunArguments) -> Path | None:
+    """Checks the output folder and finds the checkpoint to resume from, also set in `training`; deletes nothing.
+
+    Raises:
+        UserError: the folder holds another run, can't be written to, or has nothing to resume from.
+    """
+    output_dir = str(training.output_dir)
+    checkpoints.check_output_dir(
+        output_dir,
+        overwrite=training.overwrite_output_dir,
+        resume=bool(training.resume_from_checkpoint),
+        training=training.do_train,
+    )
+    resume_from = checkpoints.find_resume_point(output_dir, training.resume_from_checkpoint)
+    if training.resume_from_checkpoint and resume_from is None:
+        logger.warning(f"No complete checkpoint in {output_dir!r}: training starts at the beginning.")
+    training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
+    if training.device.type == "cpu":
+        training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
+    return resume_from
+
+
+def wanted_splits(splits: DatasetDict, data: DataArguments, training: ClassificationTrainingArguments) -> DatasetDict:
     """The splits that this run uses, cut to the sizes that were asked for."""
     if training.do_train and "train" not in splits:
         raise UserError(f"--do_train needs training data, there is {', '.join(splits)}. Give --train_file.")
@@ -193,7 +202,7 @@ def _trained_labels(config: Any) -> list[str] | None:
     return None if all(str(name).startswith("LABEL_") for name in names) else names
 
 
-def _make_tokenizer(
+def make_tokenizer(
     arguments: ModelArguments,
     data: DataArguments,
     splits: DatasetDict,
@@ -245,7 +254,7 @@ def train_classifier(
     metrics: dict[str, float] = {}
     with checkpoints.disk_errors(str(training.output_dir)):
         if training.do_train:
-            metrics |= _train(trainer, setup)
+            metrics |= run_trainer(trainer, training)
         if training.do_eval:
             metrics |= trainer.evaluate(setup.encoded["validation"])
         logits = None
@@ -279,19 +288,28 @@ def make_trainer(setup: Setup) -> Trainer:
         compute_metrics=setup.compute_metrics,
     )
     trainer.add_callback(EpochMetrics(trainer, setup))
+    add_schedule_and_stopping(trainer, training)
+    return trainer
+
+
+def add_schedule_and_stopping(trainer: Trainer, training: RunArguments) -> None:
+    """What the options add to a stock Trainer: early stopping, the one-cycle schedule.
+
+    Raises:
+        UserError: early stopping without validation data.
+    """
     if training.early_stopping_patience is not None:
-        if "validation" not in setup.encoded:
+        if trainer.eval_dataset is None:
             raise UserError("--early_stopping_patience needs --do_eval and validation data.")
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
     if training.one_cycle and training.do_train:
         trainer.lr_scheduler = cast(
             Any, one_cycle_schedule(trainer.create_optimizer(), training, len(trainer.get_train_dataloader()))
         )
-    return trainer
 
 
 def one_cycle_schedule(
-    optimizer: torch.optim.Optimizer, training: ClassificationTrainingArguments, batches_per_epoch: int
+    optimizer: torch.optim.Optimizer, training: RunArguments, batches_per_epoch: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120), its rise as long as the warm-up."""
     steps = training.max_steps
@@ -308,9 +326,13 @@ def one_cycle_schedule(
     )
 
 
-def _train(trainer: Trainer, setup: Setup) -> dict[str, float]:
-    training = setup.training
-    if training.overwrite_output_dir and setup.resume_from is None:
+def run_trainer(trainer: Trainer, training: RunArguments) -> dict[str, float]:
+    """Trains, from `training.resume_from_checkpoint` where that is set; on Ctrl-C a checkpoint is saved first.
+
+    Raises:
+        Interrupted: Ctrl-C; the message says how to go on.
+    """
+    if training.overwrite_output_dir and training.resume_from_checkpoint is None:
         with training.main_process_first(desc="removing the earlier run"):
             if training.process_index == 0:
                 checkpoints.remove_earlier_run(str(training.output_dir))
@@ -326,7 +348,7 @@ def _train(trainer: Trainer, setup: Setup) -> dict[str, float]:
     return output.metrics
 
 
-def _what_is_left(training: ClassificationTrainingArguments) -> str:
+def _what_is_left(training: RunArguments) -> str:
     last = checkpoints.last_complete_checkpoint(str(training.output_dir))
     if last is None:
         return "no checkpoint had been saved."

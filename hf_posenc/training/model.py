@@ -3,7 +3,13 @@
 from typing import Any, cast
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from .. import PosEncConfig, PositionScheme
 from .arguments import DataArguments, ModelArguments, parse_json_option, parse_overrides
@@ -85,20 +91,24 @@ def make_model(
     data: DataArguments,
     config: Any,
     tokenizer: PreTrainedTokenizerBase,
-    labels: Labels,
+    labels: Labels | None,
 ) -> PreTrainedModel:
-    """Builds the new encoder, or loads the checkpoint with the data's labels.
+    """Builds the new encoder, or loads the checkpoint: a classifier of the data's labels, or without labels a masked LM.
 
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read or doesn't fit.
     """
-    task: dict[str, Any] = {"problem_type": labels.problem_type}
-    if labels.names:
-        task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
-    else:
-        task |= {"num_labels": labels.num_labels}
+    auto_class: Any = AutoModelForMaskedLM
+    task: dict[str, Any] = {}
+    if labels is not None:
+        auto_class = AutoModelForSequenceClassification
+        task = {"problem_type": labels.problem_type}
+        if labels.names:
+            task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
+        else:
+            task |= {"num_labels": labels.num_labels}
     if config is None:
-        return _new_encoder(arguments, data, tokenizer, task)
+        return _new_encoder(arguments, data, tokenizer, task, auto_class)
     for name, value in {**task, **_body_options(arguments, config)}.items():
         try:
             setattr(config, name, value)
@@ -110,7 +120,7 @@ def make_model(
             "Use the model's own: leave --tokenizer_name out."
         )
     try:
-        return AutoModelForSequenceClassification.from_pretrained(
+        return auto_class.from_pretrained(
             str(arguments.model_name_or_path),
             config=config,
             ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
@@ -119,8 +129,8 @@ def make_model(
     except Exception as error:  # safetensors, OSError, RuntimeError: it depends on what is broken
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
             raise UserError(
-                f"{arguments.model_name_or_path!r} was trained for another number of labels than the "
-                f"{labels.num_labels} of this data. Give it a new classifier with --ignore_mismatched_sizes."
+                f"{arguments.model_name_or_path!r} was trained for other labels than those of this data. Give it a new "
+                "classifier with --ignore_mismatched_sizes."
             ) from error
         raise UserError(
             f"No model could be loaded from {arguments.model_name_or_path!r}: {one_line(error)} The checkpoint may be "
@@ -129,7 +139,11 @@ def make_model(
 
 
 def _new_encoder(
-    arguments: ModelArguments, data: DataArguments, tokenizer: PreTrainedTokenizerBase, task: dict[str, Any]
+    arguments: ModelArguments,
+    data: DataArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    task: dict[str, Any],
+    auto_class: Any,
 ) -> PreTrainedModel:
     length = arguments.max_position_embeddings or data.max_seq_length
     if length is None:
@@ -158,7 +172,7 @@ def _new_encoder(
             config = PosEncConfig.from_dict(found.to_dict(), **fields)
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **fields)
-        return AutoModelForSequenceClassification.from_config(config)
+        return auto_class.from_config(config)
     except UserError:
         raise
     except (ValueError, TypeError, StrictDataclassError) as error:

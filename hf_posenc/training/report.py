@@ -76,7 +76,7 @@ class Summary:
 
 def summarize(
     model: PreTrainedModel,
-    labels: Labels,
+    labels: Labels | None,
     encoded: dict[str, Dataset],
     max_length: int,
     vocab_size: int,
@@ -97,8 +97,8 @@ def summarize(
     return Summary(
         model=type(model).__name__,
         position_embedding_type=model.config.position_embedding_type if is_posenc else None,
-        problem_type=labels.problem_type,
-        labels=labels.names,
+        problem_type="masked_lm" if labels is None else labels.problem_type,
+        labels=() if labels is None else labels.names,
         examples={split: len(dataset) for split, dataset in encoded.items()},
         max_length=max_length,
         vocab_size=vocab_size,
@@ -132,7 +132,7 @@ def model_card(
     *,
     name: str,
     model: PreTrainedModel,
-    labels: Labels,
+    labels: Labels | None,
     columns: Columns,
     dataset: str,
     metrics: dict[str, float],
@@ -142,7 +142,7 @@ def model_card(
 ) -> str:
     """The README of a checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
     is_posenc = model.config.model_type == POSENC_MODEL_TYPE
-    task = "text-classification"
+    task = "fill-mask" if labels is None else "text-classification"
     quoted = {key: value for key, value in metrics.items() if key.startswith(("eval_", "test_"))}
     left_out = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
     quoted = {key: value for key, value in quoted.items() if not key.endswith(left_out)}
@@ -167,7 +167,11 @@ def model_card(
         or None,
     )
     trust = ", trust_remote_code=True" if is_posenc else ""
-    example = '{"text": "First text.", "text_pair": "Second text."}' if columns.is_pair else '"Your text."'
+    function, example = "classify", '"Your text."'
+    if labels is None:
+        function, example = "fill_mask", '"Your [MASK]."'
+    elif columns.is_pair:
+        example = '{"text": "First text.", "text_pair": "Second text."}'
     lines = [
         "---",
         card.to_yaml(),
@@ -184,8 +188,8 @@ def model_card(
         "```python",
         "from transformers import pipeline",
         "",
-        f'classify = pipeline("text-classification", "{name}"{trust})',
-        f"classify({example})",
+        f'{function} = pipeline("{task}", "{name}"{trust})',
+        f"{function}({example})",
         "```",
         "",
         "For a checkpoint on your disk give the path of its folder."
@@ -202,8 +206,9 @@ def model_card(
         ]
     else:
         lines += ["Not evaluated."]
-    lines += ["", "## Labels", ""]
-    lines += [f"{number}. `{label}`" for number, label in enumerate(labels.names)] or ["One number (regression)."]
+    if labels is not None:
+        lines += ["", "## Labels", ""]
+        lines += [f"{number}. `{label}`" for number, label in enumerate(labels.names)] or ["One number (regression)."]
     lines += ["", "## Training", "", "| option | value |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in hyperparameters.items()]
     lines += ["", "Versions: " + ", ".join(f"{package} {number}" for package, number in versions().items()) + ".", ""]

@@ -1,0 +1,282 @@
+"""Training a masked language model: from text to a checkpoint, through the stock Trainer."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from rich.console import Console
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    set_seed,
+)
+from transformers.utils import logging
+
+from . import checkpoints
+from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments, as_dict
+from .classification import (
+    add_schedule_and_stopping,
+    dataset_name,
+    make_tokenizer,
+    prepare_output_dir,
+    run_trainer,
+    wanted_splits,
+)
+from .data import Columns, encode, find_columns, load_splits
+from .errors import UserError
+from .model import default_learning_rate, input_length, load_config, make_model
+from .report import Summary, display_name, model_card, summarize, versions
+
+logger = logging.get_logger(__name__)
+
+EVALUATION_SEED = 0
+"""Which tokens of the validation text are masked doesn't depend on the run, so that runs compare."""
+
+
+@dataclass
+class MaskedLMResult:
+    """What a run leaves: also in `results.json` in its folder."""
+
+    output_dir: Path
+    metrics: dict[str, float]
+    """`eval_perplexity` and the like."""
+    summary: Summary
+    history: list[dict[str, Any]] = field(default_factory=list)
+    model: PreTrainedModel = field(kw_only=True, repr=False)
+    tokenizer: PreTrainedTokenizerBase = field(kw_only=True, repr=False)
+
+
+class MaskingCollator:
+    """Masks training batches anew each time (80 % [MASK], 10 % another token, 10 % as it is); pads what has labels.
+
+    Devlin et al. 2018, arXiv 1810.04805, section 3.1.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, mlm_probability: float) -> None:
+        self.mask = DataCollatorForLanguageModeling(tokenizer, mlm_probability=mlm_probability)
+        self.pad = DataCollatorForTokenClassification(tokenizer)
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """Examples to a padded batch with `labels`, -100 where there is nothing to predict."""
+        return (self.pad if "labels" in features[0] else self.mask)(features)
+
+
+def train_masked_lm(
+    data: DataArguments,
+    model: ModelArguments,
+    training: MaskedLMTrainingArguments,
+    *,
+    console: Console | None = None,
+) -> MaskedLMResult:
+    """Trains and evaluates a masked language model, as `training.do_train` and `do_eval` say, with the stock Trainer.
+
+    Perplexity is exp of the mean negative log-likelihood over all masked tokens of the validation text, each token counting
+    once; the tokens that are masked there are the same in every run on the same tokens, so that schemes compare.
+
+    Args:
+        data: which text; label options have no effect.
+        model: which model: a new PosEnc encoder, or a checkpoint (a classifier's encoder gets a new head).
+        training: transformers' TrainingArguments and a few more.
+        console: where the summary is printed. None: standard output.
+
+    Raises:
+        UserError: something in the options or the data is wrong, or the disk is full.
+        Interrupted: Ctrl-C; a checkpoint was saved.
+    """
+    started = time.time()
+    if not (training.do_train or training.do_eval):
+        raise UserError("Nothing to do. Give at least one of --do_train, --do_eval.")
+    if training.do_predict:
+        raise UserError("--do_predict: a masked language model has no labels to predict. Use --do_eval.")
+    if not training.do_train and model.model_name_or_path is None:
+        raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
+    if not 0 < training.mlm_probability < 1:
+        raise UserError(f"--mlm_probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
+    resume_from = prepare_output_dir(training)
+    config = load_config(model)
+    with training.main_process_first(desc="reading the data"):
+        splits = wanted_splits(load_splits(data, model.token, model.cache_dir), data, cast(Any, training))
+        columns = find_columns(next(iter(splits.values())), data)
+        tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
+    if tokenizer.mask_token_id is None:
+        raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
+    set_seed(training.seed)
+    network = make_model(model, data, config, tokenizer, None)
+    if training.learning_rate is None:
+        training.learning_rate = default_learning_rate(model, network.config)
+    max_length = input_length(data, network, tokenizer)
+    with training.main_process_first(desc="tokenizing"):
+        encoded = _encode(splits, tokenizer, columns, max_length, data, training)
+    summary = summarize(network, None, encoded, max_length, len(tokenizer), training.train_batch_size)
+    if training.process_index == 0:
+        summary.show(console)
+
+    trainer = Trainer(
+        model=network,
+        args=training,
+        train_dataset=cast(Any, encoded.get("train")),
+        eval_dataset=cast(Any, encoded.get("validation")),
+        processing_class=tokenizer,
+        data_collator=MaskingCollator(tokenizer, training.mlm_probability),
+        compute_metrics=token_weighted_metrics,
+        preprocess_logits_for_metrics=cast(Any, token_sums),
+    )
+    add_schedule_and_stopping(trainer, training)
+    metrics: dict[str, float] = {}
+    with checkpoints.disk_errors(str(training.output_dir)):
+        if training.do_train:
+            metrics |= run_trainer(trainer, training)
+        if training.do_eval:
+            metrics |= trainer.evaluate()
+        _save(trainer, data, model, training, columns, summary, metrics, time.time() - started)
+    return MaskedLMResult(
+        Path(str(training.output_dir)), metrics, summary, trainer.state.log_history, model=network, tokenizer=tokenizer
+    )
+
+
+def _encode(
+    splits: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    columns: Columns,
+    max_length: int,
+    data: DataArguments,
+    training: MaskedLMTrainingArguments,
+) -> dict[str, Dataset]:
+    encoded = {}
+    for split, dataset in splits.items():
+        tokens = encode(
+            dataset,
+            None,
+            tokenizer,
+            columns,
+            max_length if training.line_by_line else 2**31 - 1,
+            "masked_lm",
+            split=split,
+            num_proc=data.preprocessing_num_workers,
+            overwrite_cache=data.overwrite_cache,
+        )
+        if not training.line_by_line:
+            tokens = _join(tokens, max_length)
+        encoded[split] = tokens
+    if "validation" in encoded:
+        encoded["validation"] = mask_once(encoded["validation"], tokenizer, training.mlm_probability)
+    return encoded
+
+
+def _join(dataset: Dataset, length: int) -> Dataset:
+    """All texts in a row, cut into blocks of `length` tokens; the last one may be shorter."""
+
+    def blocks(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+        joined = {name: [item for row in rows for item in row] for name, rows in batch.items()}
+        total = len(joined["input_ids"])
+        return {name: [row[i : i + length] for i in range(0, total, length)] for name, row in joined.items()}
+
+    return dataset.map(blocks, batched=True, desc=f"Joining into blocks of {length}")
+
+
+def mask_once(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, mlm_probability: float) -> Dataset:
+    """Masks each example for good: `input_ids` and `labels`. The same tokens give the same masks, in every process."""
+    special = set(tokenizer.all_special_ids)
+    generator = np.random.default_rng(EVALUATION_SEED)
+    ordinary = np.array([number for number in range(len(tokenizer)) if number not in special])
+    inputs, labels = [], []
+    for ids in dataset["input_ids"]:
+        tokens = np.array(ids)
+        chosen = (generator.random(len(tokens)) < mlm_probability) & ~np.isin(tokens, list(special))
+        how = generator.random(len(tokens))
+        other = generator.choice(ordinary, len(tokens))
+        labels.append(np.where(chosen, tokens, -100).tolist())
+        masked = np.where(chosen & (how < 0.8), tokenizer.mask_token_id, tokens)
+        inputs.append(np.where(chosen & (how >= 0.9), other, masked).tolist())
+    columns = {name: dataset[name] for name in dataset.column_names if name != "input_ids"}
+    return Dataset.from_dict({**columns, "input_ids": inputs, "labels": labels})
+
+
+@torch.no_grad()
+def token_sums(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
+    """What is kept of each example's logits (B, S, V): negative log-likelihood, masked tokens, right ones: (B, 3)."""
+    scores = logits[0] if isinstance(logits, tuple) else logits
+    counted = labels != -100
+    nll = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
+    nll[counted] = torch.nn.functional.cross_entropy(
+        scores[counted].float(), labels[counted], reduction="none"
+    ).double()
+    right = (scores.argmax(-1) == labels) & counted
+    return torch.stack((nll.sum(-1), counted.sum(-1).double(), right.sum(-1).double()), -1)
+
+
+def token_weighted_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """Perplexity and accuracy over all masked tokens, each counting once."""
+    nll, count, right = np.asarray(prediction.predictions).reshape(-1, 3).sum(0)
+    if count == 0:
+        raise UserError("No token of the validation text was masked. Give more text, or a higher --mlm_probability.")
+    mean = float(nll / count)
+    return {
+        "perplexity": math.exp(mean) if mean < 700 else math.inf,
+        "nll": mean,
+        "accuracy": float(right / count),
+        "masked_tokens": int(count),
+    }
+
+
+def _save(
+    trainer: Trainer,
+    data: DataArguments,
+    arguments: ModelArguments,
+    training: MaskedLMTrainingArguments,
+    columns: Columns,
+    summary: Summary,
+    metrics: dict[str, float],
+    seconds: float,
+) -> None:
+    """Writes the checkpoint with its README and the results: all of them or, if that fails, none."""
+    is_main = training.process_index == 0
+    with checkpoints.replaced_together(str(training.output_dir), is_main) as folder:
+        if training.do_train:
+            trainer.save_model(str(folder))
+        if not is_main:
+            return
+        if training.do_train:
+            shown = {
+                "learning_rate": training.learning_rate,
+                "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,
+                "max_steps": training.max_steps if training.max_steps > 0 else None,
+                "batch size": training.train_batch_size * training.world_size * training.gradient_accumulation_steps,
+                "mlm_probability": training.mlm_probability,
+                "max_seq_length": summary.max_length,
+                "seed": training.seed,
+                "parameters": f"{summary.parameters:,}, positional {summary.positional_parameters:,}",
+            }
+            card = model_card(
+                name=display_name(str(training.output_dir)),
+                model=cast(PreTrainedModel, trainer.model),
+                labels=None,
+                columns=columns,
+                dataset=dataset_name(data),
+                metrics=metrics,
+                hyperparameters={name: value for name, value in shown.items() if value is not None},
+                license=training.license,
+                base_model=arguments.model_name_or_path,
+            )
+            checkpoints.write_text(folder / "README.md", card)
+        checkpoints.write_json(
+            folder / checkpoints.RESULTS_NAME,
+            {
+                "metrics": metrics,
+                "summary": summary.to_dict(),
+                "history": trainer.state.log_history,
+                "seconds": round(seconds, 1),
+                "processes": training.world_size,
+                "versions": versions(),
+                "arguments": {"data": as_dict(data), "model": as_dict(arguments), "training": as_dict(training)},
+            },
+        )
