@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml Makefile
 
 install: $(INSTALLED) ## a virtual environment with everything
 
-quickstart: $(INSTALLED) ## train a tiny encoder without positions and one with each scheme, and compare
+quickstart: $(INSTALLED) ## train a tiny encoder per scheme on real sentences, and compare
 	$(BIN)/hf-posenc quickstart --overwrite-output-dir
 
 test: $(INSTALLED) ## lint, types and tests (MARK= takes the slow ones in)

@@ -5,6 +5,7 @@ import json
 import logging
 
 import pytest
+import torch
 from common import SCHEMES, tiny_config
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
@@ -31,6 +32,11 @@ from hf_posenc.model.positions import own_arguments
         ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 is out of range. It must be a positive number"),
         ({"initializer_range": -0.02}, "initializer_range=-0.02"),
         ({"pad_token_id": 200}, "pad_token_id=200 is outside the vocabulary of 101 tokens"),
+        ({"problem_type": "regresion"}, "problem_type='regresion' is unknown. Choose one of None, regression"),
+        (
+            {"interleaved": True},
+            r"it is an argument of the scheme. Give it as position_embedding_kwargs=\{'interleaved'",
+        ),
         ({"norm_position": "before"}, "norm_position='before' is unknown. Choose one of pre, post"),
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is no activation of transformers. Near it: gelu"),
@@ -43,7 +49,7 @@ from hf_posenc.model.positions import own_arguments
         ),
         (
             {"position_embedding_type": "none", "position_embedding_kwargs": {"std": 1}},
-            "is no argument of 'none'. It takes none; leave position_embedding_kwargs out",
+            "is no argument of 'none'. It takes dropout",
         ),
         (
             {"position_embedding_type": "learned", "position_embedding_kwargs": {"max_positions": 9}},
@@ -61,7 +67,7 @@ from hf_posenc.model.positions import own_arguments
         ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
         (
             {"position_embedding_type": "learned", "position_embedding_kwargs": {"std": "wide"}},
-            r"position_embedding_kwargs=\{'std': 'wide'.* doesn't fit 'learned'",
+            "std='wide' is out of range. It must be a positive number, or 0",
         ),
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         (
@@ -104,6 +110,11 @@ def test_wrong_types_are_named(field, value):
         ("position_embedding_kwarg", "position_embedding_kwargs"),
         ("rope_parameter", "rope_parameters"),
         ("position_encoding_type", "position_embedding_type"),
+        ("num_label", "num_labels"),
+        ("num_classes", "num_labels"),
+        ("atn_implementation", "attn_implementation"),
+        ("output_attention", "output_attentions"),
+        ("rope_thetta", "rope_theta"),
     ],
 )
 def test_a_misspelt_keyword_is_refused_with_the_field_that_was_meant(keyword, meant):
@@ -174,7 +185,7 @@ def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
     config = AutoConfig.from_pretrained(tmp_path, position_embedding_type="rope")
     assert config.position_embedding_kwargs == {"interleaved": False}
     back = PosEncConfig.from_dict(config.to_dict(), position_embedding_type="none")
-    assert back.position_embedding_kwargs == {}
+    assert back.position_embedding_kwargs == {"dropout": 0.0}
     assert back.rope_parameters is None
     same = AutoConfig.from_pretrained(tmp_path, hidden_dropout_prob=0.5)
     assert same.position_embedding_kwargs["activation"] == "relu"
@@ -225,3 +236,38 @@ def test_a_scheme_argument_reaches_the_scheme():
     assert PosEncModel(tiny_config("lspe", position_embedding_kwargs={"rms": None})).position.scale == 1.0
     rope = PosEncModel(tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}))
     assert (rope.position.rope_theta, rope.position.rotary_dim) == (500.0, 4)
+
+
+def test_special_tokens_and_other_custom_fields_are_no_misspellings():
+    config = tiny_config(sep_token_id=3, mask_token_id=4, tie_encoder_decoder=False, cls_token_id=2)
+    assert (config.sep_token_id, config.mask_token_id) == (3, 4)
+
+
+def test_a_file_with_generation_keys_or_names_of_properties_loads_and_saves(tmp_path):
+    values = tiny_config().to_dict() | {"max_length": 20, "top_k": 5, "token_rms": 3, "embedding_width": 7}
+    config = PosEncConfig.from_dict(values)
+    config.save_pretrained(tmp_path)
+    assert PosEncConfig.from_pretrained(tmp_path).token_rms == 0.02
+
+
+def test_rope_theta_can_be_overridden_on_loading(tmp_path):
+    tiny_config("rope").save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path, rope_theta=7.0).rope_parameters["rope_theta"] == 7.0
+
+
+@pytest.mark.parametrize("kwargs", [None, {}, {"dropout": 0.1}])
+def test_a_config_changed_after_it_was_made_is_saved_as_it_was_built(kwargs, tmp_path):
+    config = tiny_config("learned")
+    config.position_embedding_type, config.position_embedding_kwargs = "sinusoidal", kwargs
+    model = PosEncModel(config).eval()
+    assert model.config.position_embedding_kwargs["rms"] == 0.02
+    model.save_pretrained(tmp_path)
+    ids = torch.arange(1, 9)[None]
+    assert torch.equal(PosEncModel.from_pretrained(tmp_path)(ids)[0], model(ids)[0])
+
+
+def test_a_config_broken_after_it_was_made_is_refused_by_the_model():
+    config = tiny_config()
+    config.norm_position = "Pre"
+    with pytest.raises(ValueError, match="norm_position='Pre' is unknown"):
+        PosEncModel(config)

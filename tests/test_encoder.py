@@ -1,6 +1,7 @@
 """The encoder, whatever the scheme: the same tokens at the same positions give the same numbers."""
 
 import itertools
+import logging
 
 import pytest
 import torch
@@ -357,6 +358,89 @@ def test_scaled_embeddings_multiply_tokens_alone():
     with torch.no_grad():
         other.embeddings.word_embeddings.weight *= 32**0.5
     torch.testing.assert_close(model(SEQUENCES[0][None])[0], other(SEQUENCES[0][None])[0], atol=1e-5, rtol=1e-5)
+
+
+def test_question_answering_ignores_borders_that_fall_on_padding():
+    model = head("QuestionAnswering", "rope")
+    ids, mask = padded(SEQUENCES)
+    inside, outside = torch.tensor([1, 0, 2, 0]), torch.tensor([1, 5, 2, 0])  # the second row has one token
+    batch = model(ids, attention_mask=mask, start_positions=outside, end_positions=inside).loss
+    rows = [0, 2, 3]
+    start = torch.nn.functional.cross_entropy(model(ids, attention_mask=mask).start_logits[rows], inside[rows])
+    end = torch.nn.functional.cross_entropy(model(ids, attention_mask=mask).end_logits, inside)
+    torch.testing.assert_close(batch, (start + end) / 2)
+
+
+@pytest.mark.parametrize("name", ["MaskedLM", "TokenClassification"])
+def test_token_losses_scale_with_num_items_in_batch(name):
+    model = head(name, "rope")
+    ids, mask = padded(SEQUENCES)
+    whole = model(ids, attention_mask=mask, labels=ids % 3).loss
+    count = mask.sum()
+    halves = [
+        model(ids[rows], attention_mask=mask[rows], labels=ids[rows] % 3, num_items_in_batch=count).loss
+        for rows in (slice(0, 2), slice(2, 4))
+    ]
+    torch.testing.assert_close(sum(halves), whole)
+
+
+def test_the_trainer_divides_the_loss_of_question_answering_itself():
+    assert hf_posenc.PosEncForQuestionAnswering.accepts_loss_kwargs is False
+    assert hf_posenc.PosEncForMaskedLM.accepts_loss_kwargs is True
+
+
+def test_query_scale_scales_the_content_logits():
+    model = encoder("none")
+    expected = encoder("none")
+    with torch.no_grad():
+        for layer in expected.layers:
+            layer.attention.query.weight *= 0.5
+            layer.attention.query.bias *= 0.5
+    model.position.query_scale = 0.5
+    torch.testing.assert_close(alone(model, SEQUENCES[0]), alone(expected, SEQUENCES[0]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("field", ["hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"])
+def test_every_dropout_acts_in_training_and_only_there(field):
+    model = head("SequenceClassification", "rope", **{field: 0.5})
+    ids = SEQUENCES[0][None]
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    model.train()
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+    if field == "hidden_dropout_prob":
+        embedded = model.model(ids, output_hidden_states=True).hidden_states[0]
+        assert 0.3 < (embedded == 0).float().mean() < 0.7
+
+
+def test_token_types_of_one_row_serve_all_and_others_are_refused():
+    model = encoder("rope")
+    ids, mask = padded(SEQUENCES)
+    types = (torch.arange(9) > 3).long()[None]
+    expected = model(ids, attention_mask=mask, token_type_ids=types.expand(4, 9)).last_hidden_state
+    torch.testing.assert_close(model(ids, attention_mask=mask, token_type_ids=types).last_hidden_state, expected)
+    with pytest.raises(ValueError, match=r"token_type_ids of shape \(4, 12\) don't fit an input of shape \(4, 9\)"):
+        model(ids, attention_mask=mask, token_type_ids=torch.zeros(4, 12, dtype=torch.int64))
+
+
+def test_a_scheme_that_does_not_say_how_it_starts_starts_like_the_rest(tmp_path):
+    fresh = PosEncModel(tiny_config("test_layer_distance", initializer_range=0.05))
+    assert fresh.position.tables[0].weight.std().item() == pytest.approx(0.05, rel=0.3)
+    encoder("rope").save_pretrained(tmp_path)
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        loaded = PosEncModel.from_pretrained(tmp_path, position_embedding_type="test_layer_distance")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert loaded.position.tables[0].weight.std().item() == pytest.approx(0.02, rel=0.3)
+
+
+def test_saving_a_scheme_whose_code_does_not_travel_says_so(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    encoder("test_slope").save_pretrained(tmp_path)
+    assert "is common.Slope, whose code isn't saved with the model" in caplog.text
+    caplog.clear()
+    encoder("rope").save_pretrained(tmp_path)
+    assert "isn't saved" not in caplog.text
 
 
 @pytest.mark.parametrize("problem", ["regression", "single_label_classification", "multi_label_classification"])

@@ -82,6 +82,22 @@ def test_a_compiled_model_gives_the_same_hidden_states(scheme):
     torch.testing.assert_close(compiled(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("scheme", ["learned", "rope", "test_slope"])
+def test_packed_positions_hold_their_borders_when_compiled(scheme):
+    torch._dynamo.reset()
+    model = perturb(PosEncModel(tiny_config(scheme))).eval()
+    ids = tokens(2, 9)
+    mask = torch.tensor([[1] * 9, [1] * 7 + [0] * 2])
+    for positions in (
+        torch.tensor([[0, 1, 2, 3, 0, 1, 0, 1, 2], [0, 1, 0, 1, 2, 3, 4, 0, 0]]),
+        torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 2, 1, 4, 3, 5, 6, 0, 0]]),
+    ):
+        expected = model(ids, attention_mask=mask, position_ids=positions).last_hidden_state
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        got = compiled(ids, attention_mask=mask, position_ids=positions).last_hidden_state
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_a_table_checks_the_static_length_under_export():
     model = classifier("learned")
     too_long = padded([tokens(70)])

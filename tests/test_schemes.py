@@ -14,6 +14,7 @@ from hf_posenc import (
     LearnedPosition,
     LSPEPosition,
     NoPosition,
+    PosEncConfig,
     PositionScheme,
     RotaryPosition,
     SinusoidalPosition,
@@ -315,3 +316,68 @@ def test_unknown_schemes_are_named_with_those_that_exist(name):
 def test_the_rms_of_a_sinusoid_is_that_of_the_docstring():
     table = sinusoidal_table(torch.arange(512), 128)
     assert table.square().mean().sqrt().item() == pytest.approx(math.sqrt(0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotation_in_half_precision_is_off_by_its_last_rounding_alone(dtype, interleaved):
+    x = torch.randn(50, 16).to(dtype)
+    exact = apply_rotary(x.float(), start=4000, interleaved=interleaved)
+    turned = apply_rotary(x, start=4000, interleaved=interleaved).float()
+    torch.testing.assert_close(turned, exact, rtol=torch.finfo(dtype).eps / 2 * 1.01, atol=1e-7)
+
+
+def test_sinusoid_at_position_4000_is_near_float64():
+    positions = torch.arange(3990, 4010)
+    expected = sine_table(positions, 64, 10000.0)
+    torch.testing.assert_close(sinusoidal_table(positions, 64).double(), expected, atol=3e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LSPEPosition(hidden_size=0), "hidden_size=0 is out of range"),
+        (lambda: LSPEPosition(hidden_size=8, base=math.inf), "base=inf is out of range"),
+        (lambda: LSPEPosition(hidden_size=8, dropout=-1), "dropout=-1 is out of range. A probability"),
+        (lambda: LearnedPosition(hidden_size=0), "hidden_size=0 is out of range"),
+        (lambda: LearnedPosition(hidden_size=8, std=math.inf), "std=inf is out of range"),
+        (lambda: LearnedPosition(hidden_size=8, std=True), "std=True is out of range"),
+        (lambda: SinusoidalPosition(hidden_size=8, rms=math.nan), "rms=nan is out of range"),
+        (lambda: NoPosition(dropout=2), "dropout=2 is out of range"),
+        (lambda: RotaryPosition(head_dim=8, rope_theta=True), "rope_theta=True is out of range"),
+        (lambda: RotaryPosition(head_dim=8)(torch.zeros(2, 16), torch.zeros(2, 16)), "has head_dim=8"),
+        (lambda: apply_rotary(torch.zeros(2, 3, 5, 8), torch.zeros(3, 5)), r"positions of shape \(3, 5\) don't fit x"),
+        (
+            lambda: SinusoidalPosition(hidden_size=8)(torch.zeros(2, 5, 8), torch.arange(4)),
+            r"positions of shape \(4,\)",
+        ),
+        (lambda: LearnedPosition(hidden_size=8).encodings(torch.arange(600)), "has 512 positions, the input has 600"),
+        (lambda: register_position("x", 5), "scheme=5 is no PositionScheme"),
+        (lambda: register_position("other", RotaryPosition), "RotaryPosition is registered as 'rope' already"),
+    ],
+)
+def test_more_bad_arguments_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+class Demanding(PositionScheme):
+    def __init__(self, *, width):
+        super().__init__()
+
+    def embed(self, x, positions):
+        return x
+
+
+def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):
+    monkeypatch.setitem(POSITIONS, "demanding", Demanding)
+    with pytest.raises(ValueError, match=r"position_embedding_kwargs={} doesn't fit 'demanding'.*'width'"):
+        PosEncConfig(position_embedding_type="demanding")
+
+
+def test_none_stands_in_for_any_added_scheme():
+    x = torch.ones(4, 50, 24)
+    for name in ("none", *ADDED):
+        scheme = POSITIONS[name](hidden_size=24, dropout=0.5, batch_first=True)
+        assert scheme(x, start=3).shape == x.shape
+    assert 0.4 < (NoPosition(dropout=0.5)(x) == 0).float().mean() < 0.6

@@ -24,7 +24,7 @@ if _release(_installed_transformers) < _release(MINIMUM_TRANSFORMERS):
     )
 
 from huggingface_hub.dataclasses import strict  # noqa: E402  (the version check comes first)
-from transformers import PreTrainedConfig  # noqa: E402
+from transformers import GenerationConfig, PreTrainedConfig  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
@@ -33,7 +33,7 @@ from .position_lspe import LSPEPosition  # noqa: E402
 from .position_none import NoPosition  # noqa: E402
 from .position_rope import RotaryPosition  # noqa: E402
 from .position_sinusoidal import SinusoidalPosition  # noqa: E402
-from .positions import POSITIONS, check_position_config, resolve_position_config  # noqa: E402
+from .positions import POSITIONS, check_position_config, own_arguments, resolve_position_config, scheme_class  # noqa: E402
 
 if TYPE_CHECKING:
     # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model.
@@ -109,6 +109,19 @@ _OTHER_NAMES = {
     "max_seq_len": "max_position_embeddings",
     "max_seq_length": "max_position_embeddings",
     "max_length": "max_position_embeddings",
+    "max_len": "max_position_embeddings",
+    "model_max_length": "max_position_embeddings",
+    "num_classes": "num_labels",
+    "n_labels": "num_labels",
+    "n_vocab": "vocab_size",
+    "hidden_dim": "hidden_size",
+    "embed_dim": "embedding_size",
+    "activation_function": "hidden_act",
+    "hidden_activation": "hidden_act",
+    "unpad": "unpad_inputs",
+    "padding_idx": "pad_token_id",
+    "rope_base": "rope_theta",
+    "init_std": "initializer_range",
     "pooling": "classifier_pooling",
     "pooling_mode": "classifier_pooling",
     "pre_norm": "norm_position",
@@ -130,6 +143,7 @@ _BASE_KEYWORDS = {
     "custom_pipelines",
     "experts_implementation",
     "finetuning_task",
+    "tie_encoder_decoder",
     "gradient_checkpointing",
     "model_type",
     "name_or_path",
@@ -241,7 +255,8 @@ class PosEncConfig(PreTrainedConfig):
         return cls(**{**PRESETS[preset], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._refuse_misspelt(kwargs)
+        own = own_arguments(scheme_class(self.position_embedding_type))
+        self._refuse_misspelt(kwargs, own)
         auto_map = kwargs.pop("auto_map", None)
         super().__post_init__(**kwargs)
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
@@ -268,12 +283,17 @@ class PosEncConfig(PreTrainedConfig):
         return kwargs
 
     @classmethod
-    def _refuse_misspelt(cls, kwargs: dict[str, Any]) -> None:
-        fields = list(cls.__dataclass_fields__)
+    def _refuse_misspelt(cls, kwargs: dict[str, Any], own: dict[str, Any]) -> None:
+        real = [*cls.__dataclass_fields__, *(name for name in _BASE_KEYWORDS if not name.startswith("_"))]
         for key, value in kwargs.items():
-            if key in _BASE_KEYWORDS or key.startswith("_"):
+            if key in _BASE_KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
                 continue
-            meant = _OTHER_NAMES.get(key) or next(iter(difflib.get_close_matches(key, fields, n=1, cutoff=0.8)), None)
+            if key in own:
+                raise ValueError(
+                    f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
+                    f"Give it as position_embedding_kwargs={{{key!r}: {value!r}}}."
+                )
+            meant = _OTHER_NAMES.get(key) or next(iter(difflib.get_close_matches(key, real, n=1, cutoff=0.8)), None)
             if meant:
                 raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
 
@@ -293,6 +313,9 @@ class PosEncConfig(PreTrainedConfig):
             values.pop("position_embedding_kwargs", None)
             values.pop("rope_parameters", None)
         values.update(overrides)
+        for name in ("rope_theta", "partial_rotary_factor"):
+            if name in kwargs:
+                values["rope_parameters"] = {**(values.get("rope_parameters") or {}), name: kwargs.pop(name)}
         unknown = {
             name: values.pop(name)
             for name in list(values)
@@ -312,8 +335,11 @@ class PosEncConfig(PreTrainedConfig):
             )
         result = super().from_dict(values, **kwargs)
         config = result[0] if isinstance(result, tuple) else result
+        # What generation takes would make the config refuse to be saved, as every transformers config does.
+        generation = GenerationConfig._get_default_generation_params()
         for name, value in unknown.items():
-            setattr(config, name, value)
+            if name not in generation and not isinstance(getattr(cls, name, None), property):
+                setattr(config, name, value)
         return result
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
@@ -364,10 +390,16 @@ class PosEncConfig(PreTrainedConfig):
 
     def validate_choices(self) -> None:
         """Values that name one of a few things name one that exists."""
-        choices = {"norm_position": ("pre", "post"), "classifier_pooling": ("mean", "cls", "max")}
+        problems = (None, "regression", "single_label_classification", "multi_label_classification")
+        choices: dict[str, tuple[str | None, ...]] = {
+            "norm_position": ("pre", "post"),
+            "classifier_pooling": ("mean", "cls", "max"),
+            "problem_type": problems,
+        }
         for name, accepted in choices.items():
             if getattr(self, name) not in accepted:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown. Choose one of {', '.join(accepted)}.")
+                named = ", ".join(map(str, accepted))
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown. Choose one of {named}.")
         for name in ("hidden_act", "classifier_hidden_act"):
             value = getattr(self, name)
             if not (value is None and name == "classifier_hidden_act") and value not in ACT2FN:

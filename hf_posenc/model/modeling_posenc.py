@@ -24,12 +24,15 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_posenc import PosEncConfig
 from .padding_free import Layout, make_layout
 from .position_base import PositionScheme, check_length, tracing
-from .positions import independent_generator, make_position
+from .positions import independent_generator, make_position, resolve_position_config
+
+logger = logging.get_logger(__name__)
 
 
 class PosEncEmbeddings(nn.Module):
@@ -63,7 +66,17 @@ class PosEncEmbeddings(nn.Module):
             x = x * self.scale
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
-            types = layout.positions.new_zeros(1) if token_type_ids is None else layout.take(token_type_ids)
+            if token_type_ids is None:
+                types = layout.positions.new_zeros(1)
+            elif token_type_ids.dim() != 2 or any(
+                given not in (1, wanted) for given, wanted in zip(token_type_ids.shape, layout.shape, strict=True)
+            ):
+                raise ValueError(
+                    f"token_type_ids of shape {tuple(token_type_ids.shape)} don't fit an input of shape "
+                    f"{layout.shape}. Give (B, S)."
+                )
+            else:
+                types = layout.take(token_type_ids.expand(layout.shape))
             x = x + self.token_type_embeddings(types)
         x = self.dropout(self.norm(embed(x, layout.positions)))
         return x if self.projection is None else self.projection(x)
@@ -111,7 +124,7 @@ class PosEncAttention(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, rotary: Any, layout: Layout, hooks: "AttentionHooks"
+        self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: "AttentionHooks", *rotary: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         q, k, v = (linear(x).unflatten(-1, (-1, self.head_dim)) for linear in (self.query, self.key, self.value))
@@ -120,7 +133,7 @@ class PosEncAttention(nn.Module):
             plain_q, plain_k = (layout.to_grid(t).transpose(1, 2) for t in (q, k))
             layer_bias = hooks.layer_bias(plain_q, plain_k, layout.grid_positions(), self.layer_idx)
         if hooks.rotate is not None:
-            q, k = hooks.rotate(q, k, rotary, self.layer_idx)
+            q, k = hooks.rotate(q, k, rotary if hooks.many_states else rotary[0], self.layer_idx)
         if layout.grid_index is None:
             q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         else:
@@ -146,7 +159,9 @@ class PosEncAttention(nn.Module):
 class AttentionHooks:
     """What every layer asks of the scheme, as plain functions: a module here would be moved by accelerate's hooks."""
 
-    def __init__(self, scheme: PositionScheme, output_attentions: bool) -> None:
+    def __init__(self, scheme: PositionScheme, rotary: Any, output_attentions: bool) -> None:
+        # Gradient checkpointing sees tensors only as arguments of their own, so that a tuple is passed in parts.
+        self.many_states = isinstance(rotary, tuple)
         self.rotate = scheme.rotate if scheme.uses("rotate") else None
         self.layer_bias = scheme.layer_bias if scheme.uses("layer_bias") else None
         self.query_scale = scheme.query_scale
@@ -181,14 +196,14 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, rotary: Any, layout: Layout, hooks: AttentionHooks
+        self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: AttentionHooks, *rotary: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
         if self.pre_norm:
-            attended, weights = self.attention(self.attention_norm(x), mask, rotary, layout, hooks)
+            attended, weights = self.attention(self.attention_norm(x), mask, layout, hooks, *rotary)
             x = x + self.dropout(attended)
             return x + self.dropout(self._feed_forward(self.output_norm(x))), weights
-        attended, weights = self.attention(x, mask, rotary, layout, hooks)
+        attended, weights = self.attention(x, mask, layout, hooks, *rotary)
         x = self.attention_norm(x + self.dropout(attended))
         return self.output_norm(x + self.dropout(self._feed_forward(x))), weights
 
@@ -222,7 +237,20 @@ class PosEncPreTrainedModel(PreTrainedModel):
         super().initialize_weights()
         if pending:
             with independent_generator(), init.guard_torch_init_functions():
+                for module in scheme.modules():  # a scheme that doesn't say how it starts starts as everything else
+                    self._init_weights(module)
                 scheme.init_weights(self.config.initializer_range)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Writes weights, config and code; warns where the scheme's code isn't among what travels."""
+        scheme = type(self._scheme)
+        if scheme.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
+            logger.warning(
+                f"position_embedding_type={self.config.position_embedding_type!r} is {scheme.__module__}."
+                f"{scheme.__qualname__}, whose code isn't saved with the model: it loads only where that class has "
+                "been registered with register_position."
+            )
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     @property
     def _scheme(self) -> PositionScheme:
@@ -295,6 +323,10 @@ class PosEncModel(PosEncPreTrainedModel):
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
         pre_norm = config.norm_position == "pre"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
+        # A config may have been changed since it was checked, and what is built must be what is saved.
+        config.validate_sizes()
+        config.validate_choices()
+        resolve_position_config(config)
         with independent_generator():
             self.position = make_position(config)
         self.gradient_checkpointing = False
@@ -363,11 +395,12 @@ class PosEncModel(PosEncPreTrainedModel):
         if scheme.uses("bias"):
             mask = add_bias(mask, scheme.bias(layout.grid_positions(), layout.grid_is_first()), x.dtype)
         rotary = scheme.rotary(layout.positions) if scheme.uses("rotary") else None
-        hooks = AttentionHooks(scheme, wants_attentions)
+        hooks = AttentionHooks(scheme, rotary, wants_attentions)
+        states = rotary if isinstance(rotary, tuple) else (rotary,)
 
         hidden_states, attentions = [x], []
         for layer in self.layers:
-            x, weights = layer(x, mask, rotary, layout, hooks)
+            x, weights = layer(x, mask, layout, hooks, *states)
             if wants_hidden:
                 hidden_states.append(x)
             attentions.append(weights)
@@ -492,7 +525,7 @@ class PosEncForMultipleChoice(PosEncPooledHead):
             )
         choices = given.shape[1]
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = (
-            None if t is None else t.flatten(0, 1)
+            t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
         outputs, layout = self._encode(
@@ -700,6 +733,9 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
                 target = target.view(-1).to(logits.device)
                 # Past the end of the row means that the answer was truncated away: it doesn't count.
                 target = target.masked_fill((target < 0) | (target >= logits.shape[-1]), -100)
+                # Nor does a place that holds padding in this row and would hold a token in a longer one.
+                chosen = logits.gather(-1, target.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+                target = target.masked_fill(chosen <= torch.finfo(logits.dtype).min, -100)
                 losses.append(cross_entropy(logits, target, None))
             loss = (losses[0] + losses[1]) / 2
         return QuestionAnsweringModelOutput(

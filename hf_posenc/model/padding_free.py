@@ -43,6 +43,8 @@ class Layout:
     """int64 (T,): place of each real token in the flattened grid."""
     grid_shape: tuple[int, int] = (0, 0)
     """(n, L) of the grid."""
+    segment: Tensor | None = None
+    """int64 (B, S), traced graphs only: the sequence of each place in its row, for whether a row is packed is data."""
 
     @property
     def unpadded(self) -> bool:
@@ -112,14 +114,14 @@ class Layout:
             return _scatter(torch.ones_like(self.grid_index, dtype=torch.bool), self.grid_index, rows * length, 0).view(
                 rows, 1, 1, length
             )
-        if self.mask is None and not self.packed:
+        segment = self.sequence if self.packed else self.segment
+        if self.mask is None and segment is None:
             return None
-        if not self.packed:
+        if segment is None:
             mask = self.mask
             assert mask is not None
             return (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
-        assert self.sequence is not None
-        same = self.sequence[:, :, None] == self.sequence[:, None, :]
+        same = segment[:, :, None] == segment[:, None, :]
         if self.mask is not None:
             same = same & (self.mask[:, None, :] | ~self.mask[:, :, None])
         return same[:, None]
@@ -212,8 +214,13 @@ def make_layout(
     mask = _check_mask(attention_mask, shape)
     position_ids = _check_positions(position_ids, shape)
     borders = _borders(shape, device, seq_idx, cu_seq_lens_q)
-    if borders is None and position_ids is not None and not static:
+    segment = None
+    if borders is None and position_ids is not None:
         borders = _borders_from_positions(position_ids, mask)
+        if static:
+            segment, borders = borders.cumsum(-1), None
+        elif not bool(borders.any()):
+            borders = None
     if mask is not None and not static and bool(mask.all()):
         mask = None
 
@@ -229,7 +236,9 @@ def make_layout(
             is_first = mask & (mask.cumsum(-1) == 1)
         else:
             is_first = (torch.arange(length, device=device) == 0).expand(shape)
-        layout = Layout(shape, positions, is_first, mask, batch, False, position_ids is None, length)
+        if segment is not None:
+            is_first = is_first | (segment != segment.roll(1, -1)) & (segment > 1)
+        layout = Layout(shape, positions, is_first, mask, batch, False, position_ids is None, length, segment=segment)
     else:
         layout = _packed_layout(shape, borders, mask, position_ids)
     if static or not unpad or (mask is None and not layout.packed):
@@ -354,7 +363,7 @@ def _borders(
     return borders
 
 
-def _borders_from_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor | None:
+def _borders_from_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor:
     """True where a sequence starts, if some row's real tokens are exactly several aranges from 0."""
     real = torch.ones_like(position_ids, dtype=torch.bool) if mask is None else mask
     # The position of the previous real token in the row: the last real place before this one.
@@ -366,8 +375,6 @@ def _borders_from_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor
     continues = real & (position_ids == step_from + 1) & (position_ids > 0)
     arange_rows = (starts | continues | ~real).all(-1)
     packed_rows = arange_rows & (starts.sum(-1) > 1)
-    if not bool(packed_rows.any()):
-        return None
     return starts & packed_rows.unsqueeze(-1)
 
 

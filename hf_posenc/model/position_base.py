@@ -88,9 +88,7 @@ class AddedPosition(PositionScheme):
 
     def __init__(self, *, dropout: float = 0.0, batch_first: bool = True) -> None:
         super().__init__()
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout={dropout!r} is out of range. A probability lies between 0 and 1.")
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(require_probability("dropout", dropout))
         self.batch_first = batch_first
 
     def encodings(self, positions: Tensor) -> Tensor:
@@ -119,8 +117,34 @@ class AddedPosition(PositionScheme):
         if sequence_first:
             x = x.transpose(0, 1)
             positions = positions.transpose(0, 1) if positions is not None and positions.dim() == 2 else positions
+        if positions is not None and tuple(positions.shape) not in (x.shape[:-1], x.shape[-2:-1]):
+            raise ValueError(
+                f"positions of shape {tuple(positions.shape)} don't fit x of shape {tuple(x.shape)}. Give (S,), or the "
+                "shape of x without D."
+            )
         x = self.embed(x, plain_positions(self, x.shape[-2], positions, start, x.device).expand(x.shape[:-1]))
         return x.transpose(0, 1) if sequence_first else x
+
+
+def require_positive(name: str, value: float, hint: str = "") -> float:
+    """The value, if it is a positive, finite number; else a ValueError that says so."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"{name}={value!r} is out of range. It must be a positive number{hint}.")
+    return float(value)
+
+
+def require_size(name: str, value: int, most: int = 2**24) -> int:
+    """The value, if it is a whole number from 1 to `most`; else a ValueError that says so."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {most}.")
+    return value
+
+
+def require_probability(name: str, value: float) -> float:
+    """The value, if it lies between 0 and 1; else a ValueError that says so."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name}={value!r} is out of range. A probability lies between 0 and 1.")
+    return float(value)
 
 
 def plain_positions(

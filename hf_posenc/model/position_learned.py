@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import AddedPosition
+from .position_base import AddedPosition, plain_positions, require_positive, require_size
 
 
 class LearnedPosition(AddedPosition):
@@ -36,19 +36,19 @@ class LearnedPosition(AddedPosition):
         batch_first: bool = True,
     ) -> None:
         super().__init__(dropout=dropout, batch_first=batch_first)
-        for name, value in (("hidden_size", hidden_size), ("max_positions", max_positions)):
-            if not 1 <= value <= 2**24:
-                raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {2**24}.")
-        if not std >= 0:
-            raise ValueError(f"std={std!r} is out of range. A standard deviation is zero or positive.")
-        self.max_length = max_positions
-        self.std = std
-        self.embedding = nn.Embedding(max_positions, hidden_size)
-        nn.init.normal_(self.embedding.weight, std=std)
+        self.max_length = require_size("max_positions", max_positions)
+        self.std = 0.0 if std == 0 else require_positive("std", std, ", or 0")
+        self.embedding = nn.Embedding(max_positions, require_size("hidden_size", hidden_size))
+        nn.init.normal_(self.embedding.weight, std=self.std)
 
     def encodings(self, positions: Tensor) -> Tensor:
-        """E[positions]: (...) -> (..., D)."""
+        """E[positions]: (...) -> (..., D). Raises a ValueError past the table's end."""
+        plain_positions(self, 0, positions, 0, positions.device)
         return self.embedding(positions)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x + E[positions], in x's dtype; positions have been checked."""
+        return self.dropout(x + self.embedding(positions).to(x.dtype))
 
     def init_weights(self, std: float) -> None:
         """Normal with the scheme's own standard deviation."""

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .position_base import AddedPosition, per_distinct_position, sinusoid
+from .position_base import AddedPosition, per_distinct_position, require_positive, require_size, sinusoid
 
 
 class LSPEPosition(AddedPosition):
@@ -53,23 +53,16 @@ class LSPEPosition(AddedPosition):
     ) -> None:
         super().__init__(dropout=dropout, batch_first=batch_first)
         width = hidden_size if intermediate_size is None else intermediate_size
-        for name, value in (("hidden_size", hidden_size), ("intermediate_size", width)):
-            if not 1 <= value <= 2**20:
-                raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {2**20}.")
+        self.hidden_size = require_size("hidden_size", hidden_size, 2**20)
+        self.intermediate_size = require_size("intermediate_size", width, 2**20)
         if activation not in ACT2FN:
             raise ValueError(
                 f"activation={activation!r} is no activation of transformers. Choose sigmoid, gelu, relu, silu, tanh."
             )
         if applies_to not in ("positions", "embeddings"):
             raise ValueError(f"applies_to={applies_to!r} is unknown. Choose 'positions' or 'embeddings'.")
-        if not base > 0:
-            raise ValueError(f"base={base!r} is out of range. It must be a positive number; 10000 is usual.")
-        if rms is not None and not rms > 0:
-            raise ValueError(f"rms={rms!r} is out of range. It must be positive, or None for the published formula.")
-        self.hidden_size = hidden_size
-        self.intermediate_size = width
-        self.base = base
-        self.scale = 1.0 if rms is None else rms
+        self.base = require_positive("base", base, "; 10000 is usual")
+        self.scale = 1.0 if rms is None else require_positive("rms", rms, ", or None for the published formula")
         self.applies_to = applies_to
         self.up = nn.Linear(hidden_size, width)
         self.activation = ACT2FN[activation]

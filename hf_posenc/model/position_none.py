@@ -1,8 +1,8 @@
 """`none`: no positions at all, the control."""
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from .position_base import PositionScheme
+from .position_base import PositionScheme, require_probability
 
 
 class NoPosition(PositionScheme):
@@ -13,10 +13,22 @@ class NoPosition(PositionScheme):
 
     Costs nothing, has no weights and takes any length. (Causal decoders without positions do learn order, Haviv et al.
     2022, arXiv 2203.16634; an encoder has no causal mask to learn it from.)
+
+    Args:
+        hidden_size, batch_first: not used; taken so that it can stand in for any added scheme.
+        dropout (float): dropout on the embeddings, as the added schemes have it.
     """
 
     name = "none"
 
+    def __init__(self, *, hidden_size: int | None = None, dropout: float = 0.0, batch_first: bool = True) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(require_probability("dropout", dropout))
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Returns x, after dropout."""
+        return self.dropout(x)
+
     def forward(self, x: Tensor, positions: Tensor | None = None, *, start: int = 0) -> Tensor:
-        """Returns x (B, S, D) as it is, so that it can stand in for any added scheme."""
-        return x
+        """Returns x, after dropout, whatever its shape."""
+        return self.dropout(x)

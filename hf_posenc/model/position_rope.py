@@ -5,7 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .position_base import PositionScheme, inverse_frequencies, per_distinct_position, plain_positions, wide
+from .position_base import (
+    PositionScheme,
+    inverse_frequencies,
+    per_distinct_position,
+    plain_positions,
+    require_positive,
+    wide,
+)
 
 ROPE_TYPES = ("default",)
 
@@ -25,11 +32,9 @@ def complete_rope_parameters(given: dict[str, Any] | None, rope_theta: float = 1
         raise ValueError(
             f"rope_parameters: rope_type={parameters['rope_type']!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}."
         )
-    theta = parameters["rope_theta"]
-    if not isinstance(theta, (int, float)) or not 0 < theta < float("inf"):
-        raise ValueError(f"rope_parameters: rope_theta={theta!r} is out of range. It must be positive; 10000 is usual.")
+    require_positive("rope_parameters: rope_theta", parameters["rope_theta"], "; 10000 is usual")
     factor = parameters.get("partial_rotary_factor", 1.0)
-    if not isinstance(factor, (int, float)) or not 0 < factor <= 1:
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor <= 1:
         raise ValueError(f"rope_parameters: partial_rotary_factor={factor!r} is out of range. It lies in (0, 1].")
     return parameters
 
@@ -61,7 +66,8 @@ def apply_rotary(
     """
     scheme = RotaryPosition(head_dim=x.shape[-1], rope_theta=rope_theta, interleaved=interleaved)
     positions = plain_positions(scheme, x.shape[-2], positions, start, x.device)
-    if positions.shape[-1] != x.shape[-2] or positions.dim() > max(1, x.dim() - 2):
+    rows_fit = positions.dim() == 1 or (x.dim() == 4 and positions.dim() == 2 and positions.shape[0] in (1, x.shape[0]))
+    if not rows_fit or positions.shape[-1] != x.shape[-2]:
         raise ValueError(
             f"positions of shape {tuple(positions.shape)} don't fit x of shape {tuple(x.shape)}. Give (S,) = "
             f"({x.shape[-2]},), or (B, S) for x of shape (B, H, S, d)."
@@ -158,7 +164,16 @@ class RotaryPosition(PositionScheme):
     def forward(
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, *, start: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Rotates plain queries and keys (S, d), (H, S, d) or (B, H, S, d): see `apply_rotary`."""
+        """Rotates plain queries and keys (S, d), (H, S, d) or (B, H, S, d): see `apply_rotary`.
+
+        Raises:
+            ValueError: the heads aren't `head_dim` wide, or positions don't fit.
+        """
+        if {q.shape[-1], k.shape[-1]} != {self.head_dim}:
+            raise ValueError(
+                f"q and k have heads of {q.shape[-1]} and {k.shape[-1]} entries, this scheme has "
+                f"head_dim={self.head_dim}. Build it with the head_dim of your attention."
+            )
         arguments: dict[str, Any] = {
             "positions": positions,
             "start": start,

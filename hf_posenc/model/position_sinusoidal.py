@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .position_base import AddedPosition, per_distinct_position, sinusoid
+from .position_base import AddedPosition, per_distinct_position, require_positive, require_size, sinusoid
 
 
 def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
@@ -13,11 +13,8 @@ def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tens
     Raises:
         ValueError: `dim` or `base` isn't positive.
     """
-    if dim < 1:
-        raise ValueError(f"dim={dim!r} is out of range. A sinusoidal table has at least one column.")
-    if not base > 0:
-        raise ValueError(f"base={base!r} is out of range. It must be a positive number; 10000 is usual.")
-    return sinusoid(positions, dim, base)
+    require_size("dim", dim)
+    return sinusoid(positions, dim, require_positive("base", base, "; 10000 is usual"))
 
 
 class SinusoidalPosition(AddedPosition):
@@ -54,14 +51,9 @@ class SinusoidalPosition(AddedPosition):
         batch_first: bool = True,
     ) -> None:
         super().__init__(dropout=dropout, batch_first=batch_first)
-        if hidden_size < 1:
-            raise ValueError(f"hidden_size={hidden_size!r} is out of range. It must be a positive whole number.")
-        if not base > 0:
-            raise ValueError(f"base={base!r} is out of range. It must be a positive number; 10000 is usual.")
-        if rms is not None and not rms > 0:
-            raise ValueError(f"rms={rms!r} is out of range. It must be positive, or None for the published formula.")
-        self.hidden_size = hidden_size
-        self.base = base
+        self.hidden_size = require_size("hidden_size", hidden_size)
+        self.base = require_positive("base", base, "; 10000 is usual")
+        rms = None if rms is None else require_positive("rms", rms, ", or None for the published formula")
         self.scale = 1.0 if rms is None else rms / 0.5**0.5
 
     def encodings(self, positions: Tensor) -> Tensor:

@@ -30,10 +30,16 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     Raises:
         ValueError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
     """
+    if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
+        raise ValueError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
     if not name.isidentifier():
         raise ValueError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
     if name in POSITIONS and POSITIONS[name] is not scheme:
         raise ValueError(f"name={name!r} is taken by {POSITIONS[name].__name__}. Register under another name.")
+    if scheme in POSITIONS.values() and POSITIONS.get(name) is not scheme:
+        raise ValueError(
+            f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}."
+        )
     hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias")
     if not any(hook in vars(base) for base in scheme.__mro__[:-1] for hook in hooks if _is_own(base)):
         raise ValueError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
@@ -162,6 +168,12 @@ def _check_given(config: Any, given: dict[str, Any], accepted: dict[str, Any]) -
 @contextlib.contextmanager
 def independent_generator() -> Iterator[None]:
     """Draws inside don't disturb those outside: with one seed, all weights but the scheme's equal across schemes."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (), device="cpu")))
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if cuda else []):
+        seed = int(torch.randint(2**62, (), device="cpu"))
+        # torch.manual_seed seeds every device, also one that isn't forked here because it isn't in use yet.
+        if cuda:
+            torch.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
         yield

@@ -209,6 +209,7 @@ def make_tokenizer(
     columns: Columns,
     resume_from: Path | None,
 ) -> PreTrainedTokenizerBase:
+    """The tokenizer that is named, the model's or the resumed run's own, or one trained on the training text."""
     name = arguments.tokenizer_name or arguments.model_name_or_path or (str(resume_from) if resume_from else None)
     if name is not None:
         options = hub_options(arguments)

@@ -79,8 +79,8 @@ def train_masked_lm(
 ) -> MaskedLMResult:
     """Trains and evaluates a masked language model, as `training.do_train` and `do_eval` say, with the stock Trainer.
 
-    Perplexity is exp of the mean negative log-likelihood over all masked tokens of the validation text, each token counting
-    once; the tokens that are masked there are the same in every run on the same tokens, so that schemes compare.
+    Perplexity is exp of the mean negative log-likelihood over all masked tokens of the validation text, each token
+    counting once; the tokens that are masked there are the same in every run on the same tokens: schemes compare.
 
     Args:
         data: which text; label options have no effect.

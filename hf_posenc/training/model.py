@@ -93,7 +93,7 @@ def make_model(
     tokenizer: PreTrainedTokenizerBase,
     labels: Labels | None,
 ) -> PreTrainedModel:
-    """Builds the new encoder, or loads the checkpoint: a classifier of the data's labels, or without labels a masked LM.
+    """Builds the new encoder, or loads the checkpoint: a classifier of the data's labels, or without them a masked LM.
 
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read or doesn't fit.
