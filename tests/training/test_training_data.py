@@ -71,7 +71,7 @@ def test_the_package_data_is_whole():
     assert "https://github.com/alexwarstadt/blimp" in licence
 
 
-@pytest.mark.skipif("HF_POSENC_DATA" not in os.environ, reason="HF_POSENC_DATA doesn't name the shared data")
+@pytest.mark.skipif(not os.environ.get("HF_POSENC_DATA"), reason="HF_POSENC_DATA doesn't name the shared data")
 @pytest.mark.parametrize("name", ["trec", "hans", "semeval2010_task8", "listops", "contract_nli"])
 def test_shared_data_sets_are_read_and_numbered(name):
     splits = load_splits(DataArguments(dataset_name=os.path.join(os.environ["HF_POSENC_DATA"], name)))
