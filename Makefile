@@ -10,7 +10,7 @@ MARK ?= not slow and not gpu
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test test-all test-floor format clean
+.PHONY: help install quickstart test lint pytest test-all test-floor format clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -26,17 +26,21 @@ install: $(INSTALLED) ## a virtual environment with everything
 quickstart: $(INSTALLED) ## train a tiny encoder per scheme on real sentences, and compare
 	$(BIN)/hf-posenc quickstart --overwrite-output-dir
 
-test: $(INSTALLED) ## lint, types and tests (MARK= takes the slow ones in)
+test: lint pytest ## lint, types and tests
+
+lint: $(INSTALLED) ## ruff and mypy alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+pytest: $(INSTALLED) ## the tests alone
 	$(BIN)/python -m pytest -m "$(MARK)"
 
 test-all: MARK = not gpu
 test-all: test ## the slow tests too
 
 test-floor: ## the tests under the oldest transformers that is supported
-	$(MAKE) test VENV=.venv-floor TRANSFORMERS="$(FLOOR_TRANSFORMERS)" MARK="$(MARK)"
+	$(MAKE) pytest VENV=.venv-floor TRANSFORMERS="$(FLOOR_TRANSFORMERS)" MARK="$(MARK)"
 
 format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .
