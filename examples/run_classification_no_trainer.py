@@ -192,6 +192,7 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
 def evaluate(accelerator: Accelerator, setup: Setup, split: str, prefix: str) -> tuple[dict[str, float], np.ndarray]:
     setup.model.eval()
     logits, labels, total, count = [], [], 0.0, 0
+    state = torch.get_rng_state()  # a data loader draws a number when it starts, which training mustn't notice
     for batch in accelerator.prepare(loader(setup, split, setup.training.per_device_eval_batch_size, shuffle=False)):
         target = batch.pop("labels", None)
         with accelerator.autocast():
@@ -202,6 +203,7 @@ def evaluate(accelerator: Accelerator, setup: Setup, split: str, prefix: str) ->
             # By example, as the Trainer has it: each batch's mean loss counts once for each of its examples.
             size = len(labels[-1])
             total, count = total + accelerator.gather(setup.loss(outputs, target)).mean().item() * size, count + size
+    torch.set_rng_state(state)
     joined = torch.cat(logits).numpy()
     if not labels:
         return {}, joined

@@ -1,5 +1,7 @@
 """The command line, thin over the package: `hf-posenc COMMAND --help` says what each command does."""
 
+import contextlib
+import os
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -38,11 +40,17 @@ def schemes() -> None:
 @app.command("inspect")
 def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
     """Show a checkpoint's scheme and arguments, length limit, parameters, versions and the code it carries."""
+    from safetensors import SafetensorError
+
     from hf_posenc.inspection import inspect_checkpoint
-    from hf_posenc.training.prediction import check_is_checkpoint
+    from hf_posenc.training.errors import UserError
+    from hf_posenc.training.prediction import check_is_checkpoint, first_line
 
     check_is_checkpoint(checkpoint)
-    found = inspect_checkpoint(checkpoint, revision)
+    try:
+        found = inspect_checkpoint(checkpoint, revision)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {first_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
     rows: dict[str, Any] = {
         "model": found.architecture,
@@ -106,7 +114,7 @@ def predict(
         given = prediction.input
         shown = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
         every = ", ".join(f"{label} {score:.3f}" for label, score in list(prediction.scores.items())[:5])
-        table.add_row(shown, prediction.label, f"{prediction.score:.3f}", every)
+        table.add_row(shown, prediction.label or "(number)", f"{prediction.score:.3f}", every)
     Console().print(table)
 
 
@@ -165,6 +173,8 @@ def evaluate(
     split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
     text_column_names: Annotated[str | None, typer.Option(help="Text column; two, with a comma, for pairs.")] = None,
     label_column_name: Annotated[str | None, typer.Option(help="Label column.")] = None,
+    label_delimiter: Annotated[str | None, typer.Option(help="What separates several labels in a csv cell.")] = None,
+    text_column_delimiter: Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
@@ -179,8 +189,14 @@ def evaluate(
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
     check_is_checkpoint(checkpoint)
     source = {"validation_file": file} if file else {"dataset_name": dataset_name, "validation_split_name": split}
-    columns = {"text_column_names": text_column_names, "label_column_name": label_column_name}
-    with tempfile.TemporaryDirectory() as folder:
+    columns = {
+        "text_column_names": text_column_names,
+        "label_column_name": label_column_name,
+        "label_delimiter": label_delimiter,
+        "text_column_delimiter": text_column_delimiter,
+    }
+    # Whatever the Trainer prints goes to standard error: standard output holds the result alone.
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         result = train_classifier(
             *make_arguments(
                 model_name_or_path=checkpoint,
@@ -193,7 +209,12 @@ def evaluate(
             ),
             console=Console(stderr=True),
         )
-    metrics = {name.removeprefix("eval_"): float(value) for name, value in result.metrics.items()}
+    left_out = ("runtime", "_per_second", "preparation_time", "epoch")
+    metrics = {
+        name.removeprefix("eval_"): float(value)
+        for name, value in result.metrics.items()
+        if not name.endswith(left_out)
+    }
     if as_json:
         print(json.dumps(metrics))
     else:
@@ -241,6 +262,9 @@ def main() -> None:
 
     try:
         app(prog_name="hf-posenc")
+    except BrokenPipeError:  # the reader, such as head, has all that it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except KeyboardInterrupt:
         fail("interrupted.", 130)
     except (UserError, ValueError) as error:

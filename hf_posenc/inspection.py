@@ -71,8 +71,11 @@ def inspect_checkpoint(source: str, revision: str | None = None) -> CheckpointSu
 
     Raises:
         OSError: there is no such checkpoint.
-        ValueError: its config or a weight file is damaged.
+        ValueError: its config or a weight file is damaged, or it is another kind of model.
     """
+    values, _ = PosEncConfig.get_config_dict(source, revision=revision or "main")
+    if values.get("model_type") != PosEncConfig.model_type:
+        raise ValueError(f"it is a {values.get('model_type')} model, not a PosEnc one.")
     config = PosEncConfig.from_pretrained(source, revision=revision or "main")
     with torch.device("meta"):
         position = make_position(config)

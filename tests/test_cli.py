@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from common import SCHEMES
+from transformers import BertConfig
 
 from hf_posenc import PosEncConfig, PosEncForMaskedLM, cli
 from hf_posenc.training import make_arguments, train_classifier
@@ -121,7 +122,7 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
     assert "test_accuracy" in out
     code, out, _ = run("evaluate", out_dir, "--file", data, "--json")
     assert code == 0
-    assert json.loads(out.splitlines()[-1])["accuracy"] == 1.0
+    assert json.loads(out)["accuracy"] == 1.0
     code, out, _ = run("predict", out_dir, "bad film", "--format", "jsonl")
     assert json.loads(out)["label"] == "no"
     code, _, err = run("train", "-o", out_dir, "--train-file", data)
@@ -165,9 +166,41 @@ def test_a_damaged_checkpoint_is_one_line(run, checkpoint, tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     for command in (("predict", str(tmp_path), "text"), ("inspect", str(tmp_path))):
         code, _, err = run(*command)
-        assert code in (1, 2)
+        assert code == 2
         assert len([line for line in err.splitlines() if line.startswith("Error:")]) == 1
         assert "Traceback" not in err
+
+
+def test_inspect_refuses_another_kind_of_model(run, tmp_path):
+    BertConfig(vocab_size=50).save_pretrained(tmp_path)
+    code, _, err = run("inspect", str(tmp_path))
+    assert code == 2
+    assert "it is a bert model, not a PosEnc one" in err
+
+
+def test_a_regression_predicts_a_number(run, tmp_path):
+    rows = "".join(f"{text},{value}\n" for text, value in (("red cat", 0.5), ("blue dog", 1.5)) * 8)
+    (tmp_path / "mine.csv").write_text("text,label\n" + rows)
+    code, _, err = run(
+        *("train", "-o", str(tmp_path / "run"), "--train-file", str(tmp_path / "mine.csv"), "--max-steps", "1"),
+        *("--use-cpu", "true", "--disable-tqdm", "true"),
+    )
+    assert code == 0, err
+    _, out, _ = run("predict", str(tmp_path / "run"), "red cat", "--format", "jsonl")
+    assert set(json.loads(out)) == {"text", "prediction"}
+
+
+def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tlabel\nwho saw karla\tx\n")
+    (tmp_path / "b.csv").write_text("\ufefftext\nwho saw karla\n", encoding="utf-8")
+    (tmp_path / "c.json").write_text('[{"text": "who saw karla"}]')
+    (tmp_path / "d.txt").write_text("who saw karla\n")
+    for name in ("a.tsv", "b.csv", "c.json", "d.txt"):
+        code, out, err = run("predict", str(checkpoint), "-f", str(tmp_path / name), "--format", "jsonl")
+        assert code == 0, err
+        assert [json.loads(line)["text"] for line in out.splitlines()] == ["who saw karla"], name
+    _, out, _ = run("predict", str(checkpoint), "-f", "-", "--format", "jsonl", stdin="{who saw karla\n")
+    assert json.loads(out)["text"] == "{who saw karla"
 
 
 def test_a_model_that_does_not_classify_is_named(run, tmp_path):

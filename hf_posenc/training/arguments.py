@@ -177,10 +177,15 @@ class RunArguments(TrainingArguments):
         if self.early_stopping_patience is not None:
             self.load_best_model_at_end = True
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
-        super().__post_init__()
-        if self.metric_for_best_model and self.metric_for_best_model.removeprefix("eval_") == "mse":
-            # TrainingArguments takes every metric but the loss for one that should grow.
+        # TrainingArguments takes every metric but the loss for one that should grow.
+        shrinking = ("mse", "perplexity", "nll")
+        if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in shrinking:
             self.greater_is_better = False
+        super().__post_init__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled into training_args.bin, which is published with the model: everything but the Hub token."""
+        return {**self.__dict__, "hub_token": None}
 
 
 @dataclass
@@ -316,12 +321,16 @@ def parse_overrides(text: str | None, accepted: Sequence[str]) -> dict[str, Any]
 
 
 def as_dict(arguments: Any) -> dict[str, Any]:
-    """Options as plain values for a results file, without secrets."""
+    """Options as plain values for a results file, without secrets and without the folders of this machine."""
     if isinstance(arguments, TrainingArguments):
-        return arguments.to_dict()
-    return {
-        item.name: "<hidden>"
-        if item.name == "token" and getattr(arguments, item.name)
-        else getattr(arguments, item.name)
-        for item in fields(arguments)
-    }
+        values = arguments.to_dict()
+    else:
+        values = {item.name: getattr(arguments, item.name) for item in fields(arguments)}
+        if values.get("token"):
+            values["token"] = "<hidden>"
+    # A results file is published with the model: folders of this machine are nobody's business there.
+    return {name: Path(value).name if _is_local_path(value) else value for name, value in values.items()}
+
+
+def _is_local_path(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).is_absolute()

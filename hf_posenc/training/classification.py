@@ -37,7 +37,7 @@ from .data import Columns, Labels, encode, find_columns, hold_out, load_splits, 
 from .errors import Interrupted, UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import compute_metrics_for, predictions_from_logits, probabilities_from_logits
-from .model import default_learning_rate, hub_options, input_length, load_config, make_model
+from .model import check_resumed_model, default_learning_rate, hub_options, input_length, load_config, make_model
 from .report import Summary, display_name, model_card, summarize, versions
 from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 
@@ -105,6 +105,8 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     loss = make_loss(labels, numbers.get("train"), training)
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
+    if resume_from is not None:
+        check_resumed_model(resume_from, model)
     if training.learning_rate is None:
         training.learning_rate = default_learning_rate(arguments, model.config)
     max_length = input_length(data, model, tokenizer)
@@ -299,6 +301,7 @@ def add_schedule_and_stopping(trainer: Trainer, training: RunArguments) -> None:
     Raises:
         UserError: early stopping without validation data.
     """
+    trainer.add_callback(EvaluationLeavesNoTrace())
     if training.early_stopping_patience is not None:
         if trainer.eval_dataset is None:
             raise UserError("--early_stopping_patience needs --do_eval and validation data.")
@@ -393,6 +396,25 @@ class StopOnInterrupt(TrainerCallback):
         return control
 
 
+class EvaluationLeavesNoTrace(TrainerCallback):
+    """Gives torch's random numbers back after an evaluation, whose data loader draws one.
+
+    Otherwise a checkpoint saved before the evaluation of its step resumes with other dropout than the undisturbed run.
+    """
+
+    def __init__(self) -> None:
+        self._state: Any = None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keeps the state of the step."""
+        self._state = torch.get_rng_state()
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Restores it."""
+        if self._state is not None:
+            torch.set_rng_state(self._state)
+
+
 class EpochMetrics(TrainerCallback):
     """Logs `train_...` metrics of each epoch, from the predictions made while training (dropout on, weights moving)."""
 
@@ -474,6 +496,11 @@ def dataset_name(data: DataArguments) -> str:
     return Path(name).name if Path(name).exists() else name
 
 
+def hub_name(name: str | None) -> str | None:
+    """A model's name for a model card: None for a folder of this machine, which means nothing elsewhere."""
+    return None if name is None or Path(name).exists() else name
+
+
 def _card(setup: Setup, metrics: dict[str, float]) -> str:
     training = setup.training
     shown = {
@@ -498,7 +525,7 @@ def _card(setup: Setup, metrics: dict[str, float]) -> str:
         metrics=metrics,
         hyperparameters={name: value for name, value in shown.items() if value is not None},
         license=training.license,
-        base_model=setup.arguments.model_name_or_path,
+        base_model=hub_name(setup.arguments.model_name_or_path),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
+    TrainerCallback,
     set_seed,
 )
 from transformers.utils import logging
@@ -26,6 +28,7 @@ from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments,
 from .classification import (
     add_schedule_and_stopping,
     dataset_name,
+    hub_name,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
@@ -33,7 +36,7 @@ from .classification import (
 )
 from .data import Columns, encode, find_columns, load_splits
 from .errors import UserError
-from .model import default_learning_rate, input_length, load_config, make_model
+from .model import check_resumed_model, default_learning_rate, input_length, load_config, make_model
 from .report import Summary, display_name, model_card, summarize, versions
 
 logger = logging.get_logger(__name__)
@@ -61,13 +64,35 @@ class MaskingCollator:
     Devlin et al. 2018, arXiv 1810.04805, section 3.1.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, mlm_probability: float) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, mlm_probability: float, seed: int = 0) -> None:
         self.mask = DataCollatorForLanguageModeling(tokenizer, mlm_probability=mlm_probability)
+        self.seed = seed
+        self.epoch = 0
         self.pad = DataCollatorForTokenClassification(tokenizer)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Examples to a padded batch with `labels`, -100 where there is nothing to predict."""
-        return (self.pad if "labels" in features[0] else self.mask)(features)
+        if "labels" in features[0]:
+            return self.pad(features)
+        # The masks depend on seed, epoch and batch alone, so that a resumed run draws those of the undisturbed one.
+        content = zlib.crc32(
+            np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in features]).tobytes()
+        )
+        with torch.random.fork_rng(devices=[]):
+            # Not torch.manual_seed, which would seed a GPU's generator too.
+            torch.default_generator.manual_seed(hash((self.seed, self.epoch, content)) % 2**63)
+            return self.mask(features)
+
+
+class MaskAnew(TrainerCallback):
+    """Tells the collator the epoch."""
+
+    def __init__(self, collator: MaskingCollator) -> None:
+        self.collator = collator
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """At its start, before its first batch is made."""
+        self.collator.epoch = int(state.epoch or 0)
 
 
 def train_masked_lm(
@@ -111,6 +136,8 @@ def train_masked_lm(
         raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
     set_seed(training.seed)
     network = make_model(model, data, config, tokenizer, None)
+    if resume_from is not None:
+        check_resumed_model(resume_from, network)
     if training.learning_rate is None:
         training.learning_rate = default_learning_rate(model, network.config)
     max_length = input_length(data, network, tokenizer)
@@ -120,16 +147,18 @@ def train_masked_lm(
     if training.process_index == 0:
         summary.show(console)
 
+    collator = MaskingCollator(tokenizer, training.mlm_probability, training.seed)
     trainer = Trainer(
         model=network,
         args=training,
         train_dataset=cast(Any, encoded.get("train")),
         eval_dataset=cast(Any, encoded.get("validation")),
         processing_class=tokenizer,
-        data_collator=MaskingCollator(tokenizer, training.mlm_probability),
+        data_collator=collator,
         compute_metrics=token_weighted_metrics,
         preprocess_logits_for_metrics=cast(Any, token_sums),
     )
+    trainer.add_callback(MaskAnew(collator))
     add_schedule_and_stopping(trainer, training)
     metrics: dict[str, float] = {}
     with checkpoints.disk_errors(str(training.output_dir)):
@@ -265,7 +294,7 @@ def _save(
                 metrics=metrics,
                 hyperparameters={name: value for name, value in shown.items() if value is not None},
                 license=training.license,
-                base_model=arguments.model_name_or_path,
+                base_model=hub_name(arguments.model_name_or_path),
             )
             checkpoints.write_text(folder / "README.md", card)
         checkpoints.write_json(

@@ -1,5 +1,7 @@
 """The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
 
+import json
+from pathlib import Path
 from typing import Any, cast
 
 from huggingface_hub.errors import StrictDataclassError
@@ -204,6 +206,22 @@ def default_learning_rate(arguments: ModelArguments, config: Any) -> float:
     if arguments.model_name_or_path is not None:
         return 5e-5
     return 1e-3 if config.hidden_size <= 256 else 5e-4 if config.hidden_size <= 512 else 1e-4
+
+
+def check_resumed_model(checkpoint: Path, model: PreTrainedModel) -> None:
+    """Makes sure that a run is resumed with the model it began with; weights alone may fit another one too.
+
+    Raises:
+        UserError: the checkpoint has another scheme, other labels or another task.
+    """
+    before = json.loads((checkpoint / "config.json").read_text())
+    now = json.loads(model.config.to_json_string(use_diff=False))
+    for name in ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label"):
+        if name in before and before[name] != now.get(name):
+            raise UserError(
+                f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "
+                f"and the data now say {now.get(name)!r}. Resume with what the run began with, or train into a new folder."
+            )
 
 
 def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

@@ -1,5 +1,6 @@
 """Labels with probabilities for texts, from a checkpoint."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 from transformers import AutoConfig, pipeline
 
+from hf_posenc.training.data import read_file
 from hf_posenc.training.errors import UserError
 
 
@@ -25,18 +27,20 @@ class Prediction:
     """What a checkpoint says of one input."""
 
     input: Text
-    label: str
+    label: str | None
+    """The most probable label; None for a regression."""
     score: float
+    """The label's probability, or a regression's number."""
     scores: dict[str, float]
-    """Every label's probability (or, for regression, its value), highest first."""
+    """Every label's probability, highest first; empty for a regression."""
 
     def to_json(self) -> str:
         """One line of JSON."""
         pair = {} if self.input.text_pair is None else {"text_pair": self.input.text_pair}
-        return json.dumps(
-            {"text": self.input.text, **pair, "label": self.label, "score": self.score, "scores": self.scores},
-            ensure_ascii=False,
-        )
+        found: dict[str, Any] = {"label": self.label, "score": self.score, "scores": self.scores}
+        if self.label is None:
+            found = {"prediction": self.score}
+        return json.dumps({"text": self.input.text, **pair, **found}, ensure_ascii=False)
 
 
 def load_classifier(checkpoint: str, device: str | None = None, revision: str | None = None) -> Any:
@@ -81,13 +85,17 @@ def predict(classifier: Any, inputs: Iterable[Text], batch_size: int = 32) -> It
         Prediction: one per input.
     """
     batch: list[Text] = []
+    regression = classifier.model.config.problem_type == "regression"
 
     def flush() -> Iterator[Prediction]:
         given = [{"text": t.text, **({} if t.text_pair is None else {"text_pair": t.text_pair})} for t in batch]
         for text, scored in zip(batch, classifier(given, batch_size=batch_size, truncation=True), strict=True):
             scores = {entry["label"]: entry["score"] for entry in scored}
             best = max(scores, key=lambda label: scores[label])
-            yield Prediction(text, best, scores[best], scores)
+            if regression:
+                yield Prediction(text, None, scores[best], {})
+            else:
+                yield Prediction(text, best, scores[best], scores)
         batch.clear()
 
     for text in inputs:
@@ -101,50 +109,44 @@ def predict(classifier: Any, inputs: Iterable[Text], batch_size: int = 32) -> It
 def read_texts(source: str, text_column: str = "text", pair_column: str = "text_pair") -> Iterator[Text]:
     """Inputs from a file or, for `-`, from standard input, read as they are needed.
 
-    A `.jsonl` file (or a line of standard input that starts with `{`) has an object per line, a `.csv` file a header;
-    every other file has one text per line.
+    A .txt file or standard input has one text per line, or a JSON object; other files are read as for training: .csv,
+    .tsv, .json, .jsonl (also .gz), .parquet.
 
     Raises:
         UserError: the file doesn't exist, or a line lacks the column.
     """
     if source == "-":
-        yield from _parse_lines(sys.stdin, "standard input", text_column, pair_column, json_lines=None)
+        yield from _parse_lines(sys.stdin, "standard input", text_column, pair_column)
         return
     path = Path(source)
     if not path.is_file():
         raise UserError(f"There is no file {source!r}. Give a .txt, .csv or .jsonl file, or - for standard input.")
-    if path.suffix == ".csv":
-        import csv
-
-        with path.open(newline="", encoding="utf-8") as handle:
-            for number, row in enumerate(csv.DictReader(handle), start=2):
-                yield _from_record(row, f"{source}, line {number}", text_column, pair_column)
+    if path.suffix in ("", ".txt"):
+        with path.open(encoding="utf-8-sig") as handle:
+            yield from _parse_lines(handle, source, text_column, pair_column)
         return
-    with path.open(encoding="utf-8") as handle:
-        is_json = path.suffix in (".jsonl", ".json")
-        yield from _parse_lines(handle, source, text_column, pair_column, json_lines=is_json)
+    for number, row in enumerate(read_file(source), start=1):
+        yield _from_record(row, f"{source}, row {number}", text_column, pair_column)
 
 
-def _parse_lines(
-    lines: Iterable[str], source: str, text_column: str, pair_column: str, json_lines: bool | None
-) -> Iterator[Text]:
+def _parse_lines(lines: Iterable[str], source: str, text_column: str, pair_column: str) -> Iterator[Text]:
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\n")
         if not line.strip():
             continue
-        if json_lines or (json_lines is None and line.lstrip().startswith("{")):
-            try:
+        record = None
+        if line.lstrip().startswith("{"):
+            with contextlib.suppress(json.JSONDecodeError):  # a text may begin with a brace
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{source}, line {number}: not JSON ({error}). Give one object per line.") from error
-            yield _from_record(record, f"{source}, line {number}", text_column, pair_column)
-        else:
+        if record is None:
             yield Text(line)
+        else:
+            yield _from_record(record, f"{source}, line {number}", text_column, pair_column)
 
 
 def _from_record(record: Any, where: str, text_column: str, pair_column: str) -> Text:
     if not isinstance(record, dict) or not isinstance(record.get(text_column), str):
-        columns = ", ".join(map(repr, record)) if isinstance(record, dict) else repr(record)
+        columns = ", ".join(map(repr, record)) if isinstance(record, dict) else repr(record)[:80]
         raise UserError(f"{where}: no text in column {text_column!r}. It has {columns}; name one with --text-column.")
     pair = record.get(pair_column)
     return Text(record[text_column], pair if isinstance(pair, str) else None)

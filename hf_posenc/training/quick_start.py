@@ -24,8 +24,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_posenc.model.positions import scheme_class
+
 from .arguments import make_arguments
-from .checkpoints import write_json
+from .checkpoints import check_output_dir, write_json
 from .classification import ClassificationResult, train_classifier
 from .errors import UserError, run_script
 
@@ -117,6 +119,12 @@ def quickstart(
     """
     if not schemes:
         raise UserError("schemes is empty. Name at least one, such as rope.")
+    for scheme in schemes:  # all of them before the first is trained
+        try:
+            scheme_class(scheme)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        check_output_dir(Path(output_dir) / scheme, overwrite=overwrite_output_dir, resume=False)
     console = console or Console()
     started = time.time()
     results: list[SchemeResult] = []

@@ -1,0 +1,119 @@
+"""What a run leaves is published with the model: nothing secret, nothing of this machine; and resuming is exact."""
+
+from pathlib import Path
+
+import pytest
+from training_harness import assert_same_weights, train, write_csv
+
+from hf_posenc.training import MaskedLMTrainingArguments, UserError, make_arguments, train_masked_lm
+
+EXAMPLES = [{"text": f"{word} film number {n}", "label": word} for n in range(12) for word in ("good", "bad")]
+
+
+def test_no_published_file_holds_a_token_or_a_folder_of_this_machine(tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "mine.csv", EXAMPLES)
+    first = tmp_path / "first"
+    train(
+        first,
+        train_file=data,
+        max_steps=1,
+        hub_token="hf_SECRET",
+        token="hf_OTHER",
+        save_strategy="steps",
+        save_steps=1,
+    )
+    second = tmp_path / "second"
+    train(second, train_file=data, max_steps=1, model_name_or_path=str(first), config_overrides=None, vocab_size=8000)
+    files = [path for folder in (first, second) for path in folder.rglob("*") if path.is_file()]
+    assert any(path.name == "training_args.bin" for path in files)
+    assert any("checkpoint-1" in str(path) for path in files)
+    for path in files:
+        content = path.read_bytes()
+        assert b"hf_SECRET" not in content, path
+        assert b"hf_OTHER" not in content, path
+        if path.suffix in (".json", ".md"):
+            assert str(tmp_path).encode() not in content, path
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_classifier_resumed_after_any_step_ends_in_the_same_weights(tmp_path: Path, step: int) -> None:
+    data = write_csv(tmp_path / "mine.csv", EXAMPLES)
+    options = {
+        "train_file": data,
+        "validation_file": data,
+        "do_eval": True,
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 8,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "save_total_limit": 10,
+        "hidden_dropout_prob": 0.1,
+    }
+    train(tmp_path / "whole", **options)
+    resume(tmp_path / "whole", tmp_path / "again", step)
+    train(tmp_path / "again", **options, resume_from_checkpoint=str(tmp_path / "again" / f"checkpoint-{step}"))
+    assert_same_weights(tmp_path / "whole", tmp_path / "again")
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_masked_lm_resumed_after_any_step_ends_in_the_same_weights(tmp_path: Path, step: int) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(example["text"] for example in EXAMPLES))
+
+    def run(folder: str, **more: object) -> None:
+        options = {
+            "train_file": str(tmp_path / "a.txt"),
+            "validation_file": str(tmp_path / "a.txt"),
+            "output_dir": str(tmp_path / folder),
+            "do_train": True,
+            "do_eval": True,
+            "num_train_epochs": 2,
+            "per_device_train_batch_size": 8,
+            "save_strategy": "steps",
+            "save_steps": 1,
+            "save_total_limit": 10,
+            "vocab_size": 200,
+            "use_cpu": True,
+            "disable_tqdm": True,
+        }
+        train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **{**options, **more}))
+
+    run("whole")
+    resume(tmp_path / "whole", tmp_path / "again", step)
+    run("again", resume_from_checkpoint=str(tmp_path / "again" / f"checkpoint-{step}"))
+    assert_same_weights(tmp_path / "whole", tmp_path / "again")
+
+
+def resume(whole: Path, again: Path, step: int) -> None:
+    """Leaves what an interrupted run would have left."""
+    import shutil
+
+    again.mkdir()
+    shutil.copytree(whole / f"checkpoint-{step}", again / f"checkpoint-{step}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position_embedding_type": "none"}, "was trained with position_embedding_type='rope'"),
+        ({"label": "aaa"}, "was trained with id2label"),
+    ],
+)
+def test_a_run_is_resumed_with_what_it_began_with(tmp_path: Path, change: dict[str, str], message: str) -> None:
+    data = write_csv(tmp_path / "mine.csv", EXAMPLES)
+    options = {"position_embedding_type": "rope", "save_strategy": "epoch"}
+    train(tmp_path / "run", train_file=data, **options)
+    if "label" in change:
+        renamed = [{**row, "label": change["label"] if row["label"] == "good" else "bad"} for row in EXAMPLES]
+        data = write_csv(tmp_path / "mine.csv", renamed)
+    else:
+        options |= change
+    with pytest.raises(UserError, match=message):
+        train(tmp_path / "run", train_file=data, **{**options, "num_train_epochs": 2}, resume_from_checkpoint="true")
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "eval_nll", "mse", "loss"])
+def test_the_best_checkpoint_by_a_metric_that_should_shrink_is_the_lowest(metric: str) -> None:
+    _, _, training = make_arguments(MaskedLMTrainingArguments, output_dir="x", metric_for_best_model=metric)
+    assert training.greater_is_better is False
+    _, _, training = make_arguments(output_dir="x", metric_for_best_model="accuracy")
+    assert training.greater_is_better is True
