@@ -220,7 +220,7 @@ def check_resumed_model(checkpoint: Path, model: PreTrainedModel) -> None:
         if name in before and before[name] != now.get(name):
             raise UserError(
                 f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "
-                f"and the data now say {now.get(name)!r}. Resume with what the run began with, or train into a new folder."
+                f"and the data now say {now.get(name)!r}. Resume with what the run began with, or train elsewhere."
             )
 
 
