@@ -23,12 +23,20 @@ from .model.modeling_posenc import (
     PosEncModel,
     PosEncPreTrainedModel,
 )
+from .model.position_alibi import AlibiPosition
 from .model.position_base import AddedPosition, PositionScheme
+from .model.position_deberta import DebertaPosition
+from .model.position_fire import FirePosition
+from .model.position_kerple import KerplePosition
 from .model.position_learned import LearnedPosition
 from .model.position_lspe import LSPEPosition
+from .model.position_mlp_bias import MLPBiasPosition
 from .model.position_none import NoPosition
+from .model.position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
 from .model.position_rope import RotaryPosition, apply_rotary
 from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
+from .model.position_t5 import T5Position
+from .model.position_tupe import TupePosition
 from .model.positions import POSITIONS, make_position, register_position
 
 __version__ = POSENC_VERSION
@@ -45,8 +53,13 @@ __all__ = [
     "POSITIONS",
     "PRESETS",
     "AddedPosition",
+    "AlibiPosition",
+    "DebertaPosition",
+    "FirePosition",
+    "KerplePosition",
     "LSPEPosition",
     "LearnedPosition",
+    "MLPBiasPosition",
     "NoPosition",
     "PosEncConfig",
     "PosEncForMaskedLM",
@@ -57,8 +70,12 @@ __all__ = [
     "PosEncModel",
     "PosEncPreTrainedModel",
     "PositionScheme",
+    "RelativeKeyPosition",
+    "RelativeKeyQueryPosition",
     "RotaryPosition",
     "SinusoidalPosition",
+    "T5Position",
+    "TupePosition",
     "apply_rotary",
     "make_position",
     "register_position",

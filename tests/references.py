@@ -24,6 +24,9 @@ class Reference:
     """(S, d), (S,) -> (S, d), of one head."""
     bias: Callable[[Tensor], Tensor] | None = None
     """(S,) -> (H, S, S)."""
+    layer_bias: Callable[[Tensor, Tensor, Tensor, int, int], Tensor] | None = None
+    """q and k of one head (S, d), positions (S,), layer, head -> (S, S), already divided by sqrt(d)."""
+    query_scale: float = 1.0
 
 
 def sine(p: int, dim: int, base: float) -> list[float]:
@@ -91,12 +94,196 @@ def rope(scheme, theta: float = 10000.0, interleaved: bool = False) -> Reference
     return Reference(rotate=rotate)
 
 
+def pairs(positions: Tensor, heads: int, entry: Callable[[int, int, int], Tensor | float]) -> Tensor:
+    """(H, S, S) of entry(head, p_i, p_j)."""
+    places = positions.tolist()
+    return torch.stack(
+        [
+            torch.stack([torch.stack([torch.as_tensor(entry(h, i, j), dtype=f64) for j in places]) for i in places])
+            for h in range(heads)
+        ]
+    )
+
+
+PUBLISHED_SLOPES = {
+    4: [2**-2, 2**-4, 2**-6, 2**-8],
+    8: [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8],
+    12: [*(2.0**-n for n in range(1, 9)), *(2.0 ** -(n + 0.5) for n in range(4))],
+}
+
+
+def alibi(scheme) -> Reference:
+    heads = len(scheme.slopes[0])
+    left = PUBLISHED_SLOPES[heads]
+    right = left[::-1] if scheme.directional else left
+    if scheme.log_slopes is not None:
+        rows = [row.to(f64).exp() for row in scheme.log_slopes.weight]
+        left, right = rows[0], rows[-1]
+
+    def entry(h: int, i: int, j: int) -> Tensor | float:
+        return -left[h] * (i - j) if j <= i else -right[h] * (j - i)
+
+    return Reference(bias=lambda positions: pairs(positions, heads, entry))
+
+
+def t5_bucket(distance: int, buckets: int, far: int) -> int:
+    half = buckets // 2
+    start = half if distance > 0 else 0
+    distance = abs(distance)
+    if distance < half // 2:
+        return start + distance
+    exact = half // 2
+    bucket = exact + int(math.log(distance / exact) / math.log(far / exact) * (half - exact))
+    return start + min(bucket, half - 1)
+
+
+def t5(scheme) -> Reference:
+    def entry(table: Tensor, h: int, i: int, j: int) -> Tensor:
+        return table[t5_bucket(j - i, scheme.num_buckets, scheme.max_distance), h].to(f64)
+
+    heads = scheme.tables[0].weight.shape[1]
+    if not scheme.per_layer:
+        return Reference(bias=lambda p: pairs(p, heads, lambda h, i, j: entry(scheme.tables[0].weight, h, i, j)))
+
+    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        return pairs(positions, 1, lambda _, i, j: entry(scheme.tables[layer].weight, head, i, j))[0]
+
+    return Reference(layer_bias=layer_bias)
+
+
+def kerple(scheme) -> Reference:
+    a, b = scheme.shape.weight.to(f64)
+
+    def entry(h: int, i: int, j: int) -> Tensor:
+        far = abs(i - j)
+        if scheme.kernel == "log":
+            return -torch.exp(a[h]) * torch.log(1 + torch.exp(b[h]) * far)
+        return -torch.exp(a[h]) * far ** (2 / (1 + torch.exp(-b[h]))) if far else torch.zeros((), dtype=f64)
+
+    return Reference(bias=lambda positions: pairs(positions, len(a), entry))
+
+
+def network(up, down, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    hidden = activation(x @ up.weight.to(f64).T + up.bias.to(f64))
+    return hidden @ down.weight.to(f64).T + down.bias.to(f64)
+
+
+def relu(x: Tensor) -> Tensor:
+    return torch.maximum(x, torch.zeros_like(x))
+
+
+def fire(scheme) -> Reference:
+    c, threshold = torch.exp(scheme.scales.weight.to(f64)).flatten()
+
+    def entry(h: int, i: int, j: int) -> Tensor:
+        distance, place = j - i, torch.maximum(torch.tensor(float(max(i, j)), dtype=f64), threshold)
+        ratio = torch.log(c * abs(distance) + 1) / torch.log(c * place + 1)
+        sign = (distance > 0) - (distance < 0)
+        return network(scheme.up, scheme.down, (sign * ratio).reshape(1), relu)[h]
+
+    return Reference(bias=lambda positions: pairs(positions, scheme.down.out_features, entry))
+
+
+def mlp_bias(scheme) -> Reference:
+    def entry(h: int, i: int, j: int) -> Tensor:
+        distance = j - i
+        sign = (distance > 0) - (distance < 0)
+        x = torch.tensor([sign * math.log2(1 + abs(distance)) / math.log2(1 + 128)], dtype=f64)
+        return network(scheme.up, scheme.down, x, relu)[h]
+
+    return Reference(bias=lambda positions: pairs(positions, scheme.down.out_features, entry))
+
+
+def tupe(scheme) -> Reference:
+    def bias(positions: Tensor) -> Tensor:
+        vectors = []
+        for p in positions.tolist():
+            e = scheme.embedding.weight[p].to(f64)
+            e = (e - e.mean()) / torch.sqrt(((e - e.mean()) ** 2).mean() + scheme.norm.eps)
+            vectors.append(e * scheme.norm.weight.to(f64) + scheme.norm.bias.to(f64))
+        stacked = torch.stack(vectors)
+        q, k = (stacked @ w.weight.to(f64).T + w.bias.to(f64) for w in (scheme.query, scheme.key))
+        size = q.shape[-1] // scheme.num_heads
+        heads = []
+        for h in range(scheme.num_heads):
+            cut = slice(h * size, (h + 1) * size)
+            rows = q[:, cut] @ k[:, cut].T / math.sqrt(2 * size)
+            if scheme.first is not None:
+                theta_row, theta_column = scheme.first.weight[:, h].to(f64)
+                rows = torch.cat((theta_column.expand(len(rows), 1), rows[:, 1:]), dim=1)
+                rows = torch.cat((theta_row.expand(1, len(rows)), rows[1:]), dim=0)
+            heads.append(rows)
+        return torch.stack(heads)
+
+    return Reference(bias=bias, query_scale=1 / math.sqrt(2))
+
+
+def relative_key(scheme, with_keys: bool = False) -> Reference:
+    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        table = scheme.tables[layer].weight.to(f64)
+        middle = (len(table) - 1) // 2
+        places = positions.tolist()
+        rows = []
+        for i, p in enumerate(places):
+            row = []
+            for j, r in enumerate(places):
+                vector = table[p - r + middle]
+                row.append(q[i] @ vector + (k[j] @ vector if with_keys else 0))
+            rows.append(torch.stack(row))
+        return torch.stack(rows) / math.sqrt(q.shape[-1])
+
+    return Reference(layer_bias=layer_bias)
+
+
+def relative_key_query(scheme) -> Reference:
+    return relative_key(scheme, with_keys=True)
+
+
+def deberta(scheme) -> Reference:
+    limit = scheme.max_distance
+    terms = (scheme.keys is not None) + (scheme.queries is not None)
+
+    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        size = q.shape[-1]
+        cut = slice(head * size, (head + 1) * size)
+        places = positions.tolist()
+        table = scheme.embedding.weight.to(f64)
+
+        def projected(linears, distance: int) -> Tensor:
+            vector = table[max(-limit, min(distance, limit - 1)) + limit]
+            return (linears[layer].weight.to(f64) @ vector + linears[layer].bias.to(f64))[cut]
+
+        rows = []
+        for i, p in enumerate(places):
+            row = []
+            for j, r in enumerate(places):
+                total = torch.zeros((), dtype=f64)
+                if scheme.keys is not None:
+                    total = total + q[i] @ projected(scheme.keys, p - r)
+                if scheme.queries is not None:
+                    total = total + k[j] @ projected(scheme.queries, p - r)
+                row.append(total)
+            rows.append(torch.stack(row))
+        return torch.stack(rows) / math.sqrt((1 + terms) * size)
+
+    return Reference(layer_bias=layer_bias, query_scale=1 / math.sqrt(1 + terms))
+
+
 REFERENCES: dict[str, Callable[..., Reference]] = {
     "none": none,
     "sinusoidal": sinusoidal,
     "learned": learned,
     "lspe": lspe,
     "rope": rope,
+    "alibi": alibi,
+    "t5": t5,
+    "kerple": kerple,
+    "fire": fire,
+    "mlp_bias": mlp_bias,
+    "tupe": tupe,
+    "relative_key": relative_key,
+    "relative_key_query": relative_key_query,
+    "deberta": deberta,
 }
 
 
@@ -127,9 +314,11 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
         for head in range(config.num_attention_heads):
             cut = slice(head * size, (head + 1) * size)
             q, k, v = (linear(x, f"{name}.{part}")[:, cut] for part in ("query", "key", "value"))
+            layer = int(name.split(".")[1])
+            extra = reference.layer_bias(q, k, positions, layer, head) if reference.layer_bias else 0.0
             if reference.rotate is not None:
                 q, k = reference.rotate(q, positions), reference.rotate(k, positions)
-            logits = q @ k.T / math.sqrt(size)
+            logits = q @ k.T / math.sqrt(size) * reference.query_scale + extra
             if bias is not None:
                 logits = logits + bias[head]
             exponentials = torch.exp(logits - logits.max(-1, keepdim=True).values)

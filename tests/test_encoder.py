@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from references import REFERENCES, encode
 
 import hf_posenc
-from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel, make_position
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
@@ -207,7 +207,7 @@ def test_tokens_permuted_together_with_their_positions_permute_the_output(scheme
     model = encoder(scheme)
     order = torch.tensor([3, 1, 0, 4, 2, 5])
     ids = SEQUENCES[3]
-    if scheme == "test_slope":  # its [CLS] term follows the first place, not the first position
+    if scheme in ("test_slope", "tupe"):  # the [CLS] term follows the first place, not the first position
         order = torch.tensor([0, 3, 1, 5, 4, 2])
     expected = model(ids[None]).last_hidden_state[0][order]
     got = model(ids[order][None], position_ids=order[None]).last_hidden_state[0]
@@ -507,7 +507,7 @@ def test_schemes_own_no_buffers_and_no_direct_parameters(scheme):
     position = encoder(scheme).position
     assert list(position.buffers()) == []
     for module in position.modules():
-        if not isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
+        if not isinstance(module, (torch.nn.Linear, torch.nn.Embedding, torch.nn.LayerNorm)):
             assert list(module.parameters(recurse=False)) == []
 
 
@@ -552,9 +552,7 @@ def test_a_table_raises_one_clear_error_past_its_end_before_a_kernel_runs():
         assert torch.isfinite(model(ids, attention_mask=mask).last_hidden_state).all()
 
 
-@pytest.mark.parametrize(
-    "scheme", [name for name in SCHEMES if POSITIONS[name].max_length is None and name != "learned"]
-)
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if make_position(tiny_config(name)).max_length is None])
 def test_schemes_without_a_table_take_any_length(scheme):
     assert torch.isfinite(encoder(scheme)(tokens(1, 300)).last_hidden_state).all()
 
@@ -615,3 +613,51 @@ def test_no_part_of_a_head_is_named_like_a_part_of_the_encoder(name):
     own = {child for child, _ in model.named_children()} - {"model"}
     assert own
     assert own.isdisjoint(child for child, _ in model.model.named_children())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_score_mod_gives_the_numbers_of_the_bias(scheme):
+    """What flex_attention would add, entry by entry; with positions of one row and of several."""
+    position = encoder(scheme).position
+    if not position.uses("score_mod"):
+        assert not (position.uses("bias") and type(position).__name__ in ("AlibiPosition", "T5Position"))
+        return
+    for positions in (torch.arange(7)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])):
+        expected = position.bias(positions, positions == 0)
+        batch, heads, length, _ = expected.shape
+        b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in (batch, heads, length, length)), indexing="ij")
+        got = position.score_mod(positions, 0)(torch.zeros(b.shape), b, h, q, k)
+        torch.testing.assert_close(got, expected.to(got.dtype), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kwargs"),
+    [
+        ("alibi", {"directional": True}),
+        ("alibi", {"learned": True}),
+        ("alibi", {"learned": True, "directional": True}),
+        ("t5", {"per_layer": True}),
+        ("t5", {"num_buckets": 8, "max_distance": 20}),
+        ("kerple", {"kernel": "power"}),
+        ("fire", {"threshold": 4.0}),
+        ("tupe", {"reset_first": False}),
+        ("deberta", {"terms": "c2p"}),
+        ("deberta", {"terms": "p2c"}),
+        ("deberta", {"max_distance": 3}),
+    ],
+)
+def test_variants_equal_their_float64_twin_in_values_and_gradients(scheme, kwargs):
+    model = encoder(scheme, position_embedding_kwargs=kwargs)
+    target = torch.randn(9, 32)
+    expected = encode(model, SEQUENCES[0])
+    names = [name for name, _ in model.named_parameters() if name.startswith("position.")]
+    weights = [model.get_parameter(name) for name in names]
+    wanted = torch.autograd.grad((expected * target).sum(), weights) if weights else ()
+    got = alone(model, SEQUENCES[0])
+    torch.testing.assert_close(got.double(), expected, atol=2e-5, rtol=1e-5)
+    for mine, theirs in zip(torch.autograd.grad((got * target).sum(), weights) if weights else (), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs.float(), atol=1e-3, rtol=1e-3)
+    ids, mask = padded(SEQUENCES, "left")
+    hidden = model(ids, attention_mask=mask).last_hidden_state
+    for row, sequence in enumerate(SEQUENCES):
+        torch.testing.assert_close(hidden[row][mask[row] == 1], alone(model, sequence), atol=1e-5, rtol=1e-5)

@@ -8,14 +8,19 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    DebertaConfig,
     ElectraConfig,
     ElectraModel,
     ModernBertConfig,
     RoFormerConfig,
     RoFormerModel,
+    T5Config,
 )
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
 from transformers.models.modernbert import modeling_modernbert
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_posenc import (
     PosEncConfig,
@@ -25,6 +30,9 @@ from hf_posenc import (
     RotaryPosition,
     apply_rotary,
 )
+from hf_posenc.model.position_alibi import alibi_slopes
+from hf_posenc.model.position_deberta import DebertaPosition
+from hf_posenc.model.position_t5 import T5Position, t5_bucket
 
 BODY = {
     "vocab_size": 101,
@@ -191,3 +199,56 @@ def test_half_split_rope_equals_transformers_modernbert(theta):
     mine_q, mine_k = RotaryPosition(head_dim=16, rope_theta=theta)(q, k, positions)
     torch.testing.assert_close(mine_q, theirs_q, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(mine_k, theirs_k, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20), (64, 256)])
+def test_t5_buckets_equal_transformers_t5(num_buckets, max_distance):
+    distance = torch.arange(-600, 601)
+    theirs = T5Attention._relative_position_bucket(distance, True, num_buckets, max_distance)
+    assert torch.equal(t5_bucket(distance, num_buckets, max_distance), theirs)
+
+
+def test_t5_bias_equals_transformers_t5():
+    theirs = T5Attention(T5Config(d_model=32, d_kv=8, num_heads=4, is_decoder=False), has_relative_attention_bias=True)
+    mine = T5Position(num_heads=4, num_layers=3)
+    mine.tables[0].load_state_dict(theirs.relative_attention_bias.state_dict())
+    positions = torch.arange(200)[None]
+    torch.testing.assert_close(mine.bias(positions, positions == 0), theirs.compute_bias(200, 200))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8, 12, 16, 20, 25])
+def test_alibi_slopes_equal_transformers_bloom(heads):
+    """BLOOM's slopes, read off its causal helper: (H, 1, S) of slope x position."""
+    theirs = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32).view(heads, 2)[:, 1]
+    # BLOOM goes on from the finer slopes in order, and so has every other one of them.
+    torch.testing.assert_close(torch.tensor(alibi_slopes(heads)), theirs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("terms", ["c2p", "p2c", "both"])
+def test_disentangled_bias_equals_transformers_deberta(terms):
+    kinds = {"c2p": ["c2p"], "p2c": ["p2c"], "both": ["c2p", "p2c"]}[terms]
+    config = DebertaConfig(
+        hidden_size=32,
+        num_attention_heads=4,
+        relative_attention=True,
+        max_relative_positions=5,
+        pos_att_type=kinds,
+        attention_probs_dropout_prob=0.0,
+        hidden_dropout_prob=0.0,
+    )
+    theirs = perturb(DisentangledSelfAttention(config)).eval()
+    mine = DebertaPosition(hidden_size=32, num_heads=4, num_layers=1, terms=terms, max_distance=5)
+    with torch.no_grad():
+        mine.embedding.weight.normal_()
+        if mine.keys is not None:  # DeBERTa's key projection has no bias
+            mine.keys[0].weight.copy_(theirs.pos_proj.weight)
+            mine.keys[0].bias.zero_()
+        if mine.queries is not None:
+            mine.queries[0].load_state_dict(theirs.pos_q_proj.state_dict())
+    q, k = torch.randn(2, 4, 12, 8), torch.randn(2, 4, 12, 8)
+    relative = build_relative_position(q, k) if terms else None
+    # DeBERTa has divided q by the scale already when it adds the content to position term.
+    scale = (8 * (1 + len(kinds))) ** 0.5
+    expected = theirs.disentangled_att_bias(q / scale, k, relative, mine.embedding.weight, 1 + len(kinds))
+    got = mine.layer_bias(q, k, torch.arange(12)[None], 0)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)

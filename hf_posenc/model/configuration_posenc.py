@@ -28,11 +28,19 @@ from transformers import GenerationConfig, PreTrainedConfig  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
+from .position_alibi import AlibiPosition  # noqa: E402
+from .position_deberta import DebertaPosition  # noqa: E402
+from .position_fire import FirePosition  # noqa: E402
+from .position_kerple import KerplePosition  # noqa: E402
 from .position_learned import LearnedPosition  # noqa: E402
 from .position_lspe import LSPEPosition  # noqa: E402
+from .position_mlp_bias import MLPBiasPosition  # noqa: E402
 from .position_none import NoPosition  # noqa: E402
+from .position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition  # noqa: E402
 from .position_rope import RotaryPosition  # noqa: E402
 from .position_sinusoidal import SinusoidalPosition  # noqa: E402
+from .position_t5 import T5Position  # noqa: E402
+from .position_tupe import TupePosition  # noqa: E402
 from .positions import POSITIONS, check_position_config, own_arguments, resolve_position_config, scheme_class  # noqa: E402
 
 if TYPE_CHECKING:
@@ -52,6 +60,15 @@ POSITIONS.update(
         "learned": LearnedPosition,
         "lspe": LSPEPosition,
         "rope": RotaryPosition,
+        "alibi": AlibiPosition,
+        "t5": T5Position,
+        "kerple": KerplePosition,
+        "fire": FirePosition,
+        "mlp_bias": MLPBiasPosition,
+        "tupe": TupePosition,
+        "relative_key": RelativeKeyPosition,
+        "relative_key_query": RelativeKeyQueryPosition,
+        "deberta": DebertaPosition,
     }
 )
 

@@ -224,3 +224,31 @@ def tracing() -> bool:
 def wide(x: Tensor) -> torch.dtype:
     """The dtype to accumulate in: float32, or float64 for float64."""
     return torch.promote_types(x.dtype, torch.float32)
+
+
+def relative_positions(positions: Tensor) -> Tensor:
+    """p_j - p_i for query i and key j: int64 (1 or B, S) -> (1 or B, S, S)."""
+    return positions[:, None, :] - positions[:, :, None]
+
+
+def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
+    """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
+
+    There are at most 2 L - 1 distances in a grid of L places, not L^2: learned biases evaluate their network or table
+    on those alone, and their gradient is summed by distance in one pass.
+
+    Args:
+        function: int64 (R,) -> (R, H).
+        positions: grid layout (1 or B, S).
+
+    Returns:
+        (1 or B, H, S, S).
+    """
+    distance = relative_positions(positions)
+    if tracing():
+        return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
+    reach = int(positions.max() - positions.min())
+    distinct = torch.arange(-reach, reach + 1, device=positions.device)
+    table = function(distinct).T.contiguous()
+    flat = table.index_select(1, (distance + reach).flatten())
+    return flat.unflatten(1, distance.shape).transpose(0, 1)

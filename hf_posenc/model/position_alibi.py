@@ -1,0 +1,86 @@
+"""`alibi`: attention with linear biases, a penalty that grows with distance."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position_base import PositionScheme, relative_positions
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """The published slopes: 2^(-8h/H) for H a power of two.
+
+    Otherwise those of the next lower power of two P, then every other one of the 2P slopes, as in the authors' code:
+    for 12 heads the eight of 8 heads, then .7071, .3536, .1768, .0884.
+    """
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    finer = [2.0 ** (-8.0 * (head + 1) / (2 * power)) for head in range(2 * power)]
+    return slopes + finer[::2][: num_heads - power]
+
+
+class AlibiPosition(PositionScheme):
+    """Attention with linear biases: b_h(i, j) = -m_h |i - j|.
+
+    Press et al. 2021, arXiv 2108.12409. Published for causal decoders; here in the symmetric form that encoders use.
+    Nothing is added to the embeddings. The symmetric form can't tell a sequence from its reverse by pooling; the
+    directional form, b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0), can: its slopes to the right, n, are those to
+    the left in the opposite order of heads.
+
+    Costs one (H, S, S) bias per forward, shared by all layers; no weights (H or 2 H if learned); any length, and the
+    penalty on distance is why quality falls slowly past the trained one.
+
+    Args:
+        num_heads (int): H.
+        directional (bool): own slopes to the left and to the right.
+        learned (bool): train the slopes (their logarithms) from the published ones.
+    """
+
+    name = "alibi"
+
+    def __init__(self, *, num_heads: int, directional: bool = False, learned: bool = False) -> None:
+        super().__init__()
+        self.directional = directional
+        left = alibi_slopes(num_heads)
+        self.slopes = [left, left[::-1]] if directional else [left]
+        self.log_slopes = nn.Embedding(len(self.slopes), num_heads) if learned else None
+        if self.log_slopes is not None and self.log_slopes.weight.device.type != "meta":
+            self.init_weights(0.0)
+
+    def _slopes(self, device: torch.device) -> Tensor:
+        """float32 (1 or 2, H): to both sides, or to the left and to the right."""
+        if self.log_slopes is None:
+            return torch.tensor(self.slopes, dtype=torch.float32, device=device)
+        return self.log_slopes(torch.arange(len(self.slopes), device=device)).float().exp()
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
+        """-m |i - j|: (1 or B, S) -> float32 (1 or B, H, S, S)."""
+        distance = relative_positions(positions).unsqueeze(1).float()
+        slopes = self._slopes(positions.device)[:, :, None, None]
+        if not self.directional:
+            return -slopes[0] * distance.abs()
+        return slopes[0] * distance.clamp(max=0) - slopes[1] * distance.clamp(min=0)
+
+    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
+        """The same, one entry at a time."""
+        slopes = self._slopes(positions.device)
+        rows = positions.shape[0]
+
+        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = b if rows > 1 else b * 0
+            distance = (positions[row, k] - positions[row, q]).float()
+            if not self.directional:
+                return score - slopes[0, h] * distance.abs()
+            return score + slopes[0, h] * distance.clamp(max=0) - slopes[1, h] * distance.clamp(min=0)
+
+        return add
+
+    @torch.no_grad()
+    def init_weights(self, std: float) -> None:
+        """The published slopes."""
+        if self.log_slopes is not None:
+            weight = self.log_slopes.weight
+            init.copy_(weight, torch.tensor(self.slopes, device=weight.device).log().to(weight.dtype))

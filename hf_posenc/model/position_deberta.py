@@ -1,0 +1,83 @@
+"""`deberta`: disentangled attention, content attending to relative positions and back."""
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position_base import PositionScheme, relative_positions
+
+
+class DebertaPosition(PositionScheme):
+    """Disentangled attention: b(i, j) = (q_i . K_r[i - j] + k_j . Q_r[i - j]) / sqrt(s d), K_r = R W_K, Q_r = R W_Q.
+
+    He et al. 2020, arXiv 2006.03654: content to position (c2p) and position to content (p2c) beside content to
+    content, all divided by sqrt(s d), s one more than the number of added terms. R holds one vector for each distance,
+    clipped to [-max_distance, max_distance), shared by all layers; W_K and W_Q are each layer's own. (The
+    paper writes Q_r[j - i]; its code, and so every published weight, has i - j. DeBERTa-v2 may share the content's
+    projections instead, and bucket distances logarithmically.)
+
+    Costs, in each layer, products of q and k with 2 k vectors and a gather of (B, H, S, S) for each term; 2 k D + L
+    (terms) (D^2 + D) weights; takes any length: all far distances look alike.
+
+    Args:
+        hidden_size, num_heads, num_layers (int): D, H, L.
+        terms (str): `c2p`, `p2c` or `both`.
+        max_distance (int): k; farther pairs share the last vector of their side.
+        std (float): standard deviation of the initial R. In a model it defaults to that of the token embeddings.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    name = "deberta"
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        num_heads: int,
+        num_layers: int,
+        terms: str = "both",
+        max_distance: int = 128,
+        std: float = 0.02,
+    ) -> None:
+        super().__init__()
+        if terms not in ("c2p", "p2c", "both"):
+            raise ValueError(f"terms={terms!r} is unknown. Choose 'c2p', 'p2c' or 'both'.")
+        if not 1 <= max_distance <= 2**20:
+            raise ValueError(f"max_distance={max_distance!r} is out of range. It must be from 1 to {2**20}.")
+        self.num_heads = num_heads
+        self.max_distance = max_distance
+        self.std = std
+        self.query_scale = (1 + (2 if terms == "both" else 1)) ** -0.5
+        self.embedding = nn.Embedding(2 * max_distance, hidden_size)
+        layers = range(num_layers)
+        self.keys = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
+        self.queries = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+        """c2p and p2c logits: q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
+        limit = self.max_distance
+        distance = (-relative_positions(positions)).clamp(-limit, limit - 1)
+        index = (distance + limit).unsqueeze(1).expand(q.shape[0], q.shape[1], -1, -1)
+        relative = self.embedding(torch.arange(2 * limit, device=positions.device))
+        bias = None
+        if self.keys is not None:
+            bias = torch.matmul(q, self._heads(self.keys[layer](relative))).gather(-1, index)
+        if self.queries is not None:
+            p2c = torch.matmul(k, self._heads(self.queries[layer](relative)))
+            p2c = p2c.gather(-1, index.transpose(-1, -2)).transpose(-1, -2)
+            bias = p2c if bias is None else bias + p2c
+        assert bias is not None
+        return bias * (self.query_scale * q.shape[-1] ** -0.5)
+
+    def _heads(self, vectors: Tensor) -> Tensor:
+        """(R, D) -> (H, d, R)."""
+        return vectors.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
+
+    def init_weights(self, std: float) -> None:
+        """Normal: R with the scheme's own standard deviation, the projections with the model's."""
+        init.normal_(self.embedding.weight, std=self.std)
+        for linear in (*(self.keys or ()), *(self.queries or ())):
+            init.normal_(linear.weight, std=std)
+            init.zeros_(linear.bias)

@@ -1,0 +1,75 @@
+"""`kerple`: a bias from a conditionally positive definite kernel of the distance, with learned shape."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position_base import PositionScheme, per_distinct_distance
+
+
+class KerplePosition(PositionScheme):
+    """Kernelised relative bias: b_h(i, j) = -r_1 log(1 + r_2 |i - j|) (log), or -r_1 |i - j|^r_2 (power).
+
+    Chi et al. 2022, arXiv 2205.09921; r_1 and r_2 are learned for each head, r_1, r_2 > 0 (and r_2 <= 2 for power).
+    Published for causal decoders; the kernels are symmetric, and an encoder uses them as they are. ALiBi is power with
+    r_2 = 1. Positivity is kept by r = exp(a), and r_2 = 2 sigmoid(a) for power, instead of clamping.
+
+    Costs one (H, S, S) bias per forward, computed for the 2 S - 1 distances and gathered; 2 H weights; any length.
+
+    Args:
+        num_heads (int): H.
+        kernel (str): `log` (the paper's best) or `power`.
+
+    Raises:
+        ValueError: `kernel` is unknown.
+    """
+
+    name = "kerple"
+
+    def __init__(self, *, num_heads: int, kernel: str = "log") -> None:
+        super().__init__()
+        if kernel not in ("log", "power"):
+            raise ValueError(f"kernel={kernel!r} is unknown. Choose 'log' or 'power'.")
+        self.kernel = kernel
+        self.shape = nn.Embedding(2, num_heads)
+        if self.shape.weight.device.type != "meta":
+            self.init_weights(0.0)
+
+    def _coefficients(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """r_1 and r_2, float32 (H,)."""
+        first, second = self.shape(torch.arange(2, device=device)).float()
+        return first.exp(), second.exp() if self.kernel == "log" else 2 * second.sigmoid()
+
+    def _kernel(self, far: Tensor, r1: Tensor, r2: Tensor) -> Tensor:
+        if self.kernel == "log":
+            return -r1 * torch.log1p(r2 * far)
+        # 0^r has no finite gradient in r: distance 0 gives 0 whatever r is.
+        return -r1 * torch.where(far > 0, far.clamp(min=1) ** r2, 0.0)
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
+        """The kernel of |i - j|: (1 or B, S) -> float32 (1 or B, H, S, S)."""
+        r1, r2 = self._coefficients(positions.device)
+        return per_distinct_distance(lambda d: self._kernel(d.abs().float().unsqueeze(-1), r1, r2), positions)
+
+    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
+        """The same, one entry at a time."""
+        r1, r2 = self._coefficients(positions.device)
+        rows = positions.shape[0]
+
+        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = b if rows > 1 else b * 0
+            return score + self._kernel((positions[row, k] - positions[row, q]).abs().float(), r1[h], r2[h])
+
+        return add
+
+    @torch.no_grad()
+    def init_weights(self, std: float) -> None:
+        """r_1 and r_2 spread evenly over the heads, (0, 1] and (0, 2], as the paper draws them at random."""
+        weight = self.shape.weight
+        heads = weight.shape[1]
+        r1 = (torch.arange(heads, dtype=torch.float32, device=weight.device) + 1) / heads
+        r2 = r1.flip(0) if self.kernel == "log" else 0.95 * r1.flip(0)
+        second = (2 * r2).log() if self.kernel == "log" else torch.logit(r2)
+        init.copy_(weight, torch.stack((r1.log(), second)).to(weight.dtype))

@@ -1,0 +1,58 @@
+"""`mlp_bias`: a bias that a small network computes from the log-spaced distance."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position_base import PositionScheme, per_distinct_distance
+
+
+class MLPBiasPosition(PositionScheme):
+    """Continuous relative bias: b_h(i, j) = MLP(s(j - i) log2(1 + |j - i|) / log2(1 + R))_h, R a reference distance.
+
+    Liu et al. 2021 (Swin Transformer V2, log-spaced continuous position bias), arXiv 2111.09883, in one dimension: two
+    linear layers with a ReLU between them. A smooth function of the distance instead of a table, so distances that
+    training didn't show get a value near those of their neighbours.
+
+    Costs one (H, S, S) bias per forward: the network runs on the 2 S - 1 distances, and is gathered; W (H + 2) + H
+    weights; takes any length.
+
+    Args:
+        num_heads (int): H.
+        intermediate_size (int): W, hidden width of the network.
+        reference_distance (int): R, the distance that the network sees as 1.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    name = "mlp_bias"
+
+    def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
+        super().__init__()
+        for name, value in (("intermediate_size", intermediate_size), ("reference_distance", reference_distance)):
+            if not 1 <= value <= 2**24:
+                raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {2**24}.")
+        self.reference = math.log2(1 + reference_distance)
+        self.up = nn.Linear(1, intermediate_size)
+        self.down = nn.Linear(intermediate_size, num_heads)
+        if self.up.weight.device.type != "meta":
+            self.init_weights(0.02)
+
+    def _network(self, distance: Tensor) -> Tensor:
+        with torch.autocast(distance.device.type, enabled=False):
+            x = distance.sign() * torch.log2(1 + distance.abs().float()) / self.reference
+            return self.down(torch.relu(self.up(x.unsqueeze(-1).to(self.up.weight.dtype))))
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
+        """The network of every distance: (1 or B, S) -> (1 or B, H, S, S)."""
+        return per_distinct_distance(self._network, positions)
+
+    def init_weights(self, std: float) -> None:
+        """Inputs of unit scale, outputs of about unit scale."""
+        init.normal_(self.up.weight, std=1.0)
+        init.uniform_(self.up.bias, -1.0, 1.0)
+        init.normal_(self.down.weight, std=self.down.in_features**-0.5)
+        init.zeros_(self.down.bias)

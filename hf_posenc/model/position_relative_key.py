@@ -1,0 +1,66 @@
+"""`relative_key` and `relative_key_query`: a learned vector per distance, dotted with queries (and keys)."""
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position_base import PositionScheme, relative_positions, tracing
+
+
+class RelativeKeyPosition(PositionScheme):
+    """Relative vectors on keys: b(i, j) = q_i . E[i - j] / sqrt(d), E of shape (2 max_positions - 1, d) per layer.
+
+    Shaw et al. 2018, arXiv 1803.02155 (the key side), in the form of Huang et al. 2020, arXiv 2009.13658,
+    and with the weights that BERT's `position_embedding_type="relative_key"` had up to transformers 4.57: one table
+    for all heads in each layer, distances as query minus key. (Shaw's value-side term isn't here: it adds to what
+    attention returns, which no fused kernel offers.)
+
+    Costs a product of q with the 2 S - 1 vectors in reach and a gather of (B, H, S, S) in each layer; L (2
+    max_positions - 1) d weights; inputs longer than max_positions are an error.
+
+    Args:
+        head_dim, num_layers, max_positions (int): d, L, and the number of positions.
+    """
+
+    name = "relative_key"
+    with_keys = False
+
+    def __init__(self, *, head_dim: int, num_layers: int, max_positions: int = 512) -> None:
+        super().__init__()
+        self.max_length = max_positions
+        self.tables = nn.ModuleList([nn.Embedding(2 * max_positions - 1, head_dim) for _ in range(num_layers)])
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+        """q.E (+ k.E), over sqrt(d): q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
+        limit = self.max_length or 0
+        distance = -relative_positions(positions)
+        reach = limit - 1 if tracing() else int(positions.max() - positions.min())
+        index = torch.arange(limit - 1 - reach, limit + reach, device=positions.device)
+        vectors = self.tables[layer](index)
+        place = (distance + reach).unsqueeze(1).expand(q.shape[0], q.shape[1], -1, -1)
+        bias = torch.matmul(q, vectors.T).gather(-1, place)
+        if self.with_keys:
+            bias = bias + torch.matmul(k, vectors.T).gather(-1, place.transpose(-1, -2)).transpose(-1, -2)
+        return bias / q.shape[-1] ** 0.5
+
+    def init_weights(self, std: float) -> None:
+        """Normal, with the model's standard deviation."""
+        for weight in self.tables.parameters():
+            init.normal_(weight, std=std)
+
+
+class RelativeKeyQueryPosition(RelativeKeyPosition):
+    """Relative vectors on keys and queries: b(i, j) = (q_i . E[i - j] + k_j . E[i - j]) / sqrt(d).
+
+    Huang et al. 2020, "Improve Transformer Models with Better Relative Position Embeddings", arXiv 2009.13658, method
+    4, with the weights of BERT's `relative_key_query` up to transformers 4.57. See `relative_key`.
+
+    Costs twice the products and gathers of `relative_key`, and the same weights; inputs longer than max_positions are
+    an error.
+
+    Args:
+        head_dim, num_layers, max_positions (int): d, L, and the number of positions.
+    """
+
+    name = "relative_key_query"
+    with_keys = True

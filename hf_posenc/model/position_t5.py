@@ -1,0 +1,106 @@
+"""`t5`: a learned bias for each bucket of distances, buckets growing with the distance."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position_base import PositionScheme, per_distinct_distance
+
+
+def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
+    """The bucket of p_j - p_i, bidirectional: half of the buckets for each side.
+
+    On each side, half of its buckets hold one distance each; the others grow logarithmically up to `max_distance`, and
+    what is farther falls into the last.
+    """
+    side = num_buckets // 2
+    exact = side // 2
+    far = distance.abs()
+    # float32 as in T5: a distance on a border falls on the same side of it.
+    grown = torch.log(far.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (side - exact)
+    bucket = torch.where(far < exact, far, (exact + grown.long()).clamp(max=side - 1))
+    return bucket + (distance > 0).long() * side
+
+
+class T5Position(PositionScheme):
+    """Bucketed relative bias: b_h(i, j) = E[bucket(j - i), h].
+
+    Raffel et al. 2020 (T5), arXiv 1910.10683. Distances 0 to 7 on each side have a bucket each (for 32 buckets),
+    farther ones share logarithmically growing buckets up to `max_distance`. T5 doesn't divide q.k by sqrt(d); this
+    encoder does, for all schemes alike.
+
+    Costs one (H, S, S) bias per forward, computed for the 2 S - 1 distances and gathered; num_buckets x H weights
+    (times the layers if `per_layer`); any length: all far distances look alike.
+
+    Args:
+        num_heads, num_layers (int): H, L.
+        num_buckets (int): an even number of buckets, at least 4.
+        max_distance (int): from here on all distances share the last bucket of their side.
+        per_layer (bool): a table of its own for each layer, instead of one for all as in T5.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    name = "t5"
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        num_layers: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        per_layer: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_buckets < 4 or num_buckets % 2 or num_buckets > 2**16:
+            raise ValueError(f"num_buckets={num_buckets!r} is out of range. It must be even, from 4 to {2**16}.")
+        if max_distance <= num_buckets // 4:
+            raise ValueError(
+                f"max_distance={max_distance!r} is out of range. With num_buckets={num_buckets} it must be more than "
+                f"{num_buckets // 4}."
+            )
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.per_layer = per_layer
+        self.tables = nn.ModuleList(
+            [nn.Embedding(num_buckets, num_heads) for _ in range(num_layers if per_layer else 1)]
+        )
+
+    def uses(self, hook: str) -> bool:
+        """One bias for all layers, or one for each."""
+        if hook in ("bias", "layer_bias"):
+            return (hook == "layer_bias") == self.per_layer
+        return super().uses(hook)
+
+    def _bias(self, positions: Tensor, table: nn.Module) -> Tensor:
+        return per_distinct_distance(lambda d: table(t5_bucket(d, self.num_buckets, self.max_distance)), positions)
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
+        """E[bucket(j - i), h]: (1 or B, S) -> (1 or B, H, S, S)."""
+        return self._bias(positions, self.tables[0])
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+        """The same from the layer's own table."""
+        return self._bias(positions, self.tables[layer])
+
+    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
+        """The same, one entry at a time."""
+        table = self.tables[layer if self.per_layer else 0](torch.arange(self.num_buckets, device=positions.device))
+        rows = positions.shape[0]
+
+        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = b if rows > 1 else b * 0
+            bucket = t5_bucket(positions[row, k] - positions[row, q], self.num_buckets, self.max_distance)
+            return score + table[bucket, h]
+
+        return add
+
+    def init_weights(self, std: float) -> None:
+        """Normal, with the model's standard deviation."""
+        for weight in self.tables.parameters():
+            init.normal_(weight, std=std)
