@@ -236,9 +236,10 @@ class PosEncPreTrainedModel(PreTrainedModel):
             module._is_hf_initialized = True  # type: ignore[assignment]
         super().initialize_weights()
         if pending:
-            with independent_generator(), init.guard_torch_init_functions():
+            with independent_generator():
                 for module in scheme.modules():  # a scheme that doesn't say how it starts starts as everything else
                     self._init_weights(module)
+            with independent_generator(), init.guard_torch_init_functions():
                 scheme.init_weights(self.config.initializer_range)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
