@@ -152,6 +152,8 @@ class PosEncAttention(nn.Module):
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
             scaling=self.head_dim**-0.5 * hooks.query_scale,
         )
+        if tracing():  # the exporter may replace attention by operations whose result lies in memory in another order
+            out = out.clone(memory_format=torch.contiguous_format)
         out = layout.from_grid(out.reshape(out.shape[0], out.shape[1], -1))
         return self.dense(out), weights if hooks.output_attentions else None
 
