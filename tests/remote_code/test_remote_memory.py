@@ -77,7 +77,7 @@ def test_a_scheme_whose_weights_are_missing_starts_as_a_new_one(
         if name in body:
             assert torch.equal(weight, body[name]), name
         elif weight.dim() > 1:
-            assert 0 < weight.std() < 2, name
+            assert 0 < weight.std() < 5, name
 
 
 @every_head
@@ -170,9 +170,11 @@ def test_sdpa_and_eager_attention_give_the_same_outputs(checkpoints: Checkpoints
 def test_every_attention_backend_sees_the_word_order(checkpoints: Checkpoints, scheme: str, backend: str) -> None:
     model = loaded(checkpoints, scheme, "PosEncModel", attn_implementation=backend)
     tokens = BATCH["input_ids"][:1]
+    # Not simply backwards: a bias that is symmetric in the distance can't tell a text from its reverse.
+    order = torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        forward, backward = model(tokens).last_hidden_state, model(tokens.flip(1)).last_hidden_state.flip(1)
-    moved = (forward - backward).abs().max()
+        straight, shuffled = model(tokens).last_hidden_state[:, order], model(tokens[:, order]).last_hidden_state
+    moved = (straight - shuffled).abs().max()
     if scheme == "none":
         assert moved < 1e-5
     else:
