@@ -38,6 +38,7 @@ from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
 from .model.position_t5 import T5Position
 from .model.position_tupe import TupePosition
 from .model.positions import POSITIONS, make_position, register_position
+from .scheme_file import register_scheme_file
 
 __version__ = POSENC_VERSION
 
@@ -79,5 +80,6 @@ __all__ = [
     "apply_rotary",
     "make_position",
     "register_position",
+    "register_scheme_file",
     "sinusoidal_table",
 ]
