@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
 from .model.configuration_posenc import POSENC_VERSION, PRESETS, PosEncConfig
 from .model.modeling_posenc import (
     PosEncForMaskedLM,
@@ -51,9 +52,11 @@ AutoModelForTokenClassification.register(PosEncConfig, PosEncForTokenClassificat
 
 __all__ = [
     "POSITIONS",
+    "POSITION_CHECKS",
     "PRESETS",
     "AddedPosition",
     "AlibiPosition",
+    "CheckResult",
     "DebertaPosition",
     "FirePosition",
     "KerplePosition",
@@ -69,6 +72,7 @@ __all__ = [
     "PosEncForTokenClassification",
     "PosEncModel",
     "PosEncPreTrainedModel",
+    "PositionReport",
     "PositionScheme",
     "RelativeKeyPosition",
     "RelativeKeyQueryPosition",
@@ -77,6 +81,7 @@ __all__ = [
     "T5Position",
     "TupePosition",
     "apply_rotary",
+    "check_position",
     "make_position",
     "register_position",
     "sinusoidal_table",

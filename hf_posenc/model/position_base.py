@@ -36,7 +36,7 @@ class PositionScheme(nn.Module):
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
     shift_invariant: bool | None = None
-    """Whether the encoder gives the same when all positions move by one number. None: neither always nor never."""
+    """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
 
     order_blind: bool = False
     """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
