@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
 from .model.configuration_posenc import POSENC_VERSION, PRESETS, PosEncConfig
 from .model.modeling_posenc import (
     PosEncForMaskedLM,
@@ -52,9 +53,11 @@ AutoModelForTokenClassification.register(PosEncConfig, PosEncForTokenClassificat
 
 __all__ = [
     "POSITIONS",
+    "POSITION_CHECKS",
     "PRESETS",
     "AddedPosition",
     "AlibiPosition",
+    "CheckResult",
     "DebertaPosition",
     "FirePosition",
     "KerplePosition",
@@ -70,6 +73,7 @@ __all__ = [
     "PosEncForTokenClassification",
     "PosEncModel",
     "PosEncPreTrainedModel",
+    "PositionReport",
     "PositionScheme",
     "RelativeKeyPosition",
     "RelativeKeyQueryPosition",
@@ -78,6 +82,7 @@ __all__ = [
     "T5Position",
     "TupePosition",
     "apply_rotary",
+    "check_position",
     "make_position",
     "register_position",
     "register_scheme_file",

@@ -238,6 +238,30 @@ def quickstart(
     run(output_dir, chosen, seed, overwrite_output_dir=overwrite_output_dir)
 
 
+@app.command()
+def check(
+    scheme: Annotated[str, typer.Argument(help="A positional scheme: see `schemes`.", show_default=False)],
+    kwargs: Annotated[str | None, typer.Option(help="The scheme's own arguments, as a JSON object.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
+) -> None:
+    """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
+    import json
+
+    from hf_posenc.conformance import check_position
+    from hf_posenc.training.errors import UserError
+
+    try:
+        own = json.loads(kwargs or "{}")
+    except json.JSONDecodeError as error:
+        raise UserError(f"--kwargs {kwargs!r} is no JSON: {error}. Write it as '{{\"name\": 1}}'.") from error
+    if not isinstance(own, dict):
+        raise UserError(f"--kwargs {kwargs!r} is no JSON object. Write it as '{{\"name\": 1}}'.")
+    report = check_position(scheme, kwargs=own, checks=only or None)
+    Console().print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
 def _show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"

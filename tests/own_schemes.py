@@ -23,6 +23,7 @@ class LayerDistance(PositionScheme):
     """A learned vector per clipped distance and layer, dotted with the query: the shape of relative_key."""
 
     reach = 4
+    shift_invariant = True
 
     def __init__(self, *, head_dim: int, num_layers: int) -> None:
         super().__init__()

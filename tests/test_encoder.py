@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from references import REFERENCES, encode
 
 import hf_posenc
-from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel, make_position
+from hf_posenc import (
+    POSITIONS,
+    AddedPosition,
+    PosEncForSequenceClassification,
+    PosEncModel,
+    PositionScheme,
+    make_position,
+)
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
@@ -26,6 +33,10 @@ def head(name: str, scheme: str, **overrides):
     config = tiny_config(scheme, num_labels=3, **overrides)
     torch.manual_seed(0)
     return perturb(getattr(hf_posenc, f"PosEncFor{name}")(config)).eval()
+
+
+def scheme_of(name: str) -> PositionScheme:
+    return make_position(tiny_config(name))
 
 
 def alone(model: PosEncModel, sequence: torch.Tensor) -> torch.Tensor:
@@ -230,7 +241,7 @@ def test_none_is_permutation_equivariant_and_every_other_scheme_is_not(scheme):
         assert (permuted - straight).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("scheme", ["rope", "test_layer_distance"])
+@pytest.mark.parametrize("scheme", [name for name in EVERY_HOOK if scheme_of(name).shift_invariant])
 def test_relative_schemes_do_not_see_a_shift(scheme):
     model = encoder(scheme)
     ids = SEQUENCES[0][None]
@@ -239,7 +250,7 @@ def test_relative_schemes_do_not_see_a_shift(scheme):
     torch.testing.assert_close(shifted, start, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "lspe"])
+@pytest.mark.parametrize("scheme", [name for name in EVERY_HOOK if scheme_of(name).shift_invariant is False])
 def test_absolute_schemes_see_a_shift(scheme):
     model = encoder(scheme)
     ids = SEQUENCES[0][None]

@@ -35,6 +35,12 @@ class PositionScheme(nn.Module):
     query_scale: float = 1.0
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
+    shift_invariant: bool | None = None
+    """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
+
+    order_blind: bool = False
+    """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
+
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
         return x
@@ -85,6 +91,8 @@ class AddedPosition(PositionScheme):
         dropout (float): dropout on the sum, as in Vaswani et al. 2017.
         batch_first (bool): of the call on plain tensors: x is (B, S, D) or (S, D). False: (S, B, D) or (S, D).
     """
+
+    shift_invariant = False
 
     def __init__(self, *, dropout: float = 0.0, batch_first: bool = True) -> None:
         super().__init__()

@@ -29,6 +29,10 @@ class CombinedPosition(PositionScheme):
         self.max_length = min(lengths, default=None)
         self.query_scale = math.prod(part.query_scale for part in parts.values())
 
+        seen = [part.shift_invariant for part in parts.values()]
+        self.shift_invariant = False if False in seen else (None if None in seen else True)
+        self.order_blind = all(part.order_blind for part in parts.values())
+
     @property
     def parts(self) -> dict[str, PositionScheme]:
         """The schemes by name, in order."""

@@ -103,6 +103,7 @@ class RotaryPosition(PositionScheme):
     """
 
     name = "rope"
+    shift_invariant = True
     complete_rope_parameters = staticmethod(complete_rope_parameters)
 
     def __init__(
