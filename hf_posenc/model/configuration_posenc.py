@@ -209,8 +209,9 @@ class PosEncConfig(PreTrainedConfig):
         position_embedding_type (str): the positional scheme; `hf_posenc.POSITIONS` lists them.
         position_embedding_kwargs (dict, optional): what the scheme's constructor takes beyond the sizes in this
             config. Resolved defaults are written back, so that a checkpoint says all that it was built with.
-        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type`, `rope_theta`,
-            `partial_rotary_factor`.
+        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type` (`default`,
+            `linear`, `dynamic`, `yarn`, `longrope`, `llama3`, `proportional`), `rope_theta`, `partial_rotary_factor`
+            and the type's own keys: see `RotaryPosition`. Resolved values are written back.
         norm_position (str): `pre` (LayerNorm before each block, and one at the end) or `post` (BERT).
         scale_embeddings (bool): multiply token embeddings by sqrt(D), as in Vaswani et al. 2017, arXiv 1706.03762.
         classifier_pooling (str): how a sequence becomes one vector: `mean` or `max` over its tokens, `cls` for its
@@ -284,6 +285,9 @@ class PosEncConfig(PreTrainedConfig):
         self.validate_sizes()
         self.validate_choices()
         resolve_position_config(self)
+
+    def validate_rope(self) -> None:
+        """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Called by PreTrainedConfig on every config with `rope_parameters`: fills them for `rope` alone."""

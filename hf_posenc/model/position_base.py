@@ -35,12 +35,19 @@ class PositionScheme(nn.Module):
     query_scale: float = 1.0
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
+    needs_lengths: bool = False
+    """Whether `rotary` reads `lengths`."""
+
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
         return x
 
-    def rotary(self, positions: Tensor) -> Any:
-        """The state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple of them."""
+    def rotary(self, positions: Tensor, lengths: Tensor | None) -> Any:
+        """The state of `rotate`, float32, once per forward. Token layout: (...), (...) -> a tensor or a tuple of them.
+
+        `lengths`, int64, is the length of the sequence that each token belongs to: its largest position + 1, so that
+        neighbours in the batch don't count. It is None unless `needs_lengths`.
+        """
         return None
 
     def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:

@@ -90,7 +90,9 @@ def resolve_position_config(config: Any) -> None:
     defaults = {name: value for name, value in accepted.items() if value is not inspect.Parameter.empty}
     config.position_embedding_kwargs = {**defaults, **given}
     if "rope_parameters" in inspect.signature(scheme.__init__).parameters:
-        config.rope_parameters = scheme.complete_rope_parameters(config.rope_parameters)  # type: ignore[attr-defined]
+        config.rope_parameters = scheme.complete_rope_parameters(  # type: ignore[attr-defined]
+            config.rope_parameters, max_positions=config.max_position_embeddings
+        )
     built = check_position_config(config)
     # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
     for name, value in config.position_embedding_kwargs.items():
