@@ -76,6 +76,35 @@ def lspe(scheme, rms: float | None = None) -> Reference:
     return Reference(embed=embed)
 
 
+def normal_quantile(share: float) -> float:
+    """The point below which `share` of a standard normal distribution lies, by bisection."""
+    low, high = -40.0, 40.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 0.5 * (1 + math.erf(middle / math.sqrt(2))) < share else (low, middle)
+    return low
+
+
+def fourier(scheme, rms: float | None = None) -> Reference:
+    shifts = scheme.shifts.weight[0].to(f64)
+    count = len(shifts)
+
+    def embed(x: Tensor, positions: Tensor) -> Tensor:
+        rows = []
+        for i, p in enumerate(positions.tolist()):
+            angles = [
+                p
+                * (normal_quantile(0.5 + (m + 0.5) / (2 * count)) / scheme.gamma + shifts[m] / scheme.reference_length)
+                for m in range(count)
+            ]
+            r = torch.stack([torch.cos(a) for a in angles] + [torch.sin(a) for a in angles]) / math.sqrt(2 * count)
+            gelu = network(scheme.up, scheme.down, r, lambda u: u * 0.5 * (1 + torch.erf(u / math.sqrt(2))))
+            rows.append(x[i] + (rms or 1.0) * gelu)
+        return torch.stack(rows)
+
+    return Reference(embed=embed)
+
+
 def rope_frequencies(parameters: dict, head_dim: int, length: int) -> tuple[list[float], float]:
     """Each pair's angle per position for a sequence of `length`, and what is multiplied by sines and cosines."""
     kind, b = parameters["rope_type"], parameters["rope_theta"]
@@ -330,6 +359,7 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
     "sinusoidal": sinusoidal,
     "learned": learned,
     "lspe": lspe,
+    "fourier": fourier,
     "rope": rope,
     "alibi": alibi,
     "t5": t5,

@@ -240,7 +240,7 @@ def test_relative_schemes_do_not_see_a_shift(scheme):
     torch.testing.assert_close(shifted, start, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "lspe"])
+@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "lspe", "fourier"])
 def test_absolute_schemes_see_a_shift(scheme):
     model = encoder(scheme)
     ids = SEQUENCES[0][None]

@@ -31,6 +31,7 @@ from transformers.utils import logging  # noqa: E402
 from .position_alibi import AlibiPosition  # noqa: E402
 from .position_deberta import DebertaPosition  # noqa: E402
 from .position_fire import FirePosition  # noqa: E402
+from .position_fourier import FourierPosition  # noqa: E402
 from .position_kerple import KerplePosition  # noqa: E402
 from .position_learned import LearnedPosition  # noqa: E402
 from .position_lspe import LSPEPosition  # noqa: E402
@@ -59,6 +60,7 @@ POSITIONS.update(
         "sinusoidal": SinusoidalPosition,
         "learned": LearnedPosition,
         "lspe": LSPEPosition,
+        "fourier": FourierPosition,
         "rope": RotaryPosition,
         "alibi": AlibiPosition,
         "t5": T5Position,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 
 class PositionScheme(nn.Module):
@@ -221,6 +222,24 @@ def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tenso
         return function(positions)
     distinct, index = positions.unique(return_inverse=True)
     return nn.functional.embedding(index, function(distinct))
+
+
+@torch.no_grad()
+def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
+    """Scales a network's last layer, and sets its bias, so that its outputs have mean 0 and root mean square 1.
+
+    For the start of a scheme whose network would else give all positions much the same. Leaves loaded weights alone.
+
+    Args:
+        last: the layer (W -> D).
+        hidden: its inputs at the positions that count, float32 (P, W).
+    """
+    if getattr(last.weight, "_is_hf_initialized", False) or getattr(last.bias, "_is_hf_initialized", False):
+        return
+    added = (hidden - hidden.mean(0)) @ last.weight.float().T
+    gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
+    init.copy_(last.weight, last.weight * gain.to(last.weight.dtype))
+    init.copy_(last.bias, -(hidden.mean(0) @ last.weight.float().T).to(last.bias.dtype))
 
 
 def tracing() -> bool:
