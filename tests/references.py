@@ -48,9 +48,10 @@ def none(scheme) -> Reference:
 
 def sinusoidal(scheme, rms: float | None = None) -> Reference:
     scale = 1.0 if rms is None else rms * math.sqrt(2)
+    alpha = 1.0 if scheme.alpha is None else scheme.alpha.weight[0, 0].to(f64)
 
     def embed(x: Tensor, positions: Tensor) -> Tensor:
-        return x + scale * sine_table(positions, x.shape[-1], 10000.0)
+        return x + alpha * scale * sine_table(positions, x.shape[-1], 10000.0)
 
     return Reference(embed=embed)
 

@@ -115,6 +115,20 @@ def test_sinusoid_is_the_published_formula_unless_scaled():
     assert scaled.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-5)
 
 
+def test_a_learned_scale_starts_as_the_fixed_one_and_is_a_factor_of_it():
+    positions = torch.arange(9)
+    for rms in (None, 0.02):
+        fixed = SinusoidalPosition(hidden_size=16, rms=rms)
+        learned = SinusoidalPosition(hidden_size=16, rms=rms, learned_scale=True)
+        assert torch.equal(learned.encodings(positions), fixed.encodings(positions))
+        # One step of Adam changes what is added by the learning rate's share of it, whatever its scale.
+        optimizer = torch.optim.Adam(learned.parameters(), lr=0.1)
+        learned.encodings(positions).square().mean().backward()
+        optimizer.step()
+        torch.testing.assert_close(learned.encodings(positions), 0.9 * fixed.encodings(positions), atol=0, rtol=1e-5)
+    assert list(SinusoidalPosition(hidden_size=16).parameters()) == []
+
+
 def test_fourier_is_the_published_formula_unless_scaled():
     published, scaled = FourierPosition(hidden_size=16), FourierPosition(hidden_size=16, rms=0.02)
     scaled.load_state_dict(published.state_dict())
