@@ -28,6 +28,7 @@ from .model.position_alibi import AlibiPosition
 from .model.position_base import AddedPosition, PositionScheme
 from .model.position_deberta import DebertaPosition
 from .model.position_fire import FirePosition
+from .model.position_fourier import FourierPosition
 from .model.position_kerple import KerplePosition
 from .model.position_learned import LearnedPosition
 from .model.position_lspe import LSPEPosition
@@ -60,6 +61,7 @@ __all__ = [
     "CheckResult",
     "DebertaPosition",
     "FirePosition",
+    "FourierPosition",
     "KerplePosition",
     "LSPEPosition",
     "LearnedPosition",

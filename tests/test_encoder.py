@@ -634,6 +634,8 @@ def test_score_mod_gives_the_numbers_of_the_bias(scheme):
 @pytest.mark.parametrize(
     ("scheme", "kwargs"),
     [
+        ("sinusoidal", {"learned_scale": True}),
+        ("fourier", {"num_frequencies": 5, "intermediate_size": 9, "gamma": 2.0, "reference_length": 7}),
         ("alibi", {"directional": True}),
         ("alibi", {"learned": True}),
         ("alibi", {"learned": True, "directional": True}),

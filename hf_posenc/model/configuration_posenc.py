@@ -31,6 +31,7 @@ from transformers.utils import logging  # noqa: E402
 from .position_alibi import AlibiPosition  # noqa: E402
 from .position_deberta import DebertaPosition  # noqa: E402
 from .position_fire import FirePosition  # noqa: E402
+from .position_fourier import FourierPosition  # noqa: E402
 from .position_kerple import KerplePosition  # noqa: E402
 from .position_learned import LearnedPosition  # noqa: E402
 from .position_lspe import LSPEPosition  # noqa: E402
@@ -68,6 +69,7 @@ POSITIONS.update(
         "sinusoidal": SinusoidalPosition,
         "learned": LearnedPosition,
         "lspe": LSPEPosition,
+        "fourier": FourierPosition,
         "rope": RotaryPosition,
         "alibi": AlibiPosition,
         "t5": T5Position,
@@ -219,8 +221,9 @@ class PosEncConfig(PreTrainedConfig):
         position_embedding_type (str): the positional scheme; `hf_posenc.POSITIONS` lists them.
         position_embedding_kwargs (dict, optional): what the scheme's constructor takes beyond the sizes in this
             config. Resolved defaults are written back, so that a checkpoint says all that it was built with.
-        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type`, `rope_theta`,
-            `partial_rotary_factor`.
+        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type` (`default`,
+            `linear`, `dynamic`, `yarn`, `longrope`, `llama3`, `proportional`), `rope_theta`, `partial_rotary_factor`
+            and the type's own keys: see `RotaryPosition`. Resolved values are written back.
         position_augmentation (str): what training, never evaluation, does to positions, once per sequence and batch.
             `none`; `shift`: all by the same random number (SHAPE, Kiyono et al. 2021, arXiv 2109.05644); `random`: a
             random sample, in order, of all positions below `position_augmentation_length` (Ruoss et al. 2023, arXiv
@@ -302,6 +305,9 @@ class PosEncConfig(PreTrainedConfig):
         self.validate_sizes()
         self.validate_choices()
         resolve_position_config(self)
+
+    def validate_rope(self) -> None:
+        """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Called by PreTrainedConfig on every config with `rope_parameters`: fills them for `rope` alone."""

@@ -411,7 +411,8 @@ class PosEncModel(PosEncPreTrainedModel):
         mask = layout.attention_mask()
         if scheme.uses("bias"):
             mask = add_bias(mask, scheme.bias(layout.grid_positions(), layout.grid_is_first()), x.dtype)
-        rotary = scheme.rotary(layout.positions) if scheme.uses("rotary") else None
+        lengths = layout.lengths() if scheme.needs_lengths else None
+        rotary = scheme.rotary(layout.positions, lengths) if scheme.uses("rotary") else None
         hooks = AttentionHooks(scheme, rotary, wants_attentions)
 
         hidden_states, attentions = [x], []

@@ -102,6 +102,22 @@ class Layout:
             return (torch.arange(self.grid_shape[1], device=self.positions.device) == 0).unsqueeze(0)
         return self.is_first if self.mask is not None or self.packed else self.is_first[:1]
 
+    def lengths(self) -> Tensor:
+        """int64, token layout: the largest position + 1 of the sequence that each token belongs to."""
+        positions = self.positions
+        if self.mask is not None and not self.unpadded:
+            positions = positions.masked_fill(~self.mask, 0)
+        if self.sequence is not None:
+            index, size = self.sequence.view(1, -1), self.num_sequences
+        elif self.segment is not None:  # segments of a row are numbered from 0 or 1, and there are at most S
+            index, size = self.segment, self.shape[1] + 1
+        else:
+            return (positions.amax(-1, keepdim=True) + 1).expand(positions.shape)
+        largest = positions.new_zeros(index.shape[0], size).scatter_reduce(
+            1, index, positions.reshape(index.shape), "amax"
+        )
+        return (largest.gather(1, index) + 1).view(positions.shape)
+
     def attention_mask(self) -> Tensor | None:
         """bool, what each query may see: (n, 1, 1, L), or (B, 1, S, S) for packed rows kept padded. None: everything.
 

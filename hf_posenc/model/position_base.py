@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 
 class PositionScheme(nn.Module):
@@ -35,6 +36,9 @@ class PositionScheme(nn.Module):
     query_scale: float = 1.0
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
+    needs_lengths: bool = False
+    """Whether `rotary` reads `lengths`."""
+
     shift_invariant: bool | None = None
     """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
 
@@ -45,8 +49,12 @@ class PositionScheme(nn.Module):
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
         return x
 
-    def rotary(self, positions: Tensor) -> Any:
-        """The state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple of them."""
+    def rotary(self, positions: Tensor, lengths: Tensor | None) -> Any:
+        """The state of `rotate`, float32, once per forward. Token layout: (...), (...) -> a tensor or a tuple of them.
+
+        `lengths`, int64, is the length of the sequence that each token belongs to: its largest position + 1, so that
+        neighbours in the batch don't count. It is None unless `needs_lengths`.
+        """
         return None
 
     def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
@@ -222,6 +230,24 @@ def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tenso
         return function(positions)
     distinct, index = positions.unique(return_inverse=True)
     return nn.functional.embedding(index, function(distinct))
+
+
+@torch.no_grad()
+def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
+    """Scales a network's last layer, and sets its bias, so that its outputs have mean 0 and root mean square 1.
+
+    For the start of a scheme whose network would else give all positions much the same. Leaves loaded weights alone.
+
+    Args:
+        last: the layer (W -> D).
+        hidden: its inputs at the positions that count, float32 (P, W).
+    """
+    if getattr(last.weight, "_is_hf_initialized", False) or getattr(last.bias, "_is_hf_initialized", False):
+        return
+    added = (hidden - hidden.mean(0)) @ last.weight.float().T
+    gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
+    init.copy_(last.weight, last.weight * gain.to(last.weight.dtype))
+    init.copy_(last.bias, -(hidden.mean(0) @ last.weight.float().T).to(last.bias.dtype))
 
 
 def tracing() -> bool:

@@ -29,6 +29,7 @@ class CombinedPosition(PositionScheme):
         self.max_length = min(lengths, default=None)
         self.query_scale = math.prod(part.query_scale for part in parts.values())
 
+        self.needs_lengths = any(part.needs_lengths for part in parts.values())
         seen = [part.shift_invariant for part in parts.values()]
         self.shift_invariant = False if False in seen else (None if None in seen else True)
         self.order_blind = all(part.order_blind for part in parts.values())

@@ -205,7 +205,9 @@ def resolve_position_config(config: Any) -> None:
         defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
         given[name] = {**defaults, **scaled, **given[name]}
         if "rope_parameters" in inspect.signature(scheme.__init__).parameters:
-            config.rope_parameters = scheme.complete_rope_parameters(config.rope_parameters)  # type: ignore[attr-defined]
+            config.rope_parameters = scheme.complete_rope_parameters(  # type: ignore[attr-defined]
+                config.rope_parameters, max_positions=config.max_position_embeddings
+            )
     config.position_embedding_kwargs = given if len(given) > 1 else next(iter(given.values()))
     built = check_position_config(config)
     # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
