@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from training_harness import TRAINER, assert_same_weights, results, script, snapshot, train
+from training_harness import TRAINER, assert_same_weights, copy_until, results, script, snapshot, train
 from transformers import TrainerCallback
 
 import hf_posenc.training.classification as classification
@@ -17,15 +17,6 @@ OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "sa
 @pytest.fixture
 def undisturbed(order, tmp_path):
     return train(tmp_path / "whole", **order, **OPTIONS).output_dir
-
-
-def copy_until(source: Path, target: Path, step: int) -> Path:
-    """What a run that was killed after `step` left behind."""
-    target.mkdir()
-    for path in source.glob("checkpoint-*"):
-        if int(path.name.rpartition("-")[2]) <= step:
-            shutil.copytree(path, target / path.name)
-    return target
 
 
 @pytest.mark.parametrize("step", [8, 12])  # in the middle of the first epoch, and of the second
