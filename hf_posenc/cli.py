@@ -3,13 +3,30 @@
 import contextlib
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
+
+from hf_posenc import _ctrl_c
+
+
+class _Ended(Exception):
+    """Carries what typer would end in its own way, without our line."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, BrokenPipeError) as error:
+            raise _Ended from error
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="hf-posenc",
     help="Encoders whose positional scheme is one config value: train, evaluate, predict, inspect.",
     no_args_is_help=True,
@@ -43,14 +60,14 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
     from safetensors import SafetensorError
 
     from hf_posenc.inspection import inspect_checkpoint
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import check_is_checkpoint, first_line
+    from hf_posenc.training.errors import UserError, one_line
+    from hf_posenc.training.prediction import check_is_checkpoint
 
     check_is_checkpoint(checkpoint)
     try:
         found = inspect_checkpoint(checkpoint, revision)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {first_line(error)}") from error
+        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
     rows: dict[str, Any] = {
         "model": found.architecture,
@@ -247,30 +264,24 @@ def _show_metrics(metrics: dict[str, float]) -> None:
     Console().print(table)
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """One line on standard error, and an exit code: 2 for bad input, 1 for everything else, 130 for Ctrl-C."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {message}", markup=True)
-    sys.exit(code)
-
-
 def main() -> None:
-    """Entry point: runs a command and turns errors into one line."""
-    from rich.markup import escape
-
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import first_line
-
+    """Entry point: runs a command; whatever goes wrong ends in one line and an exit code (see `explain`)."""
+    _ctrl_c.end()
     try:
         app(prog_name="hf-posenc")
-    except BrokenPipeError:  # the reader, such as head, has all that it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        fail("interrupted.", 130)
-    except (UserError, ValueError) as error:
-        fail(escape(first_line(error)), 2)
-    except Exception as error:
-        fail(escape(f"{type(error).__name__}: {first_line(error)}"), 1)
+    except (Exception, KeyboardInterrupt) as caught:
+        error = (caught.__cause__ or caught) if isinstance(caught, _Ended) else caught
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has all that it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        from rich.markup import escape
+
+        from hf_posenc.training.errors import explain
+
+        line, code = explain(error)
+        kind, _, text = line.partition(":")
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
+        sys.exit(code)
 
 
 if __name__ == "__main__":

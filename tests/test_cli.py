@@ -2,14 +2,20 @@
 
 import io
 import json
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from common import SCHEMES
 from transformers import BertConfig
 
 from hf_posenc import PosEncConfig, PosEncForMaskedLM, cli
-from hf_posenc.training import make_arguments, train_classifier
+from hf_posenc.training import Interrupted, make_arguments, train_classifier
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -140,6 +146,12 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
         (("predict", "CHECKPOINT", "a", "--format", "xml"), "--format 'xml' is unknown. Choose table or jsonl"),
         (("predict", "CHECKPOINT", "-f", "none.txt"), "There is no file 'none.txt'"),
+        (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
+        pytest.param(
+            ("predict", "CHECKPOINT", "a", "--device", "cuda"),
+            "--device 'cuda' can't be used",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU"),
+        ),
         (("evaluate", "CHECKPOINT"), "Give the data: --file FILE, or --dataset-name NAME"),
         (("evaluate", "CHECKPOINT", "--file", "none.csv"), "'none.csv' doesn't exist"),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight_decay"),
@@ -169,6 +181,47 @@ def test_a_damaged_checkpoint_is_one_line(run, checkpoint, tmp_path):
         assert code == 2
         assert len([line for line in err.splitlines() if line.startswith("Error:")]) == 1
         assert "Traceback" not in err
+
+
+def test_a_checkpoint_without_its_tokenizer_is_one_whole_line(run, checkpoint, tmp_path):
+    for path in checkpoint.iterdir():
+        if path.is_file() and not path.name.startswith("tokenizer"):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    code, _, err = run("predict", str(tmp_path), "text")
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("Error:")]
+    assert "tokenizer" in line
+    assert line.rstrip().endswith(".")
+
+
+def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
+    def stopped(*args, **kwargs):
+        raise Interrupted("the newest checkpoint is 'run/checkpoint-7'.")
+
+    monkeypatch.setattr("hf_posenc.training.train_classifier", stopped)
+    code, _, err = run("train", "-o", str(tmp_path / "run"), "--dataset-name", "blimp_order")
+    assert code == 130
+    assert err.strip().splitlines()[-1] == "Interrupted: the newest checkpoint is 'run/checkpoint-7'."
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_ctrl_c_while_importing_is_one_line():
+    words = [sys.executable, "-X", "importtime", "-m", "hf_posenc.cli", "schemes"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        for line in running.stderr:
+            if line.rstrip().endswith(" hf_posenc._ctrl_c"):
+                break
+        running.send_signal(signal.SIGINT)
+        rest = running.stderr.read()
+    assert running.returncode == 130
+    assert rest.strip().splitlines()[-1] == "Interrupted: nothing was written."
+    assert "Traceback" not in rest
+
+
+def test_importing_the_package_leaves_ctrl_c_alone():
+    code = "import signal, hf_posenc; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "True"
 
 
 def test_inspect_refuses_another_kind_of_model(run, tmp_path):

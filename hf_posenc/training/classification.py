@@ -26,13 +26,14 @@ from .arguments import ClassificationTrainingArguments, DataArguments, ModelArgu
 from .data import Labels, encode, find_columns, load_splits, number_labels
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
-from .metrics import compute_metrics_for
+from .metrics import METRICS, compute_metrics_for
 from .model import check_resumed_model, default_learning_rate, input_length, load_config, make_model
 from .report import summarize
 from .run import (
     Run,
     TrainingResult,
     add_callbacks_and_schedule,
+    check_best_metric,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
@@ -79,6 +80,7 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
             given_problem_type=None if config is None else config.problem_type,
         )
         tokenizer = make_tokenizer(arguments, data, splits, columns, resume_from)
+    check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     loss = make_loss(labels, numbers.get("train"), training)
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)

@@ -31,6 +31,7 @@ from .run import (
     Run,
     TrainingResult,
     add_callbacks_and_schedule,
+    check_best_metric,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
@@ -112,6 +113,7 @@ def train_masked_lm(
         raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
     if not 0 < training.mlm_probability < 1:
         raise UserError(f"--mlm_probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
+    check_best_metric(training, ("perplexity", "nll", "accuracy"))
     resume_from = prepare_output_dir(training)
     config = load_config(model)
     with training.main_process_first(desc="reading the data"):

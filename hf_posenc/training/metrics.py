@@ -20,6 +20,7 @@ PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "r
 class _Metric(evaluate.Metric):
     """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
 
+    key = ""
     description_text = ""
     citation_text = ""
     real_valued = False
@@ -39,58 +40,64 @@ class _Metric(evaluate.Metric):
 class Accuracy(_Metric):
     """Share of examples that are right; with several labels, those in which all labels are right."""
 
+    key = "accuracy"
     description_text = "Share of examples that are right."
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"accuracy": float(accuracy_score(references, predictions))}
+        return {self.key: float(accuracy_score(references, predictions))}
 
 
 class MacroF1(_Metric):
     """Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted."""
 
+    key = "macro_f1"
     description_text = "Mean over the labels of the harmonic mean of precision and recall."
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"macro_f1": float(f1_score(references, predictions, average="macro", zero_division=0))}
+        return {self.key: float(f1_score(references, predictions, average="macro", zero_division=0))}
 
 
 class Matthews(_Metric):
     """Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004)."""
 
+    key = "matthews_correlation"
     description_text = "Matthews correlation coefficient, for two or more classes."
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"matthews_correlation": float(matthews_corrcoef(references, predictions))}
+        return {self.key: float(matthews_corrcoef(references, predictions))}
 
 
 class MSE(_Metric):
     """Mean squared error."""
 
+    key = "mse"
     description_text = "Mean squared error."
     real_valued = True
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"mse": float(mean_squared_error(references, predictions))}
+        return {self.key: float(mean_squared_error(references, predictions))}
 
 
 class Pearson(_Metric):
     """Linear correlation; 0 where predictions or references don't vary (there it is undefined)."""
 
+    key = "pearson"
     description_text = "Pearson's correlation coefficient."
     real_valued = True
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"pearson": _correlation(pearsonr, predictions, references)}
+        return {self.key: _correlation(pearsonr, predictions, references)}
 
 
 class Spearman(_Metric):
     """Correlation of ranks; 0 where predictions or references don't vary (there it is undefined)."""
 
+    key = "spearman"
     description_text = "Spearman's rank correlation coefficient."
     real_valued = True
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"spearman": _correlation(spearmanr, predictions, references)}
+        return {self.key: _correlation(spearmanr, predictions, references)}
 
 
 def _correlation(function: Callable[..., Any], predictions: Any, references: Any) -> float:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoConfig, pipeline
 
 from hf_posenc.training.data import read_file
-from hf_posenc.training.errors import UserError
+from hf_posenc.training.errors import UserError, one_line
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,11 @@ def load_classifier(checkpoint: str, device: str | None = None, revision: str | 
         UserError: there is no such checkpoint, or it isn't a classifier.
     """
     check_is_checkpoint(checkpoint)
+    _check_device(device)
     try:
         config = AutoConfig.from_pretrained(checkpoint, revision=revision)
     except (OSError, ValueError) as error:
-        raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {first_line(error)}") from error
+        raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         found = ", ".join(architectures) or "no architecture"
@@ -64,13 +66,27 @@ def load_classifier(checkpoint: str, device: str | None = None, revision: str | 
     try:
         return pipeline("text-classification", model=checkpoint, revision=revision, device=device, top_k=None)
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{checkpoint!r} can't be loaded: {first_line(error)}") from error
+        raise UserError(f"{checkpoint!r} can't be loaded: {one_line(error)}") from error
     except Exception as error:  # safetensors raises classes of its own for files that aren't whole
         if type(error).__module__.startswith("safetensors"):
             raise UserError(
                 f"{checkpoint!r}: model.safetensors is damaged ({error}). Copy or train it anew."
             ) from error
         raise
+
+
+def _check_device(name: str | None) -> None:
+    if name is None:
+        return
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        raise UserError(
+            f"--device {name!r} can't be used: {one_line(error).split(' at: ')[0][:80]} This machine has cpu"
+            f"{f' and {found}' if found else ' alone'}."
+        ) from error
 
 
 def predict(classifier: Any, inputs: Iterable[Text], batch_size: int = 32) -> Iterator[Prediction]:
@@ -159,8 +175,3 @@ def check_is_checkpoint(checkpoint: str) -> None:
     if looks_local and not (path / "config.json").is_file():
         missing = "has no config.json" if path.is_dir() else "doesn't exist"
         raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message: enough for one line on a terminal."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -4,7 +4,7 @@ import json
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,13 +22,14 @@ from transformers import (
     TrainerControl,
     TrainerState,
     TrainingArguments,
+    get_scheduler,
 )
 from transformers.utils import logging
 
 from . import checkpoints
-from .arguments import DataArguments, ModelArguments, RunArguments, as_dict
+from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
 from .data import Columns, Labels, hold_out, texts
-from .errors import Interrupted, UserError
+from .errors import Interrupted, UserError, one_line
 from .metrics import predictions_from_logits, probabilities_from_logits
 from .model import hub_options
 from .report import Summary, display_name, model_card, versions
@@ -86,6 +87,14 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
     if training.device.type == "cpu":
         training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
     return resume_from
+
+
+def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
+    """Raises a UserError where no evaluation gives `metric_for_best_model`: the Trainer would see it an epoch later."""
+    wanted = training.metric_for_best_model
+    accepted = ("loss", *names)
+    if wanted is not None and wanted.removeprefix("eval_") not in accepted:
+        raise UserError(f"--metric_for_best_model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
 
 
 def wanted_splits(splits: DatasetDict, data: DataArguments, training: RunArguments) -> DatasetDict:
@@ -147,18 +156,30 @@ def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
     """What the options add to a stock Trainer: early stopping, the one-cycle schedule.
 
     Raises:
-        UserError: early stopping without validation data.
+        UserError: early stopping without validation data, or a schedule that can't be.
     """
     training = run.training
     trainer.add_callback(EvaluationLeavesNoTrace())
+    if training.overwrite_output_dir and training.resume_from_checkpoint is None:
+        trainer.add_callback(RemoveEarlierRun())
     if training.early_stopping_patience is not None:
         if trainer.eval_dataset is None:
             raise UserError("--early_stopping_patience needs --do_eval and validation data.")
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
-    if training.one_cycle and training.do_train:
+    if not training.do_train:
+        return
+    if training.one_cycle:
         trainer.lr_scheduler = cast(
             Any, one_cycle_schedule(trainer.create_optimizer(), training, len(trainer.get_train_dataloader()))
         )
+        return
+    kind, given = training.lr_scheduler_type, training.lr_scheduler_kwargs
+    try:  # the Trainer makes the schedule only when it starts
+        get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, given))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"--lr_scheduler_type {strategy_name(kind)} with --lr_scheduler_kwargs {given}: {one_line(error)}"
+        ) from error
 
 
 def one_cycle_schedule(
@@ -185,10 +206,6 @@ def run_trainer(trainer: Trainer, training: RunArguments) -> dict[str, float]:
     Raises:
         Interrupted: Ctrl-C; the message says how to go on.
     """
-    if training.overwrite_output_dir and training.resume_from_checkpoint is None:
-        with training.main_process_first(desc="removing the earlier run"):
-            if training.process_index == 0:
-                checkpoints.remove_earlier_run(str(training.output_dir))
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
     try:
@@ -243,6 +260,21 @@ class StopOnInterrupt(TrainerCallback):
             control.should_save = True
             control.should_training_stop = True
         return control
+
+
+class RemoveEarlierRun(TrainerCallback):
+    """Deletes the run that is replaced, once the first step shows that the new one works."""
+
+    def __init__(self) -> None:
+        self._done = False
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Deletes it, before anything new is saved."""
+        if not self._done:
+            with args.main_process_first(desc="removing the earlier run"):
+                if args.process_index == 0:
+                    checkpoints.remove_earlier_run(str(args.output_dir))
+            self._done = True
 
 
 class EvaluationLeavesNoTrace(TrainerCallback):
@@ -333,7 +365,7 @@ def _card(run: Run, metrics: dict[str, float]) -> str:
         "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,
         "max_steps": training.max_steps if training.max_steps > 0 else None,
         "batch size": training.train_batch_size * training.world_size * training.gradient_accumulation_steps,
-        "schedule": "one-cycle" if training.one_cycle else str(getattr(training.lr_scheduler_type, "value", "")),
+        "schedule": "one-cycle" if training.one_cycle else strategy_name(training.lr_scheduler_type),
         "warmup_steps": training.warmup_steps,
         "weight_decay": training.weight_decay,
         "class_weights": getattr(training, "class_weights", None),

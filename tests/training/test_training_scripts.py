@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from training_harness import (
     LOOP,
     ROOT,
@@ -105,6 +106,12 @@ def _damaged_checkpoint(folder: Path, order: dict[str, str], part: str) -> str:
     return str(run.output_dir)
 
 
+def _without(folder: Path, order: dict[str, str], part: str) -> str:
+    run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
+    (run.output_dir / part).unlink()
+    return str(run.output_dir)
+
+
 BAD = {
     "unknown scheme": (
         lambda folder, order: {"position_embedding_type": "roap"},
@@ -199,6 +206,37 @@ BAD = {
         lambda folder, order: {"do_train": None, "do_eval": True},
         "Without --do_train there is no model. Name a trained one with --model_name_or_path.",
     ),
+    "unknown metric": (
+        lambda folder, order: {"metric_for_best_model": "acuracy"},
+        "--metric_for_best_model 'acuracy' isn't measured here. Choose one of loss, accuracy, macro_f1, matthews_corr",
+    ),
+    "empty batches": (
+        lambda folder, order: {"per_device_train_batch_size": 0},
+        "--per_device_train_batch_size 0 is out of range. Give a whole number from 1.",
+    ),
+    "no accumulation": (
+        lambda folder, order: {"gradient_accumulation_steps": 0},
+        "--gradient_accumulation_steps 0 is out of range. Give a whole number from 1.",
+    ),
+    "negative epochs": (
+        lambda folder, order: {"num_train_epochs": -1},
+        "--num_train_epochs -1.0 is out of range. Give a positive number.",
+    ),
+    "infinite learning rate": (
+        lambda folder, order: {"learning_rate": "inf"},
+        "--learning_rate inf is out of range. Give 0 or a positive number.",
+    ),
+    "unknown argument of a schedule": (
+        lambda folder, order: {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
+        "--lr_scheduler_type cosine with --lr_scheduler_kwargs {'cycles': 2}: get_cosine_schedule",
+    ),
+    "no tokenizer in a checkpoint": (
+        lambda folder, order: {
+            "model_name_or_path": _without(folder, order, "tokenizer.json"),
+            "config_overrides": None,
+        },
+        "Give a folder with tokenizer files or a Hub name as --tokenizer_name.",
+    ),
     "unknown strategy": (
         lambda folder, order: {"save_strategy": "often"},
         "often is not a valid SaveStrategy",
@@ -219,6 +257,30 @@ def test_bad_input_is_one_line_and_exit_code_2(case, order, tmp_path, monkeypatc
     assert len(errors) == 1
     assert message in errors[0]
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
+def test_half_precision_without_a_gpu_is_refused(order, tmp_path, monkeypatch, capsys):
+    assert script(TRAINER, monkeypatch, **order, output_dir=tmp_path / "run", fp16=True) == 2
+    assert "error: --fp16 needs a GPU, and there is none. Use --bf16" in capsys.readouterr().err
+
+
+def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, capsys):
+    def broken(*args, **kwargs):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("transformers.Trainer.training_step", broken)
+    first = tmp_path / "run"
+    first.mkdir()
+    (first / "README.md").write_text("an earlier run")
+    options = {**order, "output_dir": first, "overwrite_output_dir": True}
+    assert script(TRAINER, monkeypatch, **options) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last == "error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
+    assert (first / "README.md").read_text() == "an earlier run"  # replaced only once a step was made
+    monkeypatch.setenv("HF_POSENC_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="two"):
+        script(TRAINER, monkeypatch, **options)
 
 
 def test_an_unknown_option_ends_with_exit_code_2(order, tmp_path, monkeypatch, capsys):
