@@ -105,10 +105,16 @@ def predict(
         str, typer.Option("--format", help="`table` or `jsonl` (one JSON object per line).")
     ] = "table",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Several labels per text: give those with a probability above this.")
+    ] = 0.5,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Show the n most probable labels; default: all.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
 ) -> None:
     """Classify texts, a pair, a file or standard input: labels with probabilities."""
+    from rich.markup import escape
+
     from hf_posenc.training.errors import UserError
     from hf_posenc.training.prediction import Text, load_classifier, read_texts
     from hf_posenc.training.prediction import predict as run
@@ -120,18 +126,20 @@ def predict(
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
     inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
-    predictions = run(load_classifier(checkpoint, device, revision), inputs, batch_size)
+    classifier = load_classifier(checkpoint, device, revision)
+    predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k)
     if output_format == "jsonl":
         for prediction in predictions:
             print(prediction.to_json(), flush=True)
         return
-    table = Table("text", "label", "score", "all labels")
-    table.columns[2].justify = "right"
+    table = Table("text", "label", "probabilities")
     for prediction in predictions:
-        given = prediction.input
+        given, answer = prediction.input, prediction.answer
         shown = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
-        every = ", ".join(f"{label} {score:.3f}" for label, score in list(prediction.scores.items())[:5])
-        table.add_row(shown, prediction.label or "(number)", f"{prediction.score:.3f}", every)
+        chosen = answer.get("label", f"{answer.get('prediction', 0):.4g}")
+        chosen = ", ".join(chosen) or "(none)" if isinstance(chosen, list) else chosen
+        every = ", ".join(f"{label} {share:.3f}" for label, share in answer.get("probabilities", {}).items())
+        table.add_row(*map(escape, (shown, chosen, every)))
     Console().print(table)
 
 
@@ -167,11 +175,11 @@ def train(
     """
     from hf_posenc.training import parse_arguments, train_classifier
 
-    arguments = ["--do_train", "true", "--do_eval", "true"]
+    arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
     for name, value in context.params.items():
         if value is not None and value is not False:
             arguments += [f"--{name}", str(value)]
-    if test_file or dataset_name == "blimp_order":
+    if test_file:  # labelled, even if it has no labels to be scored by
         arguments += ["--do_predict", "true"]
     result = train_classifier(*parse_arguments([*arguments, *context.args]))
     _show_metrics(result.metrics)

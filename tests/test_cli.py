@@ -92,24 +92,25 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["text"] for row in rows] == ["who saw karla", "karla saw who"]
     for row in rows:
-        assert set(row["scores"]) == {"acceptable", "unacceptable"}
-        assert sum(row["scores"].values()) == pytest.approx(1, abs=1e-5)
-        assert row["score"] == row["scores"][row["label"]] == max(row["scores"].values())
-    expected = rows[0]["scores"]
+        assert set(row["probabilities"]) == {"acceptable", "unacceptable"}
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["probabilities"][row["label"]] == max(row["probabilities"].values())
+        assert next(iter(row["probabilities"])) == row["label"]
+    expected = rows[0]["probabilities"]
 
     _, out, _ = run("predict", str(checkpoint), "-f", "-", "--format", "jsonl", stdin='who saw karla\n{"text": "x"}\n')
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["who saw karla", "x"]
-    assert json.loads(out.splitlines()[0])["scores"] == pytest.approx(expected)
+    assert json.loads(out.splitlines()[0])["probabilities"] == pytest.approx(expected)
 
     (tmp_path / "a.csv").write_text("sentence\nwho saw karla\n")
     _, out, _ = run(
         "predict", str(checkpoint), "-f", str(tmp_path / "a.csv"), "--text-column", "sentence", "--format", "jsonl"
     )
-    assert json.loads(out)["scores"] == pytest.approx(expected)
+    assert json.loads(out)["probabilities"] == pytest.approx(expected)
 
     _, out, _ = run("predict", str(checkpoint), "who saw karla", "--text-pair", "karla", "--format", "jsonl")
     assert json.loads(out)["text_pair"] == "karla"
-    assert json.loads(out)["scores"] != pytest.approx(expected)
+    assert json.loads(out)["probabilities"] != pytest.approx(expected)
 
     code, out, _ = run("predict", str(checkpoint), "who saw karla")
     assert code == 0
@@ -241,6 +242,9 @@ def test_a_regression_predicts_a_number(run, tmp_path):
     assert code == 0, err
     _, out, _ = run("predict", str(tmp_path / "run"), "red cat", "--format", "jsonl")
     assert set(json.loads(out)) == {"text", "prediction"}
+    value = json.loads(out)["prediction"]
+    _, out, _ = run("predict", str(tmp_path / "run"), "red cat")
+    assert f"{value:.4g}" in out
 
 
 def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):
@@ -254,6 +258,28 @@ def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):
         assert [json.loads(line)["text"] for line in out.splitlines()] == ["who saw karla"], name
     _, out, _ = run("predict", str(checkpoint), "-f", "-", "--format", "jsonl", stdin="{who saw karla\n")
     assert json.loads(out)["text"] == "{who saw karla"
+
+
+def test_several_labels_and_top_k(run, tmp_path):
+    """As predictions.jsonl of training has them."""
+    rows = [{"text": word, "label": label} for word, label in (("red", ["a", "b"]), ("blue", ["c"]), ("old", []))] * 8
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data, folder = str(tmp_path / "mine.jsonl"), str(tmp_path / "run")
+    options = ("--num-train-epochs", "12", "--per-device-train-batch-size", "4", "--disable-tqdm", "true")
+    code, _, err = run("train", "-o", folder, "--train-file", data, "--test-file", data, *options)
+    assert code == 0, err
+    written = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    _, out, _ = run("predict", folder, "-f", data, "--format", "jsonl")
+    found = [json.loads(line) for line in out.splitlines()]
+    for first, second in zip(written, found, strict=True):
+        assert first["label"] == second["label"] == [n for n, p in second["probabilities"].items() if p > 0.5]
+        assert second["probabilities"] == pytest.approx(first["probabilities"], abs=1e-5)
+        assert list(second["probabilities"].values()) == sorted(second["probabilities"].values(), reverse=True)
+    assert sorted(found[0]["label"]) == ["a", "b"]
+    _, out, _ = run("predict", folder, "red", "--threshold", "0", "--top-k", "2", "--format", "jsonl")
+    assert (len(json.loads(out)["label"]), len(json.loads(out)["probabilities"])) == (3, 2)
+    _, out, _ = run("predict", folder, "red", "--threshold", "1")
+    assert "(none)" in out
 
 
 def test_a_model_that_does_not_classify_is_named(run, tmp_path):

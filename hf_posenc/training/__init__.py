@@ -18,7 +18,7 @@ from .losses import ClassificationLoss
 from .masked_lm import train_masked_lm
 from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
 from .report import Summary
-from .run import TrainingResult, save_run
+from .run import TrainingResult, ending_clearly, save_run, show_best
 from .tokenizer import load_tokenizer, train_tokenizer
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "TrainingResult",
     "UserError",
     "compute_metrics_for",
+    "ending_clearly",
     "epoch_metrics",
     "example_data",
     "is_complete",
@@ -53,6 +54,7 @@ __all__ = [
     "run_script",
     "save_run",
     "set_up",
+    "show_best",
     "train_classifier",
     "train_masked_lm",
     "train_tokenizer",

@@ -276,6 +276,10 @@ class RunArguments(TrainingArguments):
 class ClassificationTrainingArguments(RunArguments):
     """`RunArguments`, and what only classification has."""
 
+    score_test: bool = field(
+        default=False,
+        metadata={"help": "Score the test split, as do_predict does, if there is one and it has labels."},
+    )
     class_weights: str | None = field(
         default=None,
         metadata={

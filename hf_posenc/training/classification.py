@@ -20,8 +20,8 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.utils import logging
 
-from . import checkpoints
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .data import Labels, encode, find_columns, load_splits, number_labels
 from .errors import UserError
@@ -34,12 +34,15 @@ from .run import (
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
+    ending_clearly,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
     save_run,
     wanted_splits,
 )
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
@@ -69,7 +72,8 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     resume_from = prepare_output_dir(training)
     config = load_config(arguments)
     with training.main_process_first(desc="reading the data"):
-        splits = wanted_splits(load_splits(data, arguments.token, arguments.cache_dir), data, training)
+        found = load_splits(data, arguments.token, arguments.cache_dir)
+        splits = wanted_splits(found, data, training, test=training.score_test)
         columns = find_columns(next(iter(splits.values())), data)
         labels, numbers = number_labels(
             splits,
@@ -79,6 +83,11 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
             given=_trained_labels(config),
             given_problem_type=None if config is None else config.problem_type,
         )
+        if training.score_test and not training.do_predict and "test" in splits:
+            training.do_predict = numbers["test"] is not None
+            if not training.do_predict:
+                del splits["test"]
+                logger.warning("The test split has no labels and isn't scored; --do_predict true labels it.")
         tokenizer = make_tokenizer(arguments, data, splits, columns, resume_from)
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     loss = make_loss(labels, numbers.get("train"), training)
@@ -157,9 +166,9 @@ def train_classifier(
         setup.summary.show(console)
     trainer = make_trainer(setup)
     metrics: dict[str, float] = {}
-    with checkpoints.disk_errors(str(training.output_dir)):
+    with ending_clearly(training):
         if training.do_train:
-            metrics |= run_trainer(trainer, training)
+            metrics |= run_trainer(trainer, setup, console)
         if training.do_eval:
             metrics |= trainer.evaluate(setup.encoded["validation"])
         logits = None

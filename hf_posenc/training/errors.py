@@ -63,6 +63,8 @@ def run_script(main: Callable[[], object]) -> NoReturn:
         main()
     except (Exception, KeyboardInterrupt) as error:
         line, code = explain(error)
-        print(line, file=sys.stderr)
+        # Of several processes that all read the same bad input one says so.
+        if code == 1 or os.environ.get("RANK", "0") == "0":
+            print(line, file=sys.stderr)
         sys.exit(code)
     sys.exit(0)

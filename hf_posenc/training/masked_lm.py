@@ -21,7 +21,6 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from . import checkpoints
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data import Columns, encode, find_columns, load_splits
 from .errors import UserError
@@ -32,6 +31,7 @@ from .run import (
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
+    ending_clearly,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
@@ -158,9 +158,9 @@ def train_masked_lm(
     trainer.add_callback(MaskAnew(collator))
     add_callbacks_and_schedule(trainer, run)
     metrics: dict[str, float] = {}
-    with checkpoints.disk_errors(str(training.output_dir)):
+    with ending_clearly(training):
         if training.do_train:
-            metrics |= run_trainer(trainer, training)
+            metrics |= run_trainer(trainer, run, console)
         if training.do_eval:
             metrics |= trainer.evaluate()
         save_run(run, metrics, trainer.state.log_history, None, time.time() - started, trainer.save_model)

@@ -1,12 +1,12 @@
 """Metrics that need no Hub: `evaluate.Metric` subclasses on scikit-learn and scipy, chosen by task."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import evaluate
 import numpy as np
-from datasets import Features, Sequence, Value
+from datasets import Features, List, Value
 from scipy.special import expit
 from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
@@ -28,7 +28,7 @@ class _Metric(evaluate.Metric):
     def _info(self) -> evaluate.MetricInfo:
         value: Any = Value("float64") if self.real_valued else Value("int64")
         if self.config_name == "multilabel":
-            value = Sequence(Value("int64"))
+            value = List(Value("int64"))
         return evaluate.MetricInfo(
             description=self.description_text,
             citation=self.citation_text,
@@ -145,6 +145,38 @@ def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarr
         return expit(logits)
     exponents = np.exp(logits - logits.max(-1, keepdims=True))
     return exponents / exponents.sum(-1, keepdims=True)
+
+
+def answers_from_logits(
+    logits: np.ndarray,
+    names: Sequence[str],
+    problem_type: str,
+    *,
+    threshold: float = 0.5,
+    top_k: int | None = None,
+) -> list[dict[str, Any]]:
+    """What logits (n, C) say of each example, for JSON.
+
+    `label` (for several labels per text a list: those with a probability above `threshold`) and `probabilities`,
+    highest first; for a regression `prediction`.
+
+    Args:
+        logits: (n, C) for C labels, (n, 1) for a regression.
+        names: of the labels.
+        problem_type: one of `PROBLEM_TYPES`.
+        threshold: for several labels per text alone.
+        top_k: how many probabilities are given. None: all.
+    """
+    if problem_type == "regression":
+        return [{"prediction": float(value)} for value in logits.reshape(-1)]
+    answers = []
+    for row in probabilities_from_logits(logits, problem_type):
+        order = np.argsort(-row, kind="stable")
+        label: Any = names[order[0]]
+        if problem_type == "multi_label_classification":
+            label = [names[number] for number in order if row[number] > threshold]
+        answers.append({"label": label, "probabilities": {names[n]: round(float(row[n]), 6) for n in order[:top_k]}})
+    return answers
 
 
 def compute_metrics_for(problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:

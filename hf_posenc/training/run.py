@@ -1,10 +1,12 @@
 """What all training runs share: output folder, splits, tokenizer, schedule, Ctrl-C, and what is saved."""
 
+import contextlib
 import json
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -13,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from datasets import DatasetDict
+from rich.console import Console
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -24,13 +27,14 @@ from transformers import (
     TrainingArguments,
     get_scheduler,
 )
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
 from .data import Columns, Labels, hold_out, texts
 from .errors import Interrupted, UserError, one_line
-from .metrics import predictions_from_logits, probabilities_from_logits
+from .metrics import answers_from_logits
 from .model import hub_options
 from .report import Summary, display_name, model_card, versions
 from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
@@ -51,6 +55,8 @@ class Run:
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
     summary: Summary
+    best: dict[str, Any] | None = field(default=None, kw_only=True)
+    """Whose weights were kept: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last ones."""
 
 
 @dataclass
@@ -97,8 +103,10 @@ def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
         raise UserError(f"--metric_for_best_model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
 
 
-def wanted_splits(splits: DatasetDict, data: DataArguments, training: RunArguments) -> DatasetDict:
-    """The splits that this run uses, cut to the sizes that were asked for."""
+def wanted_splits(
+    splits: DatasetDict, data: DataArguments, training: RunArguments, *, test: bool = False
+) -> DatasetDict:
+    """The splits that this run uses, cut to the sizes that were asked for; `test`: the test split too, if there is."""
     if training.do_train and "train" not in splits:
         raise UserError(f"--do_train needs training data, there is {', '.join(splits)}. Give --train_file.")
     if training.do_predict and "test" not in splits:
@@ -114,7 +122,7 @@ def wanted_splits(splits: DatasetDict, data: DataArguments, training: RunArgumen
     wanted = {
         "train": (training.do_train, data.max_train_samples),
         "validation": (training.do_eval, data.max_eval_samples),
-        "test": (training.do_predict, data.max_predict_samples),
+        "test": (training.do_predict or (test and "test" in splits), data.max_predict_samples),
     }
     chosen = {}
     for split, (used, most) in wanted.items():
@@ -153,13 +161,15 @@ def make_tokenizer(
 
 
 def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
-    """What the options add to a stock Trainer: early stopping, the one-cycle schedule.
+    """What the options add to a stock Trainer: early stopping, the schedule, what a checkpoint folder says of itself.
 
     Raises:
         UserError: early stopping without validation data, or a schedule that can't be.
     """
     training = run.training
     trainer.add_callback(EvaluationLeavesNoTrace())
+    trainer.add_callback(BestCheckpointIsHere())
+    trainer.add_callback(DescribeCheckpoints(run))
     if training.overwrite_output_dir and training.resume_from_checkpoint is None:
         trainer.add_callback(RemoveEarlierRun())
     if training.early_stopping_patience is not None:
@@ -200,22 +210,65 @@ def one_cycle_schedule(
     )
 
 
-def run_trainer(trainer: Trainer, training: RunArguments) -> dict[str, float]:
+def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> dict[str, float]:
     """Trains, from `training.resume_from_checkpoint` where that is set; on Ctrl-C a checkpoint is saved first.
+
+    Sets `run.best` and prints it.
 
     Raises:
         Interrupted: Ctrl-C; the message says how to go on.
     """
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
+    with stop:
+        output = trainer.train(resume_from_checkpoint=run.training.resume_from_checkpoint)
+    if stop.agreed:
+        raise Interrupted(_what_is_left(run.training))
+    if run.training.load_best_model_at_end:
+        run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
+    show_best(run, console)
+    return output.metrics
+
+
+def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
+    if state.best_model_checkpoint is None:
+        return None
+    checkpoint = Path(state.best_model_checkpoint).name
+    step = int(checkpoint.rpartition("-")[2])
+    metric = f"eval_{metric.removeprefix('eval_')}"
+    found = next((entry for entry in state.log_history if entry["step"] == step and metric in entry), None)
+    if found is None:
+        return None
+    return {
+        "metric": metric,
+        "value": found[metric],
+        "step": step,
+        "epoch": found["epoch"],
+        "checkpoint": checkpoint,
+    }
+
+
+def show_best(run: Run, console: Console | None = None) -> None:
+    """Prints which weights were kept, where these are not the last ones by default."""
+    if run.best is not None and run.training.process_index == 0:
+        (console or Console()).print(
+            f"Kept the weights of epoch {run.best['epoch']:g} (step {run.best['step']}), the best by "
+            f"{run.best['metric']}: {run.best['value']:.4g}. --load_best_model_at_end false keeps the last ones.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@contextlib.contextmanager
+def ending_clearly(training: RunArguments) -> Iterator[None]:
+    """A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left."""
     try:
-        with stop.listening(alone=training.world_size == 1):
-            output = trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+        with checkpoints.disk_errors(str(training.output_dir)):
+            yield
+    except Interrupted:
+        raise
     except KeyboardInterrupt as interrupt:
         raise Interrupted(_what_is_left(training)) from interrupt
-    if stop.pressed:
-        raise Interrupted(_what_is_left(training))
-    return output.metrics
 
 
 def _what_is_left(training: RunArguments) -> str:
@@ -226,40 +279,76 @@ def _what_is_left(training: RunArguments) -> str:
 
 
 class StopOnInterrupt(TrainerCallback):
-    """On Ctrl-C, finishes the step, saves a checkpoint and stops; on the second, stops at once."""
+    """While entered: on Ctrl-C, finishes the step, saves a checkpoint and stops; on the second, stops at once.
+
+    Several processes agree after each step, so that all stop at the same one. A terminal and a launcher may both pass
+    one Ctrl-C on to each of them: what comes within two seconds of the first isn't a second one there.
+    """
 
     def __init__(self) -> None:
-        self.pressed = False
+        self.agreed = False
+        self._pressed_at: float | None = None
         self._previous: Any = None
 
-    def listening(self, alone: bool) -> "StopOnInterrupt":
-        """A context in which Ctrl-C is heard. With several processes each would stop at another step: left alone."""
-        self._listen = alone and threading.current_thread() is threading.main_thread()
-        return self
-
     def __enter__(self) -> "StopOnInterrupt":
-        if self._listen:
+        if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGINT, self._press)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._listen:
+        if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
 
     def _press(self, number: int, frame: FrameType | None) -> None:
-        if self.pressed:
+        several = torch.distributed.is_initialized()
+        if self._pressed_at is not None and not (several and time.monotonic() < self._pressed_at + 2):
             raise KeyboardInterrupt
-        self.pressed = True
-        logger.warning("Finishing this step and saving a checkpoint. Ctrl-C again stops at once.")
+        if self._pressed_at is None:
+            self._pressed_at = time.monotonic()
+            logger.warning_once("Finishing this step and saving a checkpoint. Ctrl-C again stops at once.")
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Asks the Trainer to save and stop."""
-        if self.pressed:
-            control.should_save = True
-            control.should_training_stop = True
+        pressed = torch.tensor(self._pressed_at is not None, dtype=torch.int32, device=args.device)
+        if args.world_size > 1 and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(pressed, torch.distributed.ReduceOp.MAX)
+        if pressed.item():
+            self.agreed = control.should_save = control.should_training_stop = True
         return control
+
+
+class BestCheckpointIsHere(TrainerCallback):
+    """Finds the best checkpoint of a resumed run in its own folder, wherever the run began."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The state has the path of where the run was then."""
+        here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if state.best_global_step and here.is_dir():
+            state.best_model_checkpoint = str(here)
+
+
+class DescribeCheckpoints(TrainerCallback):
+    """Writes a README and the results so far into each checkpoint folder: it can be published as it is."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The folder has been written by now."""
+        name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        folder = Path(str(args.output_dir)) / name
+        if args.process_index != 0 or not folder.is_dir():
+            return
+        metrics: dict[str, float] = {}
+        for entry in state.log_history:
+            if entry["step"] == state.global_step:
+                metrics |= {key: value for key, value in entry.items() if key.startswith(("train_", "eval_"))}
+        checkpoints.write_text(folder / "README.md", _card(self.run, metrics, name))
+        checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(self.run, metrics, state.log_history))
 
 
 class RemoveEarlierRun(TrainerCallback):
@@ -329,14 +418,17 @@ def save_run(
         checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(run, metrics, history, seconds))
 
 
-def _results(run: Run, metrics: dict[str, float], history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+def _results(
+    run: Run, metrics: dict[str, float], history: list[dict[str, Any]], seconds: float | None = None
+) -> dict[str, Any]:
     return {
         "metrics": metrics,
+        "best": run.best,
         "problem_type": run.summary.problem_type,
         "labels": list(run.summary.labels),
         "summary": run.summary.to_dict(),
         "history": history,
-        "seconds": round(seconds, 1),
+        "seconds": seconds and round(seconds, 1),
         "processes": run.training.world_size,
         "versions": versions(),
         "arguments": {
@@ -358,8 +450,9 @@ def hub_name(name: str | None) -> str | None:
     return None if name is None or Path(name).exists() else name
 
 
-def _card(run: Run, metrics: dict[str, float]) -> str:
+def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) -> str:
     training = run.training
+    name = display_name(str(training.output_dir))
     shown = {
         "learning_rate": training.learning_rate,
         "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,
@@ -372,10 +465,11 @@ def _card(run: Run, metrics: dict[str, float]) -> str:
         "mlm_probability": getattr(training, "mlm_probability", None),
         "max_seq_length": run.summary.max_length,
         "seed": training.seed,
+        "weights": run.best and f"best by {run.best['metric']}: epoch {run.best['epoch']:g}",
         "parameters": f"{run.summary.parameters:,}, positional {run.summary.positional_parameters:,}",
     }
     return model_card(
-        name=display_name(str(training.output_dir)),
+        name=name if checkpoint is None else f"{name}/{checkpoint}",
         model=run.model,
         labels=run.labels,
         columns=run.columns,
@@ -389,23 +483,6 @@ def _card(run: Run, metrics: dict[str, float]) -> str:
 
 def _predictions(logits: np.ndarray, labels: Labels) -> str:
     """One JSON line per test example: its label or labels with probabilities, or its number."""
-    predicted = predictions_from_logits(logits, labels.problem_type)
-    if labels.problem_type == "regression":
-        return "".join(
-            json.dumps({"index": row, "prediction": float(value)}) + "\n" for row, value in enumerate(predicted)
-        )
-    lines = []
-    for row, (choice, shares) in enumerate(
-        zip(predicted, probabilities_from_logits(logits, labels.problem_type), strict=True)
-    ):
-        several = labels.problem_type == "multi_label_classification"
-        label: Any = (
-            [name for name, chosen in zip(labels.names, choice, strict=True) if chosen]
-            if several
-            else labels.names[int(choice)]
-        )
-        probabilities = {name: round(float(share), 6) for name, share in zip(labels.names, shares, strict=True)}
-        lines.append(
-            json.dumps({"index": row, "label": label, "probabilities": probabilities}, ensure_ascii=False) + "\n"
-        )
-    return "".join(lines)
+    answers = answers_from_logits(logits, labels.names, labels.problem_type)
+    lines = [json.dumps({"index": row, **answer}, ensure_ascii=False) for row, answer in enumerate(answers)]
+    return "".join(f"{line}\n" for line in lines)

@@ -40,6 +40,20 @@ def test_resuming_with_other_options_ends_in_the_same_weights(order, tmp_path, o
     assert_same_weights(whole, killed)
 
 
+@pytest.mark.parametrize("step", [10, 20])
+def test_resuming_keeps_the_best_weights_too(order, tmp_path, step):
+    """Of the folder that is resumed in, not of the one where the run began."""
+    options = {"num_train_epochs": 3, "save_strategy": "epoch", "do_eval": True, "learning_rate": 2e-2}
+    whole = train(tmp_path / "whole", **order, **options, save_total_limit=5).output_dir
+    best = results(whole)["best"]
+    assert best["step"] < 30
+    killed = copy_until(whole, tmp_path / "killed", step)
+    shutil.move(whole, tmp_path / "moved")
+    train(killed, **order, **options, save_total_limit=5, resume_from_checkpoint="true")
+    assert results(killed)["best"] == best
+    assert_same_weights(tmp_path / "moved", killed)
+
+
 DAMAGE = {
     "no state": lambda folder: (folder / "trainer_state.json").unlink(),
     "half a state": lambda folder: _cut(folder / "trainer_state.json"),

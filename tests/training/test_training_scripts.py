@@ -35,18 +35,27 @@ def process(words: list[str], **options) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9}],
-    ids=["plain", "accumulated"],
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9},
+        {"save_strategy": None, "learning_rate": 2e-2, "num_train_epochs": 3},
+    ],
+    ids=["plain", "accumulated", "best"],
 )
 def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, options):
-    options = {**order, "do_eval": True, "do_predict": True, "num_train_epochs": 2, "config_preset": "tiny", **options}
+    options = {"save_strategy": "no", "config_preset": "tiny", "num_train_epochs": 2, **options}
+    options |= {**order, "do_eval": True, "do_predict": True}
     assert script(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer") == 0
     assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop") == 0
     assert_same_weights(tmp_path / "trainer", tmp_path / "loop")
     trainer, loop = (results(tmp_path / name)["metrics"] for name in ("trainer", "loop"))
     assert {"train_loss", "eval_loss", "eval_accuracy", "test_macro_f1"} <= set(loop)
     assert loop == pytest.approx({name: trainer[name] for name in loop}, rel=1e-5)
-    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("trainer", "loop")]
+    best = [results(tmp_path / name)["best"] for name in ("trainer", "loop")]
+    assert (best[0] is None) == (best[1] is None) == (options["save_strategy"] == "no")
+    if best[0]:
+        assert best[1]["step"] == best[0]["step"] < 30
+    names = [{path.name for path in (tmp_path / name).iterdir() if path.is_file()} for name in ("trainer", "loop")]
     assert names[1] == {name for name in names[0] if name != "training_args.bin"}
 
 
