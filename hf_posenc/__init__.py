@@ -3,6 +3,9 @@
 Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoints load without `trust_remote_code`.
 """
 
+from . import _ctrl_c as _ctrl_c
+
+# isort: split
 from transformers import (
     AutoConfig,
     AutoModel,

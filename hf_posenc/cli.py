@@ -3,13 +3,30 @@
 import contextlib
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
+
+from hf_posenc import _ctrl_c
+
+
+class _Ended(Exception):
+    """Carries what typer would end in its own way, without our line."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, BrokenPipeError) as error:
+            raise _Ended from error
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="hf-posenc",
     help="Encoders whose positional scheme is one config value: train, evaluate, predict, inspect.",
     no_args_is_help=True,
@@ -43,14 +60,14 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
     from safetensors import SafetensorError
 
     from hf_posenc.inspection import inspect_checkpoint
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import check_is_checkpoint, first_line
+    from hf_posenc.training.errors import UserError, one_line
+    from hf_posenc.training.prediction import check_is_checkpoint
 
     check_is_checkpoint(checkpoint)
     try:
         found = inspect_checkpoint(checkpoint, revision)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {first_line(error)}") from error
+        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
     rows: dict[str, Any] = {
         "model": found.architecture,
@@ -88,10 +105,16 @@ def predict(
         str, typer.Option("--format", help="`table` or `jsonl` (one JSON object per line).")
     ] = "table",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Several labels per text: give those with a probability above this.")
+    ] = 0.5,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Show the n most probable labels; default: all.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
 ) -> None:
     """Classify texts, a pair, a file or standard input: labels with probabilities."""
+    from rich.markup import escape
+
     from hf_posenc.training.errors import UserError
     from hf_posenc.training.prediction import Text, load_classifier, read_texts
     from hf_posenc.training.prediction import predict as run
@@ -103,18 +126,20 @@ def predict(
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
     inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
-    predictions = run(load_classifier(checkpoint, device, revision), inputs, batch_size)
+    classifier = load_classifier(checkpoint, device, revision)
+    predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k)
     if output_format == "jsonl":
         for prediction in predictions:
             print(prediction.to_json(), flush=True)
         return
-    table = Table("text", "label", "score", "all labels")
-    table.columns[2].justify = "right"
+    table = Table("text", "label", "probabilities")
     for prediction in predictions:
-        given = prediction.input
+        given, answer = prediction.input, prediction.answer
         shown = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
-        every = ", ".join(f"{label} {score:.3f}" for label, score in list(prediction.scores.items())[:5])
-        table.add_row(shown, prediction.label or "(number)", f"{prediction.score:.3f}", every)
+        chosen = answer.get("label", f"{answer.get('prediction', 0):.4g}")
+        chosen = ", ".join(chosen) or "(none)" if isinstance(chosen, list) else chosen
+        every = ", ".join(f"{label} {share:.3f}" for label, share in answer.get("probabilities", {}).items())
+        table.add_row(*map(escape, (shown, chosen, every)))
     Console().print(table)
 
 
@@ -150,11 +175,11 @@ def train(
     """
     from hf_posenc.training import parse_arguments, train_classifier
 
-    arguments = ["--do_train", "true", "--do_eval", "true"]
+    arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
     for name, value in context.params.items():
         if value is not None and value is not False:
             arguments += [f"--{name}", str(value)]
-    if test_file or dataset_name == "blimp_order":
+    if test_file:  # labelled, even if it has no labels to be scored by
         arguments += ["--do_predict", "true"]
     result = train_classifier(*parse_arguments([*arguments, *context.args]))
     _show_metrics(result.metrics)
@@ -271,30 +296,24 @@ def _show_metrics(metrics: dict[str, float]) -> None:
     Console().print(table)
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """One line on standard error, and an exit code: 2 for bad input, 1 for everything else, 130 for Ctrl-C."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {message}", markup=True)
-    sys.exit(code)
-
-
 def main() -> None:
-    """Entry point: runs a command and turns errors into one line."""
-    from rich.markup import escape
-
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import first_line
-
+    """Entry point: runs a command; whatever goes wrong ends in one line and an exit code (see `explain`)."""
+    _ctrl_c.end()
     try:
         app(prog_name="hf-posenc")
-    except BrokenPipeError:  # the reader, such as head, has all that it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        fail("interrupted.", 130)
-    except (UserError, ValueError) as error:
-        fail(escape(first_line(error)), 2)
-    except Exception as error:
-        fail(escape(f"{type(error).__name__}: {first_line(error)}"), 1)
+    except (Exception, KeyboardInterrupt) as caught:
+        error = (caught.__cause__ or caught) if isinstance(caught, _Ended) else caught
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has all that it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        from rich.markup import escape
+
+        from hf_posenc.training.errors import explain
+
+        line, code = explain(error)
+        kind, _, text = line.partition(":")
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
+        sys.exit(code)
 
 
 if __name__ == "__main__":
