@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from hf_posenc import _ctrl_c
 
@@ -143,47 +143,173 @@ def predict(
     Console().print(table)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+class _Train(TyperCommand):
+    """Takes options as transformers' scripts do: with underscores too, and `--bf16` for `--bf16 true`."""
+
+    switches = (
+        "--one-cycle",
+        "--bf16",
+        "--load-best-model-at-end",
+        "--overwrite-output-dir",
+        "--resume-from-checkpoint",
+    )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        written: list[str] = []
+        for word, following in zip(args, [*args[1:], "--"], strict=True):
+            if word.startswith("--"):
+                name, equals, value = word.partition("=")
+                word = name.replace("_", "-") + equals + value
+            written.append(word)
+            if word in self.switches and following.startswith("-"):
+                written.append("true")
+        return super().parse_args(ctx, written)
+
+
+def _list_all_options(wanted: bool) -> None:
+    if wanted:
+        from hf_posenc.training import parse_arguments
+
+        parse_arguments(["--help"], "Options of hf-posenc train and of examples/run_classification.py.")
+
+
+_DATA, _MODEL, _OPTIMIZER = "Data", "Model", "Optimizer and schedule"
+_KEPT, _MACHINE = "Evaluation and what is kept", "Speed and memory"
+_SWITCH = "[true|false]"
+
+
+@app.command(cls=_Train, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train(
     context: typer.Context,
     output_dir: Annotated[
         str, typer.Option("--output-dir", "-o", help="Folder for the checkpoint.", show_default=False)
     ],
-    train_file: Annotated[str | None, typer.Option(help="Training data: .csv, .tsv, .json, .jsonl, .parquet.")] = None,
-    validation_file: Annotated[str | None, typer.Option(help="Validation data; else 10 % is set aside.")] = None,
-    test_file: Annotated[str | None, typer.Option(help="Test data, scored and labelled at the end.")] = None,
-    dataset_name: Annotated[
-        str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order, which comes along.")
+    overwrite_output_dir: Annotated[
+        str | None, typer.Option(metavar=_SWITCH, help="Replace the run that the folder holds.")
     ] = None,
-    text_column_names: Annotated[str | None, typer.Option(help="Text column; two, with a comma, for pairs.")] = None,
-    label_column_name: Annotated[str | None, typer.Option(help="Label column.")] = None,
-    position_embedding_type: Annotated[str | None, typer.Option(help="Positional scheme: see `schemes`.")] = None,
-    config_preset: Annotated[str | None, typer.Option(help="Size of a new encoder: tiny, mini, small, base.")] = None,
-    model_name_or_path: Annotated[str | None, typer.Option(help="Start from this checkpoint instead.")] = None,
-    tokenizer_name: Annotated[str | None, typer.Option(help="A trained tokenizer; else one is trained here.")] = None,
-    num_train_epochs: Annotated[float | None, typer.Option(help="Passes over the training data; default 3.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; default by model size.")] = None,
-    per_device_train_batch_size: Annotated[int | None, typer.Option(help="Batch size; default 32.")] = None,
+    resume_from_checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="[true|FOLDER]", help="Go on from the newest whole checkpoint, or from a checkpoint-N."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and order; default 42.")] = None,
-    resume_from_checkpoint: Annotated[str | None, typer.Option(help="`true`, or a checkpoint-N folder.")] = None,
-    overwrite_output_dir: Annotated[bool, typer.Option(help="Replace the run that the folder holds.")] = False,
+    help_all: Annotated[
+        bool, typer.Option("--help-all", is_eager=True, callback=_list_all_options, help="List all other options.")
+    ] = False,
+    train_file: Annotated[
+        str | None,
+        typer.Option(help="Training data: .csv, .tsv, .json, .jsonl (also .gz), .parquet.", rich_help_panel=_DATA),
+    ] = None,
+    validation_file: Annotated[
+        str | None, typer.Option(help="Validation data; else 10 % is set aside.", rich_help_panel=_DATA)
+    ] = None,
+    test_file: Annotated[
+        str | None, typer.Option(help="Test data, scored and labelled at the end.", rich_help_panel=_DATA)
+    ] = None,
+    dataset_name: Annotated[
+        str | None,
+        typer.Option(
+            help="A Hub data set, a folder of split files, or blimp_order, which comes along.", rich_help_panel=_DATA
+        ),
+    ] = None,
+    text_column_names: Annotated[
+        str | None, typer.Option(help="Text column; two, with a comma, for pairs.", rich_help_panel=_DATA)
+    ] = None,
+    label_column_name: Annotated[str | None, typer.Option(help="Label column.", rich_help_panel=_DATA)] = None,
+    label_delimiter: Annotated[
+        str | None, typer.Option(help="Between several labels in one cell.", rich_help_panel=_DATA)
+    ] = None,
+    max_seq_length: Annotated[
+        int | None, typer.Option(help="Longer inputs are cut to this many tokens.", rich_help_panel=_DATA)
+    ] = None,
+    position_embedding_type: Annotated[
+        str | None, typer.Option(help="Positional scheme: see `schemes`; default rope.", rich_help_panel=_MODEL)
+    ] = None,
+    position_embedding_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.", rich_help_panel=_MODEL)
+    ] = None,
+    config_preset: Annotated[
+        str | None,
+        typer.Option(help="Size of a new encoder: tiny (default), mini, small, base.", rich_help_panel=_MODEL),
+    ] = None,
+    classifier_pooling: Annotated[
+        str | None, typer.Option(help="mean (default), cls or max.", rich_help_panel=_MODEL)
+    ] = None,
+    model_name_or_path: Annotated[
+        str | None, typer.Option(help="Start from this checkpoint instead.", rich_help_panel=_MODEL)
+    ] = None,
+    tokenizer_name: Annotated[
+        str | None, typer.Option(help="A trained tokenizer; else one is trained here.", rich_help_panel=_MODEL)
+    ] = None,
+    num_train_epochs: Annotated[
+        float | None, typer.Option(help="Passes over the training data; default 3.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak of AdamW's; default by model size.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    lr_scheduler_type: Annotated[
+        str | None,
+        typer.Option(help="linear (default), cosine, constant_with_warmup, ...", rich_help_panel=_OPTIMIZER),
+    ] = None,
+    one_cycle: Annotated[
+        str | None, typer.Option(metavar=_SWITCH, help="The one-cycle schedule instead.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    warmup_steps: Annotated[
+        float | None,
+        typer.Option(help="Steps to warm up; below 1, a share of all; default 0.1.", rich_help_panel=_OPTIMIZER),
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="AdamW's; default 0.", rich_help_panel=_OPTIMIZER)] = None,
+    max_grad_norm: Annotated[
+        float | None, typer.Option(help="Gradients are clipped to this; default 1.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    class_weights: Annotated[
+        str | None,
+        typer.Option(
+            help='balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', rich_help_panel=_OPTIMIZER
+        ),
+    ] = None,
+    eval_strategy: Annotated[
+        str | None,
+        typer.Option(help="When to evaluate and save: epoch (default), steps, no.", rich_help_panel=_KEPT),
+    ] = None,
+    early_stopping_patience: Annotated[
+        int | None, typer.Option(help="Stop after this many evaluations without a better one.", rich_help_panel=_KEPT)
+    ] = None,
+    metric_for_best_model: Annotated[
+        str | None, typer.Option(help="What is better: loss (default), accuracy, macro_f1, ...", rich_help_panel=_KEPT)
+    ] = None,
+    load_best_model_at_end: Annotated[
+        str | None,
+        typer.Option(metavar=_SWITCH, help="Keep the best weights (default), or the last.", rich_help_panel=_KEPT),
+    ] = None,
+    per_device_train_batch_size: Annotated[
+        int | None, typer.Option(help="Batch size; default 32.", rich_help_panel=_MACHINE)
+    ] = None,
+    gradient_accumulation_steps: Annotated[
+        int | None, typer.Option(help="Batches per step; default 1.", rich_help_panel=_MACHINE)
+    ] = None,
+    bf16: Annotated[
+        str | None, typer.Option(metavar=_SWITCH, help="Mixed precision.", rich_help_panel=_MACHINE)
+    ] = None,
 ) -> None:
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
 
-    Every option of `examples/run_classification.py`, and so every one of transformers' TrainingArguments, is accepted
-    too: `--bf16 true --early-stopping-patience 3 --class-weights balanced ...`.
+    Here are the options that are asked for most. All others of `examples/run_classification.py`, and so every one of
+    transformers' TrainingArguments, are accepted too: `--help-all` lists them. Several GPUs:
+    `accelerate launch -m hf_posenc.cli train` and the same options.
     """
     from hf_posenc.training import parse_arguments, train_classifier
 
     arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
     for name, value in context.params.items():
-        if value is not None and value is not False:
+        if value is not None and name != "help_all":
             arguments += [f"--{name}", str(value)]
     if test_file:  # labelled, even if it has no labels to be scored by
         arguments += ["--do_predict", "true"]
-    result = train_classifier(*parse_arguments([*arguments, *context.args]))
-    _show_metrics(result.metrics)
-    Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
+    data, model, training = parse_arguments([*arguments, *context.args])
+    result = train_classifier(data, model, training)
+    if training.process_index == 0:
+        _show_metrics(result.metrics)
+        Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from common import SCHEMES
 from transformers import BertConfig
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, cli
-from hf_posenc.training import Interrupted, make_arguments, train_classifier
+from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
 
 ROOT = Path(__file__).parent.parent
 
@@ -319,3 +319,44 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, monkeypatch):
         code, _, err = run("check", *arguments)
         assert code == 2
         assert message in err
+
+
+def test_training_options_are_listed_in_groups_and_all_on_demand(run):
+    _, out, _ = run("train", "--help")
+    for name in (
+        *("lr-scheduler-type", "one-cycle", "warmup-steps", "early-stopping-patience", "class-weights", "seed", "bf16"),
+        *("gradient-accumulation-steps", "resume-from-checkpoint", "classifier-pooling", "help-all"),
+    ):
+        assert f"--{name} " in out, name
+    assert "─ Optimizer and schedule ─" in out
+    code, out, _ = run("train", "--help-all")
+    assert code == 0
+    assert "--adam_beta1" in out
+    assert "--max_train_samples" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--output_dir", "x", "--bf16", "--seed", "3"), {"bf16": True, "seed": 3, "use_cpu": True}),
+        (("-o", "x", "--bf16", "false", "--one-cycle"), {"bf16": False, "one_cycle": True}),
+        (("-o", "x", "--resume-from-checkpoint"), {"resume_from_checkpoint": "true"}),
+        (("-o", "x", "--resume_from_checkpoint=y", "--overwrite_output_dir"), {"resume_from_checkpoint": "y"}),
+        (("-o", "x", "--adam_beta1", "0.5", "--do_predict", "true"), {"adam_beta1": 0.5, "do_predict": True}),
+        (("-o", "x", "--test-file", "t.csv"), {"do_train": True, "do_eval": True, "do_predict": True}),
+        (("-o", "x", "--load-best-model-at-end", "false"), {"load_best_model_at_end": False, "score_test": True}),
+    ],
+)
+def test_options_reach_training_as_transformers_writes_them(run, monkeypatch, words, expected):
+    seen = []
+
+    def stop(data, model, training):
+        seen.append(training)
+        raise UserError("seen")
+
+    monkeypatch.setattr("hf_posenc.training.train_classifier", stop)
+    code, _, err = run("train", *words)
+    assert (code, "seen" in err) == (2, True), err
+    if expected.pop("use_cpu", False) and not torch.accelerator.is_available():
+        assert seen[0].use_cpu
+    assert {name: getattr(seen[0], name) for name in expected} == expected

@@ -318,6 +318,14 @@ class StopOnInterrupt(TrainerCallback):
             self.agreed = control.should_save = control.should_training_stop = True
         return control
 
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Evaluates nothing in the middle of an epoch: the undisturbed run wouldn't, and this might be called best."""
+        if self.agreed and not float(state.epoch or 0).is_integer():
+            control.should_log = control.should_evaluate = control.should_save = False
+        return control
+
 
 class BestCheckpointIsHere(TrainerCallback):
     """Finds the best checkpoint of a resumed run in its own folder, wherever the run began."""

@@ -145,6 +145,19 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, 
     assert_same_weights(undisturbed, stopped)
 
 
+@pytest.mark.parametrize("step", [7, 10, 13])  # 10 steps an epoch
+def test_ctrl_c_does_not_change_which_weights_are_best(order, tmp_path, press, monkeypatch, step):
+    options = {"num_train_epochs": 2, "save_strategy": "epoch", "do_eval": True, "learning_rate": 2e-2}
+    whole = train(tmp_path / "whole", **order, **options).output_dir
+    press(step)
+    with pytest.raises(Interrupted, match=rf"checkpoint-{step}'"):
+        train(tmp_path / "stopped", **order, **options)
+    monkeypatch.undo()
+    train(tmp_path / "stopped", **order, **options, resume_from_checkpoint="true")
+    assert results(tmp_path / "stopped")["best"] == results(whole)["best"]
+    assert_same_weights(whole, tmp_path / "stopped")
+
+
 def test_ctrl_c_twice_stops_at_once_and_keeps_what_was_saved(order, tmp_path, press):
     press(6, times=2)
     with pytest.raises(Interrupted, match="newest checkpoint is .*checkpoint-4'"):

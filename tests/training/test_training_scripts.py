@@ -23,7 +23,13 @@ from training_harness import (
     write_jsonl,
 )
 
+from hf_posenc.training import is_complete
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
 
 
 def process(words: list[str], **options) -> subprocess.CompletedProcess:
@@ -82,10 +88,8 @@ def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     options = {**order, "do_eval": True, "do_predict": True, "hidden_dropout_prob": 0, "num_train_epochs": 2}
     one = process([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
     assert one.returncode == 0, one.stderr
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(path)]
     options = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    two = process([*launch, *command(options)])
+    two = process([*LAUNCH, str(path), *command(options)])
     assert two.returncode == 0, two.stderr
     assert [results(tmp_path / name)["processes"] for name in ("one", "two")] == [1, 2]
     first, second = (results(tmp_path / name)["metrics"] for name in ("one", "two"))
@@ -97,6 +101,32 @@ def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     ]
     assert epochs[0] == pytest.approx(epochs[1], abs=0.02)
     assert len(epochs[0]) == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
+    """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
+    options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "per_device_train_batch_size": 8}
+    options |= {"logging_strategy": "steps", "logging_steps": 1}
+    words = [*LAUNCH, str(TRAINER), *command(options)]
+    running = subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for line in running.stdout:
+        if "'loss'" in line:
+            break
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert errors.count("interrupted: the newest checkpoint is") == 1, errors
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    assert is_complete(checkpoint)
+    assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
 
 
 # ---- bad input: one line, exit code 2, and nothing is lost ----------------------------------------------------------
