@@ -616,19 +616,43 @@ def test_no_part_of_a_head_is_named_like_a_part_of_the_encoder(name):
     assert own.isdisjoint(child for child, _ in model.model.named_children())
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_score_mod_gives_the_numbers_of_the_bias(scheme):
+MADE = {name: make_position(tiny_config(name)) for name in SCHEMES}
+WITH_BIAS = [name for name in SCHEMES if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
+WITH_SCORE_MOD = [name for name in WITH_BIAS if MADE[name].uses("score_mod")]
+
+
+def test_the_biases_without_a_score_mod_are_products_of_vectors_or_networks_of_two_positions():
+    assert set(WITH_BIAS) - set(WITH_SCORE_MOD) == {"tupe", "fire", "relative_key", "relative_key_query", "deberta"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kwargs"),
+    [
+        *((name, {}) for name in WITH_SCORE_MOD),
+        ("alibi", {"directional": True}),
+        ("alibi", {"learned": True, "directional": True}),
+        ("t5", {"per_layer": True}),
+        ("kerple", {"kernel": "power"}),
+    ],
+)
+def test_score_mod_gives_the_numbers_of_the_bias_and_its_gradients(scheme, kwargs):
     """What flex_attention would add, entry by entry; with positions of one row and of several."""
-    position = encoder(scheme).position
-    if not position.uses("score_mod"):
-        assert not (position.uses("bias") and type(position).__name__ in ("AlibiPosition", "T5Position"))
-        return
+    position = encoder(scheme, position_embedding_kwargs=kwargs).position
     for positions in (torch.arange(7)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])):
-        expected = position.bias(positions, positions == 0)
-        batch, heads, length, _ = expected.shape
-        b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in (batch, heads, length, length)), indexing="ij")
-        got = position.score_mod(positions, 0)(torch.zeros(b.shape), b, h, q, k)
-        torch.testing.assert_close(got, expected.to(got.dtype), atol=1e-6, rtol=1e-5)
+        if position.uses("bias"):
+            expected = position.bias(positions, positions == 0)
+        else:
+            expected = position.layer_bias(torch.zeros(1), torch.zeros(1), positions, 1)
+        b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in expected.shape), indexing="ij")
+        scores = torch.randn(b.shape)
+        got = position.score_mod(positions, 1)(scores, b, h, q, k) - scores
+        torch.testing.assert_close(got, expected.to(got.dtype), atol=2e-6, rtol=1e-5)
+        weights = [weight for name, weight in position.named_parameters() if "tables.0" not in name or not kwargs]
+        if weights:
+            target = torch.randn(b.shape)
+            wanted = torch.autograd.grad((expected * target).sum(), weights)
+            for mine, theirs in zip(torch.autograd.grad((got * target).sum(), weights), wanted, strict=True):
+                torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,11 @@ class PositionScheme(nn.Module):
         return None
 
     def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor] | None:
-        """The numbers of the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor."""
+        """The numbers of the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
+
+        For biases that are a function of head and distance. Flex computes entry by entry, so that one which is a
+        product of vectors (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
+        """
         return None
 
     def init_weights(self, std: float) -> None:
