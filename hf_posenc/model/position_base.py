@@ -29,17 +29,17 @@ class PositionScheme(nn.Module):
     name: ClassVar[str]
     """What `config.position_embedding_type` calls the scheme."""
 
-    max_length: int | None = None
-    """Number of positions that the scheme has, or None if it takes any."""
-
-    query_scale: float = 1.0
-    """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
-
     shift_invariant: bool | None = None
     """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
 
     order_blind: bool = False
     """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
+
+    max_length: int | None = None
+    """Number of positions that the scheme has, or None if it takes any."""
+
+    query_scale: float = 1.0
+    """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
