@@ -30,6 +30,12 @@ class PositionScheme(nn.Module):
     name: ClassVar[str]
     """What `config.position_embedding_type` calls the scheme."""
 
+    shift_invariant: bool | None = None
+    """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
+
+    order_blind: bool = False
+    """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
+
     max_length: int | None = None
     """Number of positions that the scheme has, or None if it takes any."""
 
@@ -38,12 +44,6 @@ class PositionScheme(nn.Module):
 
     needs_lengths: bool = False
     """Whether `rotary` reads `lengths`."""
-
-    shift_invariant: bool | None = None
-    """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
-
-    order_blind: bool = False
-    """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
