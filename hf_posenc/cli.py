@@ -413,6 +413,64 @@ def check(
         raise typer.Exit(1)
 
 
+@app.command()
+def plot(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCHEME|CHECKPOINT...",
+            help="Schemes, by name, or checkpoints; several are compared on one sheet.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.", show_default=False)
+    ],
+    max_positions: Annotated[int | None, typer.Option(help="Positions shown; default 128.")] = None,
+    layer: Annotated[int, typer.Option(help="Layer, from 0, of what differs by layer.")] = 0,
+    config_preset: Annotated[str, typer.Option(help="Size, for a scheme's name: tiny, mini, small, base.")] = "base",
+    position_embedding_kwargs: Annotated[
+        str | None, typer.Option(help="Arguments of a scheme given by name, as JSON.")
+    ] = None,
+    rope_parameters: Annotated[str | None, typer.Option(help="RoPE's parameters, as JSON.")] = None,
+    revision: Revision = None,
+) -> None:
+    """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
+    import json
+
+    from hf_posenc.model.configuration_posenc import PosEncConfig
+    from hf_posenc.panels import is_scheme
+    from hf_posenc.plots import check_picture_path, plot_comparison, plot_position, save_figure
+    from hf_posenc.training.errors import UserError
+    from hf_posenc.training.prediction import first_line
+
+    check_picture_path(output)
+    fields = {}
+    given = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
+    for name, text in given.items():
+        if text is not None:
+            option = f"--{name.replace('_', '-')}"
+            try:
+                fields[name] = json.loads(text)
+            except json.JSONDecodeError as error:
+                raise UserError(f'{option} {text!r} is no JSON ({error}). Write it as {{"name": value}}.') from error
+            if len(sources) > 1 or not is_scheme(sources[0]):
+                raise UserError(f"{option} goes with one scheme's name. A checkpoint has its own.")
+    read = [
+        PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
+        if is_scheme(source)
+        else source
+        for source in sources
+    ]
+    options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
+    try:
+        figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
+    except (ImportError, OSError) as error:
+        raise UserError(first_line(error)) from error
+    save_figure(figure, output)
+    Console().print(f"The picture is in {output}", highlight=False, markup=False)
+
+
 def _show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"
