@@ -81,8 +81,8 @@ class PositionReport:
         return sum(result.seconds for result in self.results)
 
     def __getitem__(self, name: str) -> CheckResult:
-        """The result of a check that was asked for."""
-        return next(result for result in self.results if result.name == name)
+        """The result of a check; a KeyError if it wasn't asked for."""
+        return {result.name: result for result in self.results}[name]
 
     def raise_on_failure(self) -> "PositionReport":
         """The report itself, if all is well.
@@ -567,7 +567,7 @@ def _check_shift(case: _Case) -> None:
     """Equal steps of all positions change nothing, or something, as the scheme declares in `shift_invariant`."""
     declared = case.position.shift_invariant
     if declared is None:
-        raise _Skip("the scheme doesn't declare shift_invariant (True: it sees distances alone; False: it doesn't).")
+        raise _Skip("the scheme doesn't declare shift_invariant (True: distances alone count; False: they don't).")
     encoder, ids = case.classifier().model, _SEQUENCES[0]
     start = case.longest(46) - len(ids)  # 37: no power of two, nor a period that a scheme is likely to have
     shifted = encoder(ids[None], position_ids=torch.arange(start, start + len(ids))[None]).last_hidden_state

@@ -189,6 +189,8 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     for text in (str(report), printed(report)):
         assert "they differ by" in text
         assert "1 failed" in text
+    with pytest.raises(KeyError, match="packing"):
+        report["packing"]
     skipping = check_position(broken.SoundWaves, checks=["shift", "score_mod"])
     assert ": 0 of 2 checks ran in " in skipping.summary
     assert "doesn't declare shift_invariant" in str(skipping)
