@@ -441,8 +441,7 @@ def plot(
     from hf_posenc.model.configuration_posenc import PosEncConfig
     from hf_posenc.panels import is_scheme
     from hf_posenc.plots import check_picture_path, plot_comparison, plot_position, save_figure
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import first_line
+    from hf_posenc.training.errors import UserError, one_line
 
     check_picture_path(output)
     fields = {}
@@ -466,7 +465,7 @@ def plot(
     try:
         figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
     except (ImportError, OSError) as error:
-        raise UserError(first_line(error)) from error
+        raise UserError(one_line(error)) from error
     save_figure(figure, output)
     Console().print(f"The picture is in {output}", highlight=False, markup=False)
 

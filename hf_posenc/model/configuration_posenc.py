@@ -49,6 +49,7 @@ from .positions import (  # noqa: E402
     own_code,
     resolve_position_config,
     scheme_classes,
+    takes_rope_parameters,
 )
 from .scheme_code import ATTRIBUTE, KEY, write_code  # noqa: E402
 
@@ -313,7 +314,7 @@ class PosEncConfig(PreTrainedConfig):
         """Called by PreTrainedConfig on every config with `rope_parameters`: fills them for `rope` alone."""
         legacy = {name: kwargs.pop(name, None) for name in ("rope_scaling", "rope_theta", "partial_rotary_factor")}
         given = {name: value for name, value in legacy.items() if value is not None}
-        if "rope" in self.position_embedding_type.split("+"):
+        if any(map(takes_rope_parameters, scheme_classes(self).values())):
             scaling = given.pop("rope_scaling", None) or {}
             self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})}
         elif given:

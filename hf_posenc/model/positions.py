@@ -170,6 +170,11 @@ def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
     }
 
 
+def takes_rope_parameters(scheme: type[PositionScheme] | None) -> bool:
+    """Whether `config.rope_parameters` is for this scheme; None, one that isn't loaded yet, may take them."""
+    return scheme is None or "rope_parameters" in inspect.signature(scheme.__init__).parameters
+
+
 def given_arguments(config: Any) -> dict[str, dict[str, Any]]:
     """`position_embedding_kwargs` by scheme: those of a combination are keyed by its parts.
 
@@ -204,7 +209,7 @@ def resolve_position_config(config: Any) -> None:
         scaled = {key: config.token_rms for key in _TOKEN_SCALED if key in accepted}
         defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
         given[name] = {**defaults, **scaled, **given[name]}
-        if "rope_parameters" in inspect.signature(scheme.__init__).parameters:
+        if takes_rope_parameters(scheme):
             config.rope_parameters = scheme.complete_rope_parameters(  # type: ignore[attr-defined]
                 config.rope_parameters, max_positions=config.max_position_embeddings
             )
@@ -223,7 +228,7 @@ def check_position_config(config: Any) -> dict[str, PositionScheme]:
     Those whose code comes with the checkpoint and isn't loaded are left out.
     """
     classes = scheme_classes(config)
-    if config.rope_parameters is not None and "rope" not in classes:
+    if config.rope_parameters is not None and not any(map(takes_rope_parameters, classes.values())):
         raise ValueError(
             f"rope_parameters={config.rope_parameters!r} has no effect on "
             f"position_embedding_type={config.position_embedding_type!r}. Leave it out, or set it to None."
