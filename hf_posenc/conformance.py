@@ -677,8 +677,8 @@ def _check_checkpointing(case: _Case) -> None:
         model = case.classifier().train()
         model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         cause = (
-            "What a layer needs must reach it as a tensor or a tuple of tensors: `rotary` may not hide tensors in "
-            "another container."
+            "What a layer needs must reach it in the state that `rotary` returns, a tensor or any tuple, list or dict "
+            "of tensors, and not as an attribute of the scheme."
         )
         what = f"checkpointing with use_reentrant={use_reentrant}"
         try:
@@ -697,8 +697,10 @@ def _check_checkpointing(case: _Case) -> None:
 
 @_check
 def _check_buffers(case: _Case) -> None:
-    """The scheme has no buffers."""
-    names = [name for name, _ in case.position.named_buffers()]
+    """The scheme has no buffers, nor registers one when it is used."""
+    model = case.classifier()
+    model(input_ids=torch.ones(1, 8, dtype=torch.int64))
+    names = [name for name, _ in model.model.position.named_buffers()]
     if names:
         raise _Failure(
             f"the scheme has the buffer{'s' if len(names) > 1 else ''} {', '.join(names)}. One that isn't saved comes "

@@ -191,7 +191,7 @@ class Both(PositionScheme):
     def rotary(self, positions, lengths):
         assert lengths.shape == positions.shape
         assert int(lengths[0, 0]) == S
-        return self.turned.rotary(positions)
+        return self.turned.rotary(positions, lengths)
 
     def rotate(self, q, k, state, layer):
         return self.turned.rotate(q, k, state, layer)
