@@ -414,7 +414,10 @@ def main() -> None:
 
         line, code = explain(error)
         kind, _, text = line.partition(":")
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
+        if line:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"[red]{kind.capitalize()}:[/red]{escape(text)}"
+            )
         sys.exit(code)
 
 
