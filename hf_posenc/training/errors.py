@@ -20,6 +20,12 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def sentence(error: BaseException) -> str:
+    """The message of an error as a sentence, to which another can be added."""
+    text = one_line(error) or type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def disk_error(error: BaseException) -> str | None:
     """What stopped a write, if that is what `error` (or an error that caused it) says; else None.
 
