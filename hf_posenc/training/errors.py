@@ -38,7 +38,13 @@ def disk_error(error: BaseException) -> str | None:
         if isinstance(seen, PermissionError):
             return one_line(seen)
         text = str(seen)
-        for sign in ("No space left on device", "File too large", "Disk quota exceeded", "Read-only file system"):
+        for sign in (
+            "No space left on device",
+            "Not enough disk space",
+            "File too large",
+            "Disk quota exceeded",
+            "Read-only file system",
+        ):
             if sign in text:
                 return sign
         if "PytorchStreamWriter failed" in text or "unexpected pos" in text:
