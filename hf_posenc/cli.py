@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -12,17 +13,35 @@ from typer.core import TyperCommand, TyperGroup
 
 from hf_posenc import _ctrl_c
 
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
+
 
 class _Ended(Exception):
     """Carries what typer would end in its own way, without our line."""
 
 
+@contextlib.contextmanager
+def _in_our_words(ctx: Any) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        raise _Ended from error
+    except _UsageError as error:
+        where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
+        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+        raise ValueError(f"{text}. `{where} --help` lists what there is.") from error
+
+
 class _Commands(TyperGroup):
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        try:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:  # the help
+            return super().parse_args(ctx, args)
+        with _in_our_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_our_words(ctx):
             return super().invoke(ctx)
-        except (KeyboardInterrupt, BrokenPipeError) as error:
-            raise _Ended from error
 
 
 app = typer.Typer(
@@ -156,7 +175,7 @@ class _Train(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         written: list[str] = []
-        for word, following in zip(args, [*args[1:], "--"], strict=True):
+        for word, following in zip(args, [*args, "--"][1:], strict=True):
             if word.startswith("--"):
                 name, equals, value = word.partition("=")
                 word = name.replace("_", "-") + equals + value
@@ -495,7 +514,10 @@ def main() -> None:
 
         line, code = explain(error)
         kind, _, text = line.partition(":")
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
+        if line:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"[red]{kind.capitalize()}:[/red]{escape(text)}"
+            )
         sys.exit(code)
 
 

@@ -141,6 +141,12 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
     ("arguments", "message"),
     [
         (("inspect", "./nowhere"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
+        (("inspect", __file__), "is a file. Give the folder of a checkpoint"),
+        (("train",), "Missing option '--output-dir' / '-o'. `hf-posenc train --help` lists what there is."),
+        (("train", "-o"), "Option '-o' requires an argument. `hf-posenc --help` lists"),
+        (("train", "-o", "x", "--seed", "a"), "Invalid value for '--seed': "),
+        (("--foo",), "No such option: --foo. `hf-posenc --help` lists what there is."),
+        (("trian",), "No such command 'trian'. "),
         (("predict", "./nowhere", "text"), "'./nowhere' doesn't exist"),
         (("predict", "CHECKPOINT"), "Give texts to classify, or --file"),
         (("predict", "CHECKPOINT", "a", "-f", "b"), "and not both"),
@@ -156,7 +162,10 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         (("evaluate", "CHECKPOINT"), "Give the data: --file FILE, or --dataset-name NAME"),
         (("evaluate", "CHECKPOINT", "--file", "none.csv"), "'none.csv' doesn't exist"),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight_decay"),
-        (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"), "invalid float value: 'a'"),
+        (
+            ("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"),
+            "Invalid value for '--weight-decay': ",
+        ),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--position-embedding-type", "rop"), "mean 'rope'"),
         (("quickstart", "-o", "x", "--schemes", "rop"), "Did you mean 'rope'"),
     ],
@@ -280,6 +289,16 @@ def test_several_labels_and_top_k(run, tmp_path):
     assert (len(json.loads(out)["label"]), len(json.loads(out)["probabilities"])) == (3, 2)
     _, out, _ = run("predict", folder, "red", "--threshold", "1")
     assert "(none)" in out
+
+
+def test_what_is_no_text_is_named(run, checkpoint, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"who saw karla\n\xff\xfe\n")
+    code, _, err = run("predict", str(checkpoint), "-f", str(tmp_path / "a.txt"))
+    assert code == 2
+    assert "a.txt isn't UTF-8 text: " in err
+    code, _, err = run("predict", str(checkpoint), "-f", "-", stdin="who \udcff")
+    assert code == 2
+    assert "standard input isn't UTF-8 text: " in err
 
 
 def test_a_model_that_does_not_classify_is_named(run, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.utils import is_torch_xla_available
 
 from .errors import UserError, one_line
 
@@ -251,10 +252,10 @@ class RunArguments(TrainingArguments):
             self.metric_for_best_model = "loss"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
-        if (self.fp16 or self.bf16) and not torch.accelerator.is_available():
+        if not torch.accelerator.is_available() and not is_torch_xla_available():
             if self.fp16:
                 raise UserError("--fp16 needs a GPU, and there is none. Use --bf16, which works on a CPU too.")
-            self.use_cpu = True  # which TrainingArguments asks for before it takes bf16
+            self.use_cpu = True  # else bf16 is refused, and several processes would each train alone
         # TrainingArguments takes every metric but the loss for one that should grow.
         shrinking = ("mse", "perplexity", "nll")
         if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in shrinking:

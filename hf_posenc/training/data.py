@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .arguments import DataArguments
-from .errors import UserError, disk_error, one_line
+from .errors import UserError, disk_error, sentence
 
 logger = logging.get_logger(__name__)
 
@@ -225,7 +225,7 @@ def _reading(what: str, way_out: str) -> Iterator[None]:
             raise UserError(f"{what} has no rows. Give data with at least one example.") from error
         if disk_error(error) and not isinstance(cause, PermissionError):
             raise UserError(f"{what} was read, but not to its end: {disk_error(error)}. Make room.") from error
-        raise UserError(f"{what} can't be read: {one_line(cause) or type(cause).__name__} {way_out}") from error
+        raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 
 def hold_out(splits: DatasetDict, percentage: int) -> DatasetDict:

@@ -147,7 +147,15 @@ def read_texts(source: str, text_column: str = "text", pair_column: str = "text_
 
 
 def _parse_lines(lines: Iterable[str], source: str, text_column: str, pair_column: str) -> Iterator[Text]:
-    for number, line in enumerate(lines, start=1):
+    numbered = enumerate(lines, start=1)
+    while True:
+        try:
+            number, line = next(numbered)
+            line.encode()  # what standard input couldn't decode is there as half a character
+        except StopIteration:
+            return
+        except UnicodeError as error:
+            raise UserError(f"{source} isn't UTF-8 text: {one_line(error)}. Convert it first.") from error
         line = line.rstrip("\n")
         if not line.strip():
             continue
@@ -177,5 +185,5 @@ def check_is_checkpoint(checkpoint: str) -> None:
     path = Path(checkpoint)
     looks_local = path.exists() or checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1
     if looks_local and not (path / "config.json").is_file():
-        missing = "has no config.json" if path.is_dir() else "doesn't exist"
+        missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
         raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
