@@ -374,6 +374,37 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
 }
 
 
+def reference_of(model) -> Reference:
+    """The reference of a model's scheme, or of all that it combines: chained, added, multiplied."""
+    names = model.config.position_embedding_type.split("+")
+    kwargs = model.config.position_embedding_kwargs
+    parts = []
+    for name in names:
+        own = kwargs if len(names) == 1 else kwargs[name]
+        arguments = {key: value for key, value in own.items() if key == "rms"}
+        parts.append(REFERENCES[name](getattr(model.position, name) if len(names) > 1 else model.position, **arguments))
+
+    def chain(hook: str):
+        def apply(x: Tensor, positions: Tensor) -> Tensor:
+            for part in parts:
+                x = getattr(part, hook)(x, positions) if getattr(part, hook) else x
+            return x
+
+        return apply if any(getattr(part, hook) for part in parts) else None
+
+    def total(hook: str):
+        used = [getattr(part, hook) for part in parts if getattr(part, hook)]
+        return (lambda *arguments: sum(function(*arguments) for function in used)) if used else None
+
+    return Reference(
+        embed=chain("embed"),
+        rotate=chain("rotate"),
+        bias=total("bias"),
+        layer_bias=total("layer_bias"),
+        query_scale=math.prod(part.query_scale for part in parts),
+    )
+
+
 def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """The whole encoder in float64 for one sequence without padding: (S,) token numbers -> (S, D).
 
@@ -381,8 +412,7 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """
     config, weights = model.config, {name: value.to(f64) for name, value in model.named_parameters()}
     positions = torch.arange(len(input_ids)) if positions is None else positions
-    arguments = {name: value for name, value in config.position_embedding_kwargs.items() if name == "rms"}
-    reference = REFERENCES[config.position_embedding_type](model.position, **arguments)
+    reference = reference_of(model)
 
     def norm(x: Tensor, name: str) -> Tensor:
         mean = x.mean(-1, keepdim=True)

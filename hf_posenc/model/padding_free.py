@@ -196,6 +196,44 @@ class Layout:
         return (total / mask.sum(1).clamp(min=1)).to(x.dtype)
 
 
+def augment_positions(layout: Layout, how: str, limit: int) -> Layout:
+    """The layout with each sequence's positions moved, at random but in order, within 0 .. limit - 1.
+
+    One draw per sequence from torch's default generator, the same whether padding is computed on or not.
+
+    Args:
+        layout: a batch whose positions count from 0 in each sequence.
+        how: `shift`, p + k, k uniform such that all positions stay below `limit`; or `random`, the p-th smallest of a
+            uniform sample without replacement.
+        limit: number of positions to choose from.
+
+    Raises:
+        ValueError: a sequence has more tokens than there are positions.
+    """
+    positions, device = layout.positions, layout.positions.device
+    if not tracing() and layout.longest > limit and int(positions.max()) >= limit:
+        raise ValueError(
+            f"A training sequence has {int(positions.max()) + 1} tokens, but position_augmentation={how!r} has "
+            f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
+        )
+    if layout.sequence is None:
+        sequence = torch.arange(layout.shape[0], device=device).unsqueeze(-1).expand_as(positions)
+    else:
+        sequence = layout.sequence
+    lengths = positions.new_zeros(layout.num_sequences).scatter_reduce(
+        0, sequence.flatten(), positions.flatten() + 1, "amax"
+    )
+    if how == "shift":
+        room = limit - lengths + 1
+        start = (torch.rand(layout.num_sequences, device=device, dtype=torch.float64) * room).long()
+        return replace(layout, positions=positions + start[sequence], counted=False)
+    places = torch.arange(limit, device=device)
+    # The argsort of noise is a random order: the first n places in it are a sample without replacement.
+    order = torch.rand(layout.num_sequences, limit, device=device).argsort(-1)
+    sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
+    return replace(layout, positions=sample[sequence, positions], counted=False)
+
+
 def make_layout(
     batch: int,
     length: int,

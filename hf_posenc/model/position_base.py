@@ -30,6 +30,12 @@ class PositionScheme(nn.Module):
     name: ClassVar[str]
     """What `config.position_embedding_type` calls the scheme."""
 
+    shift_invariant: bool | None = None
+    """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
+
+    order_blind: bool = False
+    """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
+
     max_length: int | None = None
     """Number of positions that the scheme has, or None if it takes any."""
 
@@ -97,6 +103,8 @@ class AddedPosition(PositionScheme):
         dropout (float): dropout on the sum, as in Vaswani et al. 2017.
         batch_first (bool): of the call on plain tensors: x is (B, S, D) or (S, D). False: (S, B, D) or (S, D).
     """
+
+    shift_invariant = False
 
     def __init__(self, *, dropout: float = 0.0, batch_first: bool = True) -> None:
         super().__init__()

@@ -30,6 +30,7 @@ class MLPBiasPosition(PositionScheme):
     """
 
     name = "mlp_bias"
+    shift_invariant = True
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
         super().__init__()

@@ -234,6 +234,7 @@ class RotaryPosition(PositionScheme):
     """
 
     name = "rope"
+    shift_invariant: bool | None = True
     complete_rope_parameters = staticmethod(complete_rope_parameters)
 
     def __init__(
@@ -272,6 +273,8 @@ class RotaryPosition(PositionScheme):
                 )
         self.head_dim = head_dim
         self.needs_lengths = self.rope_type in ("dynamic", "longrope")
+        if self.needs_lengths:  # the length is that of the last position: a shift is a longer sequence
+            self.shift_invariant = None
         self.interleaved = interleaved
 
     def frequencies(self, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, float]:

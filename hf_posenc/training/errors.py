@@ -1,6 +1,7 @@
 """`UserError`: what a person can mend, in one line."""
 
 import errno
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -40,14 +41,30 @@ def disk_error(error: BaseException) -> str | None:
     return None
 
 
+def explain(error: BaseException) -> tuple[str, int]:
+    """One line for an error that ends a command, and its exit code: 2 for bad input, 130 for Ctrl-C, else 1.
+
+    Raises:
+        BaseException: `error` itself, if the environment variable HF_POSENC_TRACEBACK is set.
+    """
+    if os.environ.get("HF_POSENC_TRACEBACK"):
+        raise error
+    text = one_line(error)
+    if isinstance(error, KeyboardInterrupt):
+        return f"interrupted: {text or 'nothing was written.'}", 130
+    if isinstance(error, ValueError):
+        return f"error: {text}", 2
+    return f"error: {type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
+
+
 def run_script(main: Callable[[], object]) -> NoReturn:
-    """Runs a script's `main`. Bad input ends in one line and exit code 2, Ctrl-C in one line and exit code 130."""
+    """Runs a script's `main`; whatever goes wrong is one line on standard error and an exit code (see `explain`)."""
     try:
         main()
-    except UserError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt as error:
-        print(f"interrupted: {one_line(error) or 'nothing was written.'}", file=sys.stderr)
-        sys.exit(130)
+    except (Exception, KeyboardInterrupt) as error:
+        line, code = explain(error)
+        # Of several processes that all read the same bad input one says so.
+        if code == 1 or os.environ.get("RANK", "0") == "0":
+            print(line, file=sys.stderr)
+        sys.exit(code)
     sys.exit(0)
