@@ -9,6 +9,7 @@ Not here: checkpoints to resume from, early stopping, evaluation by steps; run_c
 """
 
 import math
+import operator
 import sys
 import time
 from dataclasses import fields
@@ -26,11 +27,13 @@ from hf_posenc.training import (
     ClassificationTrainingArguments,
     Setup,
     UserError,
+    ending_clearly,
     epoch_metrics,
     parse_arguments,
     run_script,
     save_run,
     set_up,
+    show_best,
 )
 
 # What the loop below reads of TrainingArguments. Any other would have no effect, so it is refused.
@@ -70,6 +73,10 @@ KNOWN = {
     "save_strategy",
     "optim",
     "local_rank",
+    "load_best_model_at_end",
+    "metric_for_best_model",
+    "greater_is_better",
+    "score_test",
 }
 
 
@@ -99,20 +106,21 @@ def main() -> None:
     metrics: dict[str, float] = {}
     history: list[dict[str, float]] = []
     logits = None
-    if training.do_train:
-        metrics |= train(accelerator, setup, history)
-    if training.do_eval:
-        metrics |= evaluate(accelerator, setup, "validation", "eval")[0]
-    if training.do_predict:
-        scores, logits = evaluate(accelerator, setup, "test", "test")
-        metrics |= scores
 
     def save_model(folder: str) -> None:
         if accelerator.is_main_process:
             accelerator.unwrap_model(setup.model).save_pretrained(folder)
             setup.tokenizer.save_pretrained(folder)
 
-    save_run(setup, metrics, history, logits, time.time() - started, save_model)
+    with ending_clearly(training):
+        if training.do_train:
+            metrics |= train(accelerator, setup, history)
+        if training.do_eval:
+            metrics |= evaluate(accelerator, setup, "validation", "eval")[0]
+        if training.do_predict:
+            scores, logits = evaluate(accelerator, setup, "test", "test")
+            metrics |= scores
+        save_run(setup, metrics, history, logits, time.time() - started, save_model)
     if accelerator.is_main_process:
         for name, value in metrics.items():
             print(f"{name:32} {value:.4f}")
@@ -152,6 +160,9 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
         num_training_steps=steps,
         scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
+    metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
+    better, worst = (operator.gt, -math.inf) if args.greater_is_better else (operator.lt, math.inf)
+    kept: dict[str, torch.Tensor] = {}
     progress = tqdm(total=steps, disable=args.disable_tqdm or not accelerator.is_main_process)
     total, done = 0.0, 0
     for epoch in range(math.ceil(steps / updates)):
@@ -181,10 +192,16 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
         scores = epoch_metrics(setup)
         if args.eval_strategy == "epoch":
             scores |= evaluate(accelerator, setup, "validation", "eval")[0]
+            if args.load_best_model_at_end and better(scores[metric], setup.best["value"] if setup.best else worst):
+                kept = {name: value.clone() for name, value in setup.model.state_dict().items()}
+                setup.best = {"metric": metric, "value": scores[metric], "step": done, "epoch": epoch + 1}
         history.append({"epoch": epoch + 1, "step": done, "loss": epoch_loss / max(done - before, 1), **scores})
         if accelerator.is_main_process:
             progress.write(str({name: round(value, 4) for name, value in history[-1].items()}))
     progress.close()
+    if kept:
+        setup.model.load_state_dict(kept)
+    show_best(setup)
     return {"train_loss": total / done}
 
 

@@ -3,13 +3,49 @@
 import contextlib
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
+
+from hf_posenc import _ctrl_c
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
+
+
+class _Ended(Exception):
+    """Carries what typer would end in its own way, without our line."""
+
+
+@contextlib.contextmanager
+def _in_our_words(ctx: Any) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        raise _Ended from error
+    except _UsageError as error:
+        where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
+        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+        raise ValueError(f"{text}. `{where} --help` lists what there is.") from error
+
+
+class _Commands(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:  # the help
+            return super().parse_args(ctx, args)
+        with _in_our_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_our_words(ctx):
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="hf-posenc",
     help="Encoders whose positional scheme is one config value: train, evaluate, predict, inspect.",
     no_args_is_help=True,
@@ -47,14 +83,14 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
     from safetensors import SafetensorError
 
     from hf_posenc.inspection import inspect_checkpoint
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import check_is_checkpoint, first_line
+    from hf_posenc.training.errors import UserError, one_line
+    from hf_posenc.training.prediction import check_is_checkpoint
 
     check_is_checkpoint(checkpoint)
     try:
         found = inspect_checkpoint(checkpoint, revision)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {first_line(error)}") from error
+        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
     rows: dict[str, Any] = {
         "model": found.architecture,
@@ -92,10 +128,16 @@ def predict(
         str, typer.Option("--format", help="`table` or `jsonl` (one JSON object per line).")
     ] = "table",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Several labels per text: give those with a probability above this.")
+    ] = 0.5,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Show the n most probable labels; default: all.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
 ) -> None:
     """Classify texts, a pair, a file or standard input: labels with probabilities."""
+    from rich.markup import escape
+
     from hf_posenc.training.errors import UserError
     from hf_posenc.training.prediction import Text, load_classifier, read_texts
     from hf_posenc.training.prediction import predict as run
@@ -107,62 +149,190 @@ def predict(
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
     inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
-    predictions = run(load_classifier(checkpoint, device, revision), inputs, batch_size)
+    classifier = load_classifier(checkpoint, device, revision)
+    predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k)
     if output_format == "jsonl":
         for prediction in predictions:
             print(prediction.to_json(), flush=True)
         return
-    table = Table("text", "label", "score", "all labels")
-    table.columns[2].justify = "right"
+    table = Table("text", "label", "probabilities")
     for prediction in predictions:
-        given = prediction.input
+        given, answer = prediction.input, prediction.answer
         shown = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
-        every = ", ".join(f"{label} {score:.3f}" for label, score in list(prediction.scores.items())[:5])
-        table.add_row(shown, prediction.label or "(number)", f"{prediction.score:.3f}", every)
+        chosen = answer.get("label", f"{answer.get('prediction', 0):.4g}")
+        chosen = ", ".join(chosen) or "(none)" if isinstance(chosen, list) else chosen
+        every = ", ".join(f"{label} {share:.3f}" for label, share in answer.get("probabilities", {}).items())
+        table.add_row(*map(escape, (shown, chosen, every)))
     Console().print(table)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+class _Train(TyperCommand):
+    """Takes options as transformers' scripts do: with underscores too, and `--bf16` for `--bf16 true`."""
+
+    switches = (
+        "--one-cycle",
+        "--bf16",
+        "--load-best-model-at-end",
+        "--overwrite-output-dir",
+        "--resume-from-checkpoint",
+    )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        written: list[str] = []
+        for word, following in zip(args, [*args, "--"][1:], strict=True):
+            if word.startswith("--"):
+                name, equals, value = word.partition("=")
+                word = name.replace("_", "-") + equals + value
+            written.append(word)
+            if word in self.switches and following.startswith("-"):
+                written.append("true")
+        return super().parse_args(ctx, written)
+
+
+def _list_all_options(wanted: bool) -> None:
+    if wanted:
+        from hf_posenc.training import parse_arguments
+
+        parse_arguments(["--help"], "Options of hf-posenc train and of examples/run_classification.py.")
+
+
+_DATA, _MODEL, _OPTIMIZER = "Data", "Model", "Optimizer and schedule"
+_KEPT, _MACHINE = "Evaluation and what is kept", "Speed and memory"
+_SWITCH = "[true|false]"
+
+
+@app.command(cls=_Train, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train(
     context: typer.Context,
     output_dir: Annotated[
         str, typer.Option("--output-dir", "-o", help="Folder for the checkpoint.", show_default=False)
     ],
-    train_file: Annotated[str | None, typer.Option(help="Training data: .csv, .tsv, .json, .jsonl, .parquet.")] = None,
-    validation_file: Annotated[str | None, typer.Option(help="Validation data; else 10 % is set aside.")] = None,
-    test_file: Annotated[str | None, typer.Option(help="Test data, scored and labelled at the end.")] = None,
-    dataset_name: Annotated[
-        str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order, which comes along.")
+    overwrite_output_dir: Annotated[
+        str | None, typer.Option(metavar=_SWITCH, help="Replace the run that the folder holds.")
     ] = None,
-    text_column_names: Annotated[str | None, typer.Option(help="Text column; two, with a comma, for pairs.")] = None,
-    label_column_name: Annotated[str | None, typer.Option(help="Label column.")] = None,
-    position_embedding_type: Annotated[str | None, typer.Option(help="Positional scheme: see `schemes`.")] = None,
-    config_preset: Annotated[str | None, typer.Option(help="Size of a new encoder: tiny, mini, small, base.")] = None,
-    model_name_or_path: Annotated[str | None, typer.Option(help="Start from this checkpoint instead.")] = None,
-    tokenizer_name: Annotated[str | None, typer.Option(help="A trained tokenizer; else one is trained here.")] = None,
-    num_train_epochs: Annotated[float | None, typer.Option(help="Passes over the training data; default 3.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; default by model size.")] = None,
-    per_device_train_batch_size: Annotated[int | None, typer.Option(help="Batch size; default 32.")] = None,
+    resume_from_checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="[true|FOLDER]", help="Go on from the newest whole checkpoint, or from a checkpoint-N."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and order; default 42.")] = None,
-    resume_from_checkpoint: Annotated[str | None, typer.Option(help="`true`, or a checkpoint-N folder.")] = None,
-    overwrite_output_dir: Annotated[bool, typer.Option(help="Replace the run that the folder holds.")] = False,
+    help_all: Annotated[
+        bool, typer.Option("--help-all", is_eager=True, callback=_list_all_options, help="List all other options.")
+    ] = False,
+    train_file: Annotated[
+        str | None,
+        typer.Option(help="Training data: .csv, .tsv, .json, .jsonl (also .gz), .parquet.", rich_help_panel=_DATA),
+    ] = None,
+    validation_file: Annotated[
+        str | None, typer.Option(help="Validation data; else 10 % is set aside.", rich_help_panel=_DATA)
+    ] = None,
+    test_file: Annotated[
+        str | None, typer.Option(help="Test data, scored and labelled at the end.", rich_help_panel=_DATA)
+    ] = None,
+    dataset_name: Annotated[
+        str | None,
+        typer.Option(
+            help="A Hub data set, a folder of split files, or blimp_order, which comes along.", rich_help_panel=_DATA
+        ),
+    ] = None,
+    text_column_names: Annotated[
+        str | None, typer.Option(help="Text column; two, with a comma, for pairs.", rich_help_panel=_DATA)
+    ] = None,
+    label_column_name: Annotated[str | None, typer.Option(help="Label column.", rich_help_panel=_DATA)] = None,
+    label_delimiter: Annotated[
+        str | None, typer.Option(help="Between several labels in one cell.", rich_help_panel=_DATA)
+    ] = None,
+    max_seq_length: Annotated[
+        int | None, typer.Option(help="Longer inputs are cut to this many tokens.", rich_help_panel=_DATA)
+    ] = None,
+    position_embedding_type: Annotated[
+        str | None, typer.Option(help="Positional scheme: see `schemes`; default rope.", rich_help_panel=_MODEL)
+    ] = None,
+    position_embedding_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.", rich_help_panel=_MODEL)
+    ] = None,
+    config_preset: Annotated[
+        str | None,
+        typer.Option(help="Size of a new encoder: tiny (default), mini, small, base.", rich_help_panel=_MODEL),
+    ] = None,
+    classifier_pooling: Annotated[
+        str | None, typer.Option(help="mean (default), cls or max.", rich_help_panel=_MODEL)
+    ] = None,
+    model_name_or_path: Annotated[
+        str | None, typer.Option(help="Start from this checkpoint instead.", rich_help_panel=_MODEL)
+    ] = None,
+    tokenizer_name: Annotated[
+        str | None, typer.Option(help="A trained tokenizer; else one is trained here.", rich_help_panel=_MODEL)
+    ] = None,
+    num_train_epochs: Annotated[
+        float | None, typer.Option(help="Passes over the training data; default 3.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak of AdamW's; default by model size.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    lr_scheduler_type: Annotated[
+        str | None,
+        typer.Option(help="linear (default), cosine, constant_with_warmup, ...", rich_help_panel=_OPTIMIZER),
+    ] = None,
+    one_cycle: Annotated[
+        str | None, typer.Option(metavar=_SWITCH, help="The one-cycle schedule instead.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    warmup_steps: Annotated[
+        float | None,
+        typer.Option(help="Steps to warm up; below 1, a share of all; default 0.1.", rich_help_panel=_OPTIMIZER),
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="AdamW's; default 0.", rich_help_panel=_OPTIMIZER)] = None,
+    max_grad_norm: Annotated[
+        float | None, typer.Option(help="Gradients are clipped to this; default 1.", rich_help_panel=_OPTIMIZER)
+    ] = None,
+    class_weights: Annotated[
+        str | None,
+        typer.Option(
+            help='balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', rich_help_panel=_OPTIMIZER
+        ),
+    ] = None,
+    eval_strategy: Annotated[
+        str | None,
+        typer.Option(help="When to evaluate and save: epoch (default), steps, no.", rich_help_panel=_KEPT),
+    ] = None,
+    early_stopping_patience: Annotated[
+        int | None, typer.Option(help="Stop after this many evaluations without a better one.", rich_help_panel=_KEPT)
+    ] = None,
+    metric_for_best_model: Annotated[
+        str | None, typer.Option(help="What is better: loss (default), accuracy, macro_f1, ...", rich_help_panel=_KEPT)
+    ] = None,
+    load_best_model_at_end: Annotated[
+        str | None,
+        typer.Option(metavar=_SWITCH, help="Keep the best weights (default), or the last.", rich_help_panel=_KEPT),
+    ] = None,
+    per_device_train_batch_size: Annotated[
+        int | None, typer.Option(help="Batch size; default 32.", rich_help_panel=_MACHINE)
+    ] = None,
+    gradient_accumulation_steps: Annotated[
+        int | None, typer.Option(help="Batches per step; default 1.", rich_help_panel=_MACHINE)
+    ] = None,
+    bf16: Annotated[
+        str | None, typer.Option(metavar=_SWITCH, help="Mixed precision.", rich_help_panel=_MACHINE)
+    ] = None,
 ) -> None:
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
 
-    Every option of `examples/run_classification.py`, and so every one of transformers' TrainingArguments, is accepted
-    too: `--bf16 true --early-stopping-patience 3 --class-weights balanced ...`.
+    Here are the options that are asked for most. All others of `examples/run_classification.py`, and so every one of
+    transformers' TrainingArguments, are accepted too: `--help-all` lists them. Several GPUs:
+    `accelerate launch -m hf_posenc.cli train` and the same options.
     """
     from hf_posenc.training import parse_arguments, train_classifier
 
-    arguments = ["--do_train", "true", "--do_eval", "true"]
+    arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
     for name, value in context.params.items():
-        if value is not None and value is not False:
+        if value is not None and name != "help_all":
             arguments += [f"--{name}", str(value)]
-    if test_file or dataset_name == "blimp_order":
+    if test_file:  # labelled, even if it has no labels to be scored by
         arguments += ["--do_predict", "true"]
-    result = train_classifier(*parse_arguments([*arguments, *context.args]))
-    _show_metrics(result.metrics)
-    Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
+    data, model, training = parse_arguments([*arguments, *context.args])
+    result = train_classifier(data, model, training)
+    if training.process_index == 0:
+        _show_metrics(result.metrics)
+        Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
 
 
 @app.command()
@@ -243,6 +413,30 @@ def quickstart(
 
 
 @app.command()
+def check(
+    scheme: Annotated[str, typer.Argument(help="A positional scheme: see `schemes`.", show_default=False)],
+    kwargs: Annotated[str | None, typer.Option(help="The scheme's own arguments, as a JSON object.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
+) -> None:
+    """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
+    import json
+
+    from hf_posenc.conformance import check_position
+    from hf_posenc.training.errors import UserError
+
+    try:
+        own = json.loads(kwargs or "{}")
+    except json.JSONDecodeError as error:
+        raise UserError(f"--kwargs {kwargs!r} is no JSON: {error}. Write it as '{{\"name\": 1}}'.") from error
+    if not isinstance(own, dict):
+        raise UserError(f"--kwargs {kwargs!r} is no JSON object. Write it as '{{\"name\": 1}}'.")
+    report = check_position(scheme, kwargs=own, checks=only or None)
+    Console().print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
 def plot(
     sources: Annotated[
         list[str],
@@ -270,8 +464,7 @@ def plot(
     from hf_posenc.model.configuration_posenc import PosEncConfig
     from hf_posenc.panels import is_scheme
     from hf_posenc.plots import check_picture_path, plot_comparison, plot_position, save_figure
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import first_line
+    from hf_posenc.training.errors import UserError, one_line
 
     check_picture_path(output)
     fields = {}
@@ -295,7 +488,7 @@ def plot(
     try:
         figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
     except (ImportError, OSError) as error:
-        raise UserError(first_line(error)) from error
+        raise UserError(one_line(error)) from error
     save_figure(figure, output)
     Console().print(f"The picture is in {output}", highlight=False, markup=False)
 
@@ -309,30 +502,27 @@ def _show_metrics(metrics: dict[str, float]) -> None:
     Console().print(table)
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """One line on standard error, and an exit code: 2 for bad input, 1 for everything else, 130 for Ctrl-C."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]Error:[/red] {message}", markup=True)
-    sys.exit(code)
-
-
 def main() -> None:
-    """Entry point: runs a command and turns errors into one line."""
-    from rich.markup import escape
-
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.prediction import first_line
-
+    """Entry point: runs a command; whatever goes wrong ends in one line and an exit code (see `explain`)."""
+    _ctrl_c.end()
     try:
         app(prog_name="hf-posenc")
-    except BrokenPipeError:  # the reader, such as head, has all that it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        fail("interrupted.", 130)
-    except (UserError, ValueError) as error:
-        fail(escape(first_line(error)), 2)
-    except Exception as error:
-        fail(escape(f"{type(error).__name__}: {first_line(error)}"), 1)
+    except (Exception, KeyboardInterrupt) as caught:
+        error = (caught.__cause__ or caught) if isinstance(caught, _Ended) else caught
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has all that it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        from rich.markup import escape
+
+        from hf_posenc.training.errors import explain
+
+        line, code = explain(error)
+        kind, _, text = line.partition(":")
+        if line:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"[red]{kind.capitalize()}:[/red]{escape(text)}"
+            )
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Axes in the shapes below: S positions, D hidden width, H heads, d = D/H, R = 2 S
 """
 
 import copy
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -386,9 +385,7 @@ def _embedding_effect(encodings: Tensor) -> Effect:
 def _rotation(scheme: PositionScheme, head_dim: int, length: int, layer: int) -> Tensor:
     """The rotated unit vectors, R(p) e_a: (S, d, d), a row for each a."""
     positions = torch.arange(length).unsqueeze(0)
-    # A scheme whose angles depend on each sequence's length takes those lengths too.
-    takes = len(inspect.signature(scheme.rotary).parameters)
-    state = scheme.rotary(positions, *(torch.full_like(positions, length) for _ in range(takes - 1)))
+    state = scheme.rotary(positions, torch.full_like(positions, length))
     unit = torch.eye(head_dim).expand(1, length, head_dim, head_dim)
     return scheme.rotate(unit, unit, state, layer)[0][0].float()
 

@@ -2,14 +2,20 @@
 
 import io
 import json
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from common import SCHEMES
 from transformers import BertConfig
 
-from hf_posenc import PosEncConfig, PosEncForMaskedLM, cli
-from hf_posenc.training import make_arguments, train_classifier
+from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, cli
+from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -86,24 +92,25 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["text"] for row in rows] == ["who saw karla", "karla saw who"]
     for row in rows:
-        assert set(row["scores"]) == {"acceptable", "unacceptable"}
-        assert sum(row["scores"].values()) == pytest.approx(1, abs=1e-5)
-        assert row["score"] == row["scores"][row["label"]] == max(row["scores"].values())
-    expected = rows[0]["scores"]
+        assert set(row["probabilities"]) == {"acceptable", "unacceptable"}
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["probabilities"][row["label"]] == max(row["probabilities"].values())
+        assert next(iter(row["probabilities"])) == row["label"]
+    expected = rows[0]["probabilities"]
 
     _, out, _ = run("predict", str(checkpoint), "-f", "-", "--format", "jsonl", stdin='who saw karla\n{"text": "x"}\n')
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["who saw karla", "x"]
-    assert json.loads(out.splitlines()[0])["scores"] == pytest.approx(expected)
+    assert json.loads(out.splitlines()[0])["probabilities"] == pytest.approx(expected)
 
     (tmp_path / "a.csv").write_text("sentence\nwho saw karla\n")
     _, out, _ = run(
         "predict", str(checkpoint), "-f", str(tmp_path / "a.csv"), "--text-column", "sentence", "--format", "jsonl"
     )
-    assert json.loads(out)["scores"] == pytest.approx(expected)
+    assert json.loads(out)["probabilities"] == pytest.approx(expected)
 
     _, out, _ = run("predict", str(checkpoint), "who saw karla", "--text-pair", "karla", "--format", "jsonl")
     assert json.loads(out)["text_pair"] == "karla"
-    assert json.loads(out)["scores"] != pytest.approx(expected)
+    assert json.loads(out)["probabilities"] != pytest.approx(expected)
 
     code, out, _ = run("predict", str(checkpoint), "who saw karla")
     assert code == 0
@@ -134,16 +141,31 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
     ("arguments", "message"),
     [
         (("inspect", "./nowhere"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
+        (("inspect", __file__), "is a file. Give the folder of a checkpoint"),
+        (("train",), "Missing option '--output-dir' / '-o'. `hf-posenc train --help` lists what there is."),
+        (("train", "-o"), "Option '-o' requires an argument. `hf-posenc --help` lists"),
+        (("train", "-o", "x", "--seed", "a"), "Invalid value for '--seed': "),
+        (("--foo",), "No such option: --foo. `hf-posenc --help` lists what there is."),
+        (("trian",), "No such command 'trian'. "),
         (("predict", "./nowhere", "text"), "'./nowhere' doesn't exist"),
         (("predict", "CHECKPOINT"), "Give texts to classify, or --file"),
         (("predict", "CHECKPOINT", "a", "-f", "b"), "and not both"),
         (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
         (("predict", "CHECKPOINT", "a", "--format", "xml"), "--format 'xml' is unknown. Choose table or jsonl"),
         (("predict", "CHECKPOINT", "-f", "none.txt"), "There is no file 'none.txt'"),
+        (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
+        pytest.param(
+            ("predict", "CHECKPOINT", "a", "--device", "cuda"),
+            "--device 'cuda' can't be used",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU"),
+        ),
         (("evaluate", "CHECKPOINT"), "Give the data: --file FILE, or --dataset-name NAME"),
         (("evaluate", "CHECKPOINT", "--file", "none.csv"), "'none.csv' doesn't exist"),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight_decay"),
-        (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"), "invalid float value: 'a'"),
+        (
+            ("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"),
+            "Invalid value for '--weight-decay': ",
+        ),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--position-embedding-type", "rop"), "mean 'rope'"),
         (("quickstart", "-o", "x", "--schemes", "rop"), "Did you mean 'rope'"),
     ],
@@ -171,6 +193,47 @@ def test_a_damaged_checkpoint_is_one_line(run, checkpoint, tmp_path):
         assert "Traceback" not in err
 
 
+def test_a_checkpoint_without_its_tokenizer_is_one_whole_line(run, checkpoint, tmp_path):
+    for path in checkpoint.iterdir():
+        if path.is_file() and not path.name.startswith("tokenizer"):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    code, _, err = run("predict", str(tmp_path), "text")
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("Error:")]
+    assert "tokenizer" in line
+    assert line.rstrip().endswith(".")
+
+
+def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
+    def stopped(*args, **kwargs):
+        raise Interrupted("the newest checkpoint is 'run/checkpoint-7'.")
+
+    monkeypatch.setattr("hf_posenc.training.train_classifier", stopped)
+    code, _, err = run("train", "-o", str(tmp_path / "run"), "--dataset-name", "blimp_order")
+    assert code == 130
+    assert err.strip().splitlines()[-1] == "Interrupted: the newest checkpoint is 'run/checkpoint-7'."
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_ctrl_c_while_importing_is_one_line():
+    words = [sys.executable, "-X", "importtime", "-m", "hf_posenc.cli", "schemes"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        for line in running.stderr:
+            if line.rstrip().endswith(" hf_posenc._ctrl_c"):
+                break
+        running.send_signal(signal.SIGINT)
+        rest = running.stderr.read()
+    assert running.returncode == 130
+    assert rest.strip().splitlines()[-1] == "Interrupted: nothing was written."
+    assert "Traceback" not in rest
+
+
+def test_importing_the_package_leaves_ctrl_c_alone():
+    code = "import signal, hf_posenc; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "True"
+
+
 def test_inspect_refuses_another_kind_of_model(run, tmp_path):
     BertConfig(vocab_size=50).save_pretrained(tmp_path)
     code, _, err = run("inspect", str(tmp_path))
@@ -188,6 +251,9 @@ def test_a_regression_predicts_a_number(run, tmp_path):
     assert code == 0, err
     _, out, _ = run("predict", str(tmp_path / "run"), "red cat", "--format", "jsonl")
     assert set(json.loads(out)) == {"text", "prediction"}
+    value = json.loads(out)["prediction"]
+    _, out, _ = run("predict", str(tmp_path / "run"), "red cat")
+    assert f"{value:.4g}" in out
 
 
 def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):
@@ -201,6 +267,38 @@ def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):
         assert [json.loads(line)["text"] for line in out.splitlines()] == ["who saw karla"], name
     _, out, _ = run("predict", str(checkpoint), "-f", "-", "--format", "jsonl", stdin="{who saw karla\n")
     assert json.loads(out)["text"] == "{who saw karla"
+
+
+def test_several_labels_and_top_k(run, tmp_path):
+    """As predictions.jsonl of training has them."""
+    rows = [{"text": word, "label": label} for word, label in (("red", ["a", "b"]), ("blue", ["c"]), ("old", []))] * 8
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data, folder = str(tmp_path / "mine.jsonl"), str(tmp_path / "run")
+    options = ("--num-train-epochs", "12", "--per-device-train-batch-size", "4", "--disable-tqdm", "true")
+    code, _, err = run("train", "-o", folder, "--train-file", data, "--test-file", data, *options)
+    assert code == 0, err
+    written = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    _, out, _ = run("predict", folder, "-f", data, "--format", "jsonl")
+    found = [json.loads(line) for line in out.splitlines()]
+    for first, second in zip(written, found, strict=True):
+        assert first["label"] == second["label"] == [n for n, p in second["probabilities"].items() if p > 0.5]
+        assert second["probabilities"] == pytest.approx(first["probabilities"], abs=1e-5)
+        assert list(second["probabilities"].values()) == sorted(second["probabilities"].values(), reverse=True)
+    assert sorted(found[0]["label"]) == ["a", "b"]
+    _, out, _ = run("predict", folder, "red", "--threshold", "0", "--top-k", "2", "--format", "jsonl")
+    assert (len(json.loads(out)["label"]), len(json.loads(out)["probabilities"])) == (3, 2)
+    _, out, _ = run("predict", folder, "red", "--threshold", "1")
+    assert "(none)" in out
+
+
+def test_what_is_no_text_is_named(run, checkpoint, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"who saw karla\n\xff\xfe\n")
+    code, _, err = run("predict", str(checkpoint), "-f", str(tmp_path / "a.txt"))
+    assert code == 2
+    assert "a.txt isn't UTF-8 text: " in err
+    code, _, err = run("predict", str(checkpoint), "-f", "-", stdin="who \udcff")
+    assert code == 2
+    assert "standard input isn't UTF-8 text: " in err
 
 
 def test_a_model_that_does_not_classify_is_named(run, tmp_path):
@@ -219,3 +317,65 @@ def test_every_command_explains_itself(run, command):
     assert code == 0
     assert "Usage: hf-posenc" in out
     assert all(line.strip() for line in out.splitlines() if "<str>" in line)
+
+
+def test_check_prints_a_table_and_fails_where_a_scheme_does(run, monkeypatch):
+    code, out, _ = run("check", "alibi", "--only", "padding", "--only", "shift", "--kwargs", '{"learned": true}')
+    assert code == 0
+    assert "alibi(learned=True): 2 of 2 checks ran" in out
+    assert "padding" in out
+    assert "order" not in out
+    monkeypatch.setattr(POSITIONS["alibi"], "shift_invariant", False)
+    code, out, _ = run("check", "alibi", "--only", "shift")
+    assert code == 1
+    assert "1 failed" in out
+    for arguments, message in (
+        (("alibi", "--kwargs", "[1]"), "--kwargs '[1]' is no JSON object"),
+        (("alibi", "--kwargs", "{x"), "--kwargs '{x' is no JSON: Expecting property name"),
+        (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from signature"),
+        (("alib",), "Did you mean 'alibi'?"),
+    ):
+        code, _, err = run("check", *arguments)
+        assert code == 2
+        assert message in err
+
+
+def test_training_options_are_listed_in_groups_and_all_on_demand(run):
+    _, out, _ = run("train", "--help")
+    for name in (
+        *("lr-scheduler-type", "one-cycle", "warmup-steps", "early-stopping-patience", "class-weights", "seed", "bf16"),
+        *("gradient-accumulation-steps", "resume-from-checkpoint", "classifier-pooling", "help-all"),
+    ):
+        assert f"--{name} " in out, name
+    assert "─ Optimizer and schedule ─" in out
+    code, out, _ = run("train", "--help-all")
+    assert code == 0
+    assert "--adam_beta1" in out
+    assert "--max_train_samples" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--output_dir", "x", "--bf16", "--seed", "3"), {"bf16": True, "seed": 3, "use_cpu": True}),
+        (("-o", "x", "--bf16", "false", "--one-cycle"), {"bf16": False, "one_cycle": True}),
+        (("-o", "x", "--resume-from-checkpoint"), {"resume_from_checkpoint": "true"}),
+        (("-o", "x", "--resume_from_checkpoint=y", "--overwrite_output_dir"), {"resume_from_checkpoint": "y"}),
+        (("-o", "x", "--adam_beta1", "0.5", "--do_predict", "true"), {"adam_beta1": 0.5, "do_predict": True}),
+        (("-o", "x", "--test-file", "t.csv"), {"do_train": True, "do_eval": True, "do_predict": True}),
+        (("-o", "x", "--load-best-model-at-end", "false"), {"load_best_model_at_end": False, "score_test": True}),
+    ],
+)
+def test_options_reach_training_as_transformers_writes_them(run, monkeypatch, words, expected):
+    seen = []
+
+    def stop(data, model, training):
+        seen.append(training)
+        raise UserError("seen")
+
+    monkeypatch.setattr("hf_posenc.training.train_classifier", stop)
+    code, _, err = run("train", *words)
+    assert (code, "seen" in err) == (2, True), err
+    if expected.pop("use_cpu", False) and not torch.accelerator.is_available():
+        assert seen[0].use_cpu
+    assert {name: getattr(seen[0], name) for name in expected} == expected

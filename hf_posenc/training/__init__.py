@@ -11,27 +11,26 @@ from .arguments import (
     parse_arguments,
 )
 from .checkpoints import is_complete, last_complete_checkpoint
-from .classification import ClassificationResult, Setup, epoch_metrics, save_run, set_up, train_classifier
+from .classification import Setup, epoch_metrics, set_up, train_classifier
 from .data import Columns, Labels, example_data
 from .errors import Interrupted, UserError, run_script
 from .losses import ClassificationLoss
-from .masked_lm import MaskedLMResult, train_masked_lm
+from .masked_lm import train_masked_lm
 from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
 from .report import Summary
+from .run import TrainingResult, ending_clearly, save_run, show_best
 from .tokenizer import load_tokenizer, train_tokenizer
 
 __all__ = [
     "MSE",
     "Accuracy",
     "ClassificationLoss",
-    "ClassificationResult",
     "ClassificationTrainingArguments",
     "Columns",
     "DataArguments",
     "Interrupted",
     "Labels",
     "MacroF1",
-    "MaskedLMResult",
     "MaskedLMTrainingArguments",
     "Matthews",
     "ModelArguments",
@@ -39,8 +38,10 @@ __all__ = [
     "Setup",
     "Spearman",
     "Summary",
+    "TrainingResult",
     "UserError",
     "compute_metrics_for",
+    "ending_clearly",
     "epoch_metrics",
     "example_data",
     "is_complete",
@@ -53,6 +54,7 @@ __all__ = [
     "run_script",
     "save_run",
     "set_up",
+    "show_best",
     "train_classifier",
     "train_masked_lm",
     "train_tokenizer",

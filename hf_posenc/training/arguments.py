@@ -2,13 +2,16 @@
 
 import difflib
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.utils import is_torch_xla_available
 
 from .errors import UserError, one_line
 
@@ -127,12 +130,58 @@ class ModelArguments:
     )
 
 
+@dataclass(frozen=True)
+class _Range:
+    """The numbers that an option takes."""
+
+    text: str
+    holds: Callable[[float], bool]
+
+
+_COUNT = _Range("a whole number from 1", lambda value: value >= 1 and value == int(value))
+_POSITIVE = _Range("a positive number", lambda value: 0 < value < math.inf)
+_NOT_NEGATIVE = _Range("0 or a positive number", lambda value: 0 <= value < math.inf)
+_SHARE = _Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
+_SEED = _Range("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32)
+_RANGES = {
+    "per_device_train_batch_size": _COUNT,
+    "per_device_eval_batch_size": _COUNT,
+    "gradient_accumulation_steps": _COUNT,
+    "num_train_epochs": _POSITIVE,
+    "max_steps": _Range("a whole number from 1, or -1 for none", lambda value: value == -1 or value >= 1),
+    "learning_rate": _NOT_NEGATIVE,
+    "weight_decay": _NOT_NEGATIVE,
+    "max_grad_norm": _NOT_NEGATIVE,
+    "warmup_steps": _NOT_NEGATIVE,
+    "adam_beta1": _SHARE,
+    "adam_beta2": _SHARE,
+    "adam_epsilon": _POSITIVE,
+    "label_smoothing_factor": _SHARE,
+    "eval_steps": _POSITIVE,
+    "save_steps": _POSITIVE,
+    "logging_steps": _POSITIVE,
+    "save_total_limit": _COUNT,
+    "early_stopping_patience": _COUNT,
+    "early_stopping_threshold": _NOT_NEGATIVE,
+    "dataloader_num_workers": _Range("a whole number from 0", lambda value: value >= 0),
+    "seed": _SEED,
+    "data_seed": _SEED,
+}
+_DEFAULT_SAVE_STEPS = TrainingArguments.__dataclass_fields__["save_steps"].default
+
+
+def strategy_name(strategy: Any) -> str:
+    """The name of a transformers enum's member, or of a strategy that still is a string."""
+    return str(getattr(strategy, "value", strategy))
+
+
 @dataclass
 class RunArguments(TrainingArguments):
     """`transformers.TrainingArguments`, all of them, with other defaults and a few additions.
 
     Defaults that differ: evaluation (with `do_eval`), logging and checkpoints once per epoch, two checkpoints kept,
-    batches of 32, a tenth of the steps to warm up, and a learning rate that depends on the model.
+    the best one's weights in the end, batches of 32, a tenth of the steps to warm up, and a learning rate that depends
+    on the model.
     """
 
     learning_rate: float | None = field(  # type: ignore[assignment]
@@ -152,8 +201,18 @@ class RunArguments(TrainingArguments):
         metadata={"help": "When to evaluate: no, steps, epoch. Default: epoch with --do_train --do_eval."},
     )
     logging_strategy: str = field(default="epoch", metadata={"help": "When to log: no, steps, epoch."})
-    save_strategy: str = field(default="epoch", metadata={"help": "When to save: no, steps, epoch, best."})
+    save_strategy: str | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={"help": "When to save a checkpoint: no, steps, epoch, best. Default: when it is evaluated."},
+    )
     save_total_limit: int | None = field(default=2, metadata={"help": "How many checkpoints are kept."})
+    load_best_model_at_end: bool | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={
+            "help": "Keep the weights of the best evaluation, by metric_for_best_model (default: loss), not the last "
+            "ones. Default: if checkpoints are saved when they are evaluated."
+        },
+    )
     one_cycle: bool = field(
         default=False,
         metadata={"help": "PyTorch's one-cycle schedule (learning rate and momentum) instead of lr_scheduler_type."},
@@ -171,17 +230,43 @@ class RunArguments(TrainingArguments):
     license: str | None = field(default=None, metadata={"help": "Licence of the model, for its README: apache-2.0."})
 
     def __post_init__(self) -> None:
-        """Fills what depends on other options."""
+        """Fills what depends on other options, and refuses numbers that can't be."""
+        for name, accepted in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not accepted.holds(value):
+                raise UserError(f"--{name} {value} is out of range. Give {accepted.text}.")
         if self.eval_strategy is None:
             self.eval_strategy = "epoch" if self.do_eval and self.do_train else "no"
+        evaluated = strategy_name(self.eval_strategy)
+        if self.save_strategy is None:
+            self.save_strategy = "epoch" if evaluated == "no" else evaluated
+            if evaluated == "steps" and self.save_steps == _DEFAULT_SAVE_STEPS:
+                self.save_steps = self.eval_steps or self.logging_steps
+        if self.load_best_model_at_end is None:
+            self.load_best_model_at_end = self.do_train and (
+                self.early_stopping_patience is not None or self._saves_what_it_evaluates()
+            )
+        if self.metric_for_best_model is None and (
+            self.early_stopping_patience is not None or strategy_name(self.save_strategy) == "best"
+        ):
+            self.metric_for_best_model = "loss"
         if self.early_stopping_patience is not None:
-            self.load_best_model_at_end = True
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
+        if not torch.accelerator.is_available() and not is_torch_xla_available():
+            if self.fp16:
+                raise UserError("--fp16 needs a GPU, and there is none. Use --bf16, which works on a CPU too.")
+            self.use_cpu = True  # else bf16 is refused, and several processes would each train alone
         # TrainingArguments takes every metric but the loss for one that should grow.
         shrinking = ("mse", "perplexity", "nll")
         if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in shrinking:
             self.greater_is_better = False
         super().__post_init__()
+
+    def _saves_what_it_evaluates(self) -> bool:
+        evaluated, saved = strategy_name(self.eval_strategy), strategy_name(self.save_strategy)
+        if evaluated == "no" or saved not in ("best", evaluated):
+            return False
+        return saved != "steps" or self.save_steps % (self.eval_steps or self.logging_steps) == 0
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled into training_args.bin, which is published with the model: everything but the Hub token."""
@@ -192,6 +277,10 @@ class RunArguments(TrainingArguments):
 class ClassificationTrainingArguments(RunArguments):
     """`RunArguments`, and what only classification has."""
 
+    score_test: bool = field(
+        default=False,
+        metadata={"help": "Score the test split, as do_predict does, if there is one and it has labels."},
+    )
     class_weights: str | None = field(
         default=None,
         metadata={

@@ -2,7 +2,9 @@
 
 import contextlib
 import gzip
+import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
 from datasets import (
     ClassLabel,
     Dataset,
@@ -26,7 +29,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .arguments import DataArguments
-from .errors import UserError, disk_error, one_line
+from .errors import UserError, disk_error, sentence
 
 logger = logging.get_logger(__name__)
 
@@ -37,6 +40,10 @@ _PAIRS = (("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypoth
 _SINGLES = ("text", "sentence", "content", "review", "question")
 _LABELS = ("label", "labels")
 TRUNCATION_WARNING_SHARE = 0.01
+# A csv doesn't say what is a number. 007, +5 and 1e5 are as likely names, whose spelling counts.
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+_REAL = re.compile(r"[+-]?(0|[1-9]\d*)\.\d*([eE][+-]?\d+)?|[+-]?\.\d+([eE][+-]?\d+)?|[+-]?[1-9]\d*[eE][+-]\d+")
+_NO_NUMBER = ("nan", "inf", "-inf")
 
 
 def example_data() -> str:
@@ -97,15 +104,12 @@ def read_file(path: str, cache_dir: str | None = None) -> Dataset:
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if kind not in _READERS:
         raise UserError(f"{path!r} is of no known kind. Accepted: {', '.join(_READERS)}, the first four also as .gz.")
-    options: dict[str, Any] = {}
-    if _READERS[kind] == "csv":
-        # pandas reads the words None, NA and null as missing; as texts and labels they are words.
-        options = {"keep_default_na": False, "na_values": [""]}
-        if kind == ".tsv":
-            options["sep"] = "\t"
     with _reading(repr(path), "It must be UTF-8 text of the kind that its name says."):
         if _is_empty(file):
             raise UserError(f"{path!r} is empty. Give a file with at least one example.")
+        options = _csv_options(file, kind) if _READERS[kind] == "csv" else {}
+        if kind == ".json":
+            options = _json_options(file)
         loaded = load_dataset(
             _READERS[kind], data_files=str(file.absolute()), split="train", cache_dir=cache_dir, **options
         )
@@ -115,11 +119,50 @@ def read_file(path: str, cache_dir: str | None = None) -> Dataset:
     return dataset
 
 
+def _open(file: Path) -> Any:
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+
+
 def _is_empty(file: Path) -> bool:
-    if file.suffix == ".gz":
-        with gzip.open(file) as content:
-            return not content.read(1)
-    return file.stat().st_size == 0
+    with _open(file) as content:
+        return not content.read(1)
+
+
+def _csv_options(file: Path, kind: str) -> dict[str, Any]:
+    """How a csv is read: every cell as it is written, since pandas would make 7 of 007 and nothing of the word null."""
+    options: dict[str, Any] = {
+        "sep": "\t" if kind == ".tsv" else ",",
+        "keep_default_na": False,
+        "na_values": [""],
+        "skipinitialspace": True,  # text, label
+    }
+    head = pd.read_csv(file, nrows=1, dtype=str, **options)
+    if not isinstance(head.index, pd.RangeIndex):  # pandas would take the first cells for names of the rows
+        raise UserError(
+            f"{str(file)!r} has {len(head.columns)} columns ({', '.join(map(repr, head.columns))}), its first row has "
+            'more cells. Put texts that contain commas in quotes ("a, b"), and name every column.'
+        )
+    return {**options, "features": Features({name: Value("string") for name in head.columns})}
+
+
+def _json_options(file: Path) -> dict[str, Any]:
+    """Where the rows of a .json are: the file may be a list of objects, one object per line, or {"data": [...]}."""
+    with _open(file) as content:
+        try:
+            whole = json.load(content)
+        except ValueError:
+            return {}  # one object per line; or broken, which the reader reports better
+    if not isinstance(whole, dict):
+        return {}
+    fields = [name for name, value in whole.items() if value and isinstance(value, list) and isinstance(value[0], dict)]
+    if len(fields) == 1:
+        return {"field": fields[0]}
+    if fields or all(isinstance(value, list | dict) for value in whole.values()):
+        raise UserError(
+            f"{str(file)!r} is one object with {', '.join(map(repr, list(whole)[:5]))}, not rows. Write a list of "
+            'objects, [{"text": ..., "label": ...}, ...], or one object per line.'
+        )
+    return {}
 
 
 def _load_folder(folder: Path, cache_dir: str | None) -> DatasetDict | None:
@@ -182,7 +225,7 @@ def _reading(what: str, way_out: str) -> Iterator[None]:
             raise UserError(f"{what} has no rows. Give data with at least one example.") from error
         if disk_error(error) and not isinstance(cause, PermissionError):
             raise UserError(f"{what} was read, but not to its end: {disk_error(error)}. Make room.") from error
-        raise UserError(f"{what} can't be read: {one_line(cause) or type(cause).__name__} {way_out}") from error
+        raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 
 def hold_out(splits: DatasetDict, percentage: int) -> DatasetDict:
@@ -238,7 +281,7 @@ def find_columns(dataset: Dataset, data: DataArguments) -> Columns:
     else:
         pair = next((pair for pair in _PAIRS if set(pair) <= set(names)), None)
         single = next((name for name in _SINGLES if name in names), None)
-        others = [name for name in names if name != label and _is_text(dataset.features[name])]
+        others = [name for name in names if name != label and _is_text(dataset, name)]
         text = pair or ((single,) if single else tuple(others[:1]))
     if not text:
         raise UserError(f"No column holds text: the data has {', '.join(names)}. Name one with --text_column_names.")
@@ -262,8 +305,33 @@ def require_columns(dataset: Dataset, names: Sequence[str], option: str, split: 
         )
 
 
-def _is_text(feature: Any) -> bool:
-    return isinstance(feature, Value) and feature.dtype in ("string", "large_string")
+def _is_text(dataset: Dataset, name: str) -> bool:
+    feature = dataset.features[name]
+    if not isinstance(feature, Value) or feature.dtype not in ("string", "large_string"):
+        return False
+    return not _is_csv(dataset) or any(isinstance(value, str) for value in _as_written(dataset[:100][name]))
+
+
+def _is_csv(dataset: Dataset) -> bool:
+    return dataset.info.builder_name == "csv"
+
+
+def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
+    """The cells of a csv column as whole numbers if all are, as real ones if all are numbers, else as strings."""
+    stripped = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
+    present = {cell for cell in stripped if cell is not None}
+    if not present or not all(isinstance(cell, str) for cell in present):
+        return stripped
+    if all(_WHOLE.fullmatch(cell) for cell in present):
+        return [None if cell is None else int(cell) for cell in stripped]
+    real = any(_REAL.fullmatch(cell) for cell in present)
+    if (
+        numbers
+        and real
+        and all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) or cell.lower() in _NO_NUMBER for cell in present)
+    ):
+        return [None if cell is None else float(cell) for cell in stripped]
+    return stripped
 
 
 # ---- labels ---------------------------------------------------------------------------------------------------------
@@ -299,9 +367,13 @@ class _Column:
     """All labels, where the data set itself says what they are."""
 
 
-def _read_labels(dataset: Dataset, column: str, split: str, delimiter: str | None) -> _Column:
+def _read_labels(
+    dataset: Dataset, column: str, split: str, delimiter: str | None, do_regression: bool | None
+) -> _Column:
     feature = dataset.features[column]
     values = list(dataset[column])
+    if _is_csv(dataset) and delimiter is None:
+        values = _as_written(values, numbers=do_regression is not False)
     inner = feature.feature if isinstance(feature, List) else feature
     known = tuple(inner.names) if isinstance(inner, ClassLabel) else None
     if delimiter is not None:
@@ -333,7 +405,7 @@ def _read_labels(dataset: Dataset, column: str, split: str, delimiter: str | Non
     def name(value: Any) -> Any:
         if known is not None:
             return known[value] if 0 <= value < len(known) else None
-        return float(value) if kind == "number" else str(value)
+        return float(value) if kind == "number" else str(value).strip()
 
     converted = [
         None if _is_missing(value) else [name(item) for item in value] if lists else name(value) for value in values
@@ -342,7 +414,11 @@ def _read_labels(dataset: Dataset, column: str, split: str, delimiter: str | Non
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    return (
+        value is None
+        or (isinstance(value, str) and not value.strip())
+        or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 def _kind(value: Any) -> str:
@@ -397,7 +473,7 @@ def number_labels(
             read[split] = None
             continue
         require_columns(dataset, [columns.label], "--label_column_name", split)
-        column = _read_labels(dataset, columns.label, split, delimiter)
+        column = _read_labels(dataset, columns.label, split, delimiter, do_regression)
         missing = [row for row, value in enumerate(column.values) if value is None]
         if split == "test" and len(missing) == len(column.values):
             read[split] = None

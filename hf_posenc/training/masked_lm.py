@@ -3,7 +3,6 @@
 import math
 import time
 import zlib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +14,6 @@ from transformers import (
     DataCollatorForLanguageModeling,
     DataCollatorForTokenClassification,
     EvalPrediction,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
@@ -23,39 +21,28 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from . import checkpoints
-from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments, as_dict
-from .classification import (
-    add_schedule_and_stopping,
-    dataset_name,
-    hub_name,
-    make_tokenizer,
-    prepare_output_dir,
-    run_trainer,
-    wanted_splits,
-)
+from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data import Columns, encode, find_columns, load_splits
 from .errors import UserError
 from .model import check_resumed_model, default_learning_rate, input_length, load_config, make_model
-from .report import Summary, display_name, model_card, summarize, versions
+from .report import summarize
+from .run import (
+    Run,
+    TrainingResult,
+    add_callbacks_and_schedule,
+    check_best_metric,
+    ending_clearly,
+    make_tokenizer,
+    prepare_output_dir,
+    run_trainer,
+    save_run,
+    wanted_splits,
+)
 
 logger = logging.get_logger(__name__)
 
 EVALUATION_SEED = 0
 """Which tokens of the validation text are masked doesn't depend on the run, so that runs compare."""
-
-
-@dataclass
-class MaskedLMResult:
-    """What a run leaves: also in `results.json` in its folder."""
-
-    output_dir: Path
-    metrics: dict[str, float]
-    """`eval_perplexity` and the like."""
-    summary: Summary
-    history: list[dict[str, Any]] = field(default_factory=list)
-    model: PreTrainedModel = field(kw_only=True, repr=False)
-    tokenizer: PreTrainedTokenizerBase = field(kw_only=True, repr=False)
 
 
 class MaskingCollator:
@@ -101,7 +88,7 @@ def train_masked_lm(
     training: MaskedLMTrainingArguments,
     *,
     console: Console | None = None,
-) -> MaskedLMResult:
+) -> TrainingResult:
     """Trains and evaluates a masked language model, as `training.do_train` and `do_eval` say, with the stock Trainer.
 
     Perplexity is exp of the mean negative log-likelihood over all masked tokens of the validation text, each token
@@ -126,10 +113,11 @@ def train_masked_lm(
         raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
     if not 0 < training.mlm_probability < 1:
         raise UserError(f"--mlm_probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
+    check_best_metric(training, ("perplexity", "nll", "accuracy"))
     resume_from = prepare_output_dir(training)
     config = load_config(model)
     with training.main_process_first(desc="reading the data"):
-        splits = wanted_splits(load_splits(data, model.token, model.cache_dir), data, cast(Any, training))
+        splits = wanted_splits(load_splits(data, model.token, model.cache_dir), data, training)
         columns = find_columns(next(iter(splits.values())), data)
         tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
     if tokenizer.mask_token_id is None:
@@ -143,9 +131,18 @@ def train_masked_lm(
     max_length = input_length(data, network, tokenizer)
     with training.main_process_first(desc="tokenizing"):
         encoded = _encode(splits, tokenizer, columns, max_length, data, training)
-    summary = summarize(network, None, encoded, max_length, len(tokenizer), training.train_batch_size)
+    run = Run(
+        data=data,
+        arguments=model,
+        training=training,
+        columns=columns,
+        labels=None,
+        tokenizer=tokenizer,
+        model=network,
+        summary=summarize(network, None, encoded, max_length, len(tokenizer), training.train_batch_size),
+    )
     if training.process_index == 0:
-        summary.show(console)
+        run.summary.show(console)
 
     collator = MaskingCollator(tokenizer, training.mlm_probability, training.seed)
     trainer = Trainer(
@@ -159,16 +156,21 @@ def train_masked_lm(
         preprocess_logits_for_metrics=cast(Any, token_sums),
     )
     trainer.add_callback(MaskAnew(collator))
-    add_schedule_and_stopping(trainer, training)
+    add_callbacks_and_schedule(trainer, run)
     metrics: dict[str, float] = {}
-    with checkpoints.disk_errors(str(training.output_dir)):
+    with ending_clearly(training):
         if training.do_train:
-            metrics |= run_trainer(trainer, training)
+            metrics |= run_trainer(trainer, run, console)
         if training.do_eval:
             metrics |= trainer.evaluate()
-        _save(trainer, data, model, training, columns, summary, metrics, time.time() - started)
-    return MaskedLMResult(
-        Path(str(training.output_dir)), metrics, summary, trainer.state.log_history, model=network, tokenizer=tokenizer
+        save_run(run, metrics, trainer.state.log_history, None, time.time() - started, trainer.save_model)
+    return TrainingResult(
+        Path(str(training.output_dir)),
+        metrics,
+        run.summary,
+        trainer.state.log_history,
+        model=network,
+        tokenizer=tokenizer,
     )
 
 
@@ -255,57 +257,3 @@ def token_weighted_metrics(prediction: EvalPrediction) -> dict[str, float]:
         "accuracy": float(right / count),
         "masked_tokens": int(count),
     }
-
-
-def _save(
-    trainer: Trainer,
-    data: DataArguments,
-    arguments: ModelArguments,
-    training: MaskedLMTrainingArguments,
-    columns: Columns,
-    summary: Summary,
-    metrics: dict[str, float],
-    seconds: float,
-) -> None:
-    """Writes the checkpoint with its README and the results: all of them or, if that fails, none."""
-    is_main = training.process_index == 0
-    with checkpoints.replaced_together(str(training.output_dir), is_main) as folder:
-        if training.do_train:
-            trainer.save_model(str(folder))
-        if not is_main:
-            return
-        if training.do_train:
-            shown = {
-                "learning_rate": training.learning_rate,
-                "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,
-                "max_steps": training.max_steps if training.max_steps > 0 else None,
-                "batch size": training.train_batch_size * training.world_size * training.gradient_accumulation_steps,
-                "mlm_probability": training.mlm_probability,
-                "max_seq_length": summary.max_length,
-                "seed": training.seed,
-                "parameters": f"{summary.parameters:,}, positional {summary.positional_parameters:,}",
-            }
-            card = model_card(
-                name=display_name(str(training.output_dir)),
-                model=cast(PreTrainedModel, trainer.model),
-                labels=None,
-                columns=columns,
-                dataset=dataset_name(data),
-                metrics=metrics,
-                hyperparameters={name: value for name, value in shown.items() if value is not None},
-                license=training.license,
-                base_model=hub_name(arguments.model_name_or_path),
-            )
-            checkpoints.write_text(folder / "README.md", card)
-        checkpoints.write_json(
-            folder / checkpoints.RESULTS_NAME,
-            {
-                "metrics": metrics,
-                "summary": summary.to_dict(),
-                "history": trainer.state.log_history,
-                "seconds": round(seconds, 1),
-                "processes": training.world_size,
-                "versions": versions(),
-                "arguments": {"data": as_dict(data), "model": as_dict(arguments), "training": as_dict(training)},
-            },
-        )

@@ -1,12 +1,12 @@
 """Metrics that need no Hub: `evaluate.Metric` subclasses on scikit-learn and scipy, chosen by task."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import evaluate
 import numpy as np
-from datasets import Features, Sequence, Value
+from datasets import Features, List, Value
 from scipy.special import expit
 from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
@@ -20,6 +20,7 @@ PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "r
 class _Metric(evaluate.Metric):
     """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
 
+    key = ""
     description_text = ""
     citation_text = ""
     real_valued = False
@@ -27,7 +28,7 @@ class _Metric(evaluate.Metric):
     def _info(self) -> evaluate.MetricInfo:
         value: Any = Value("float64") if self.real_valued else Value("int64")
         if self.config_name == "multilabel":
-            value = Sequence(Value("int64"))
+            value = List(Value("int64"))
         return evaluate.MetricInfo(
             description=self.description_text,
             citation=self.citation_text,
@@ -39,58 +40,64 @@ class _Metric(evaluate.Metric):
 class Accuracy(_Metric):
     """Share of examples that are right; with several labels, those in which all labels are right."""
 
+    key = "accuracy"
     description_text = "Share of examples that are right."
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"accuracy": float(accuracy_score(references, predictions))}
+        return {self.key: float(accuracy_score(references, predictions))}
 
 
 class MacroF1(_Metric):
     """Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted."""
 
+    key = "macro_f1"
     description_text = "Mean over the labels of the harmonic mean of precision and recall."
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"macro_f1": float(f1_score(references, predictions, average="macro", zero_division=0))}
+        return {self.key: float(f1_score(references, predictions, average="macro", zero_division=0))}
 
 
 class Matthews(_Metric):
     """Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004)."""
 
+    key = "matthews_correlation"
     description_text = "Matthews correlation coefficient, for two or more classes."
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"matthews_correlation": float(matthews_corrcoef(references, predictions))}
+        return {self.key: float(matthews_corrcoef(references, predictions))}
 
 
 class MSE(_Metric):
     """Mean squared error."""
 
+    key = "mse"
     description_text = "Mean squared error."
     real_valued = True
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"mse": float(mean_squared_error(references, predictions))}
+        return {self.key: float(mean_squared_error(references, predictions))}
 
 
 class Pearson(_Metric):
     """Linear correlation; 0 where predictions or references don't vary (there it is undefined)."""
 
+    key = "pearson"
     description_text = "Pearson's correlation coefficient."
     real_valued = True
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"pearson": _correlation(pearsonr, predictions, references)}
+        return {self.key: _correlation(pearsonr, predictions, references)}
 
 
 class Spearman(_Metric):
     """Correlation of ranks; 0 where predictions or references don't vary (there it is undefined)."""
 
+    key = "spearman"
     description_text = "Spearman's rank correlation coefficient."
     real_valued = True
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {"spearman": _correlation(spearmanr, predictions, references)}
+        return {self.key: _correlation(spearmanr, predictions, references)}
 
 
 def _correlation(function: Callable[..., Any], predictions: Any, references: Any) -> float:
@@ -138,6 +145,38 @@ def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarr
         return expit(logits)
     exponents = np.exp(logits - logits.max(-1, keepdims=True))
     return exponents / exponents.sum(-1, keepdims=True)
+
+
+def answers_from_logits(
+    logits: np.ndarray,
+    names: Sequence[str],
+    problem_type: str,
+    *,
+    threshold: float = 0.5,
+    top_k: int | None = None,
+) -> list[dict[str, Any]]:
+    """What logits (n, C) say of each example, for JSON.
+
+    `label` (for several labels per text a list: those with a probability above `threshold`) and `probabilities`,
+    highest first; for a regression `prediction`.
+
+    Args:
+        logits: (n, C) for C labels, (n, 1) for a regression.
+        names: of the labels.
+        problem_type: one of `PROBLEM_TYPES`.
+        threshold: for several labels per text alone.
+        top_k: how many probabilities are given. None: all.
+    """
+    if problem_type == "regression":
+        return [{"prediction": float(value)} for value in logits.reshape(-1)]
+    answers = []
+    for row in probabilities_from_logits(logits, problem_type):
+        order = np.argsort(-row, kind="stable")
+        label: Any = names[order[0]]
+        if problem_type == "multi_label_classification":
+            label = [names[number] for number in order if row[number] > threshold]
+        answers.append({"label": label, "probabilities": {names[n]: round(float(row[n]), 6) for n in order[:top_k]}})
+    return answers
 
 
 def compute_metrics_for(problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:

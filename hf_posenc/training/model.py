@@ -16,7 +16,7 @@ from transformers import (
 from .. import PosEncConfig, PositionScheme
 from .arguments import DataArguments, ModelArguments, parse_json_option, parse_overrides
 from .data import Labels
-from .errors import UserError, one_line
+from .errors import UserError, one_line, sentence
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
@@ -49,7 +49,7 @@ def _auto_config(name: str, arguments: ModelArguments) -> Any:
         return AutoConfig.from_pretrained(name, **hub_options(arguments))
     except Exception as error:  # whatever a broken file or a failed download raises
         raise UserError(
-            f"No model configuration could be loaded from {name!r}: {one_line(error)} Give a checkpoint "
+            f"No model configuration could be loaded from {name!r}: {sentence(error)} Give a checkpoint "
             "folder or a Hub name."
         ) from error
 
@@ -135,7 +135,7 @@ def make_model(
                 "classifier with --ignore_mismatched_sizes."
             ) from error
         raise UserError(
-            f"No model could be loaded from {arguments.model_name_or_path!r}: {one_line(error)} The checkpoint may be "
+            f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."
         ) from error
 

@@ -5,13 +5,17 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from transformers import AutoConfig, pipeline
 
 from hf_posenc.training.data import read_file
-from hf_posenc.training.errors import UserError
+from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.training.metrics import answers_from_logits
 
 
 @dataclass(frozen=True)
@@ -24,23 +28,16 @@ class Text:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a checkpoint says of one input."""
+    """What a checkpoint says of one input; the same as in `predictions.jsonl` of a training run."""
 
     input: Text
-    label: str | None
-    """The most probable label; None for a regression."""
-    score: float
-    """The label's probability, or a regression's number."""
-    scores: dict[str, float]
-    """Every label's probability, highest first; empty for a regression."""
+    answer: dict[str, Any]
+    """See `answers_from_logits`."""
 
     def to_json(self) -> str:
         """One line of JSON."""
         pair = {} if self.input.text_pair is None else {"text_pair": self.input.text_pair}
-        found: dict[str, Any] = {"label": self.label, "score": self.score, "scores": self.scores}
-        if self.label is None:
-            found = {"prediction": self.score}
-        return json.dumps({"text": self.input.text, **pair, **found}, ensure_ascii=False)
+        return json.dumps({"text": self.input.text, **pair, **self.answer}, ensure_ascii=False)
 
 
 def load_classifier(checkpoint: str, device: str | None = None, revision: str | None = None) -> Any:
@@ -50,10 +47,11 @@ def load_classifier(checkpoint: str, device: str | None = None, revision: str | 
         UserError: there is no such checkpoint, or it isn't a classifier.
     """
     check_is_checkpoint(checkpoint)
+    _check_device(device)
     try:
         config = AutoConfig.from_pretrained(checkpoint, revision=revision)
     except (OSError, ValueError) as error:
-        raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {first_line(error)}") from error
+        raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         found = ", ".join(architectures) or "no architecture"
@@ -64,7 +62,7 @@ def load_classifier(checkpoint: str, device: str | None = None, revision: str | 
     try:
         return pipeline("text-classification", model=checkpoint, revision=revision, device=device, top_k=None)
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{checkpoint!r} can't be loaded: {first_line(error)}") from error
+        raise UserError(f"{checkpoint!r} can't be loaded: {one_line(error)}") from error
     except Exception as error:  # safetensors raises classes of its own for files that aren't whole
         if type(error).__module__.startswith("safetensors"):
             raise UserError(
@@ -73,37 +71,56 @@ def load_classifier(checkpoint: str, device: str | None = None, revision: str | 
         raise
 
 
-def predict(classifier: Any, inputs: Iterable[Text], batch_size: int = 32) -> Iterator[Prediction]:
+def _check_device(name: str | None) -> None:
+    if name is None:
+        return
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        raise UserError(
+            f"--device {name!r} can't be used: {one_line(error).split(' at: ')[0][:80]} This machine has cpu"
+            f"{f' and {found}' if found else ' alone'}."
+        ) from error
+
+
+def predict(
+    classifier: Any,
+    inputs: Iterable[Text],
+    batch_size: int = 32,
+    *,
+    threshold: float = 0.5,
+    top_k: int | None = None,
+) -> Iterator[Prediction]:
     """Classifies inputs one batch at a time, in order.
 
     Args:
         classifier: what `load_classifier` returned.
         inputs: texts or pairs; may be a generator, which is read as it is needed.
         batch_size: texts per forward pass.
+        threshold: for several labels per text: those with a probability above it are predicted.
+        top_k: how many probabilities are given. None: all.
 
     Yields:
         Prediction: one per input.
     """
-    batch: list[Text] = []
-    regression = classifier.model.config.problem_type == "regression"
-
-    def flush() -> Iterator[Prediction]:
+    config = classifier.model.config
+    names = [str(config.id2label[number]) for number in range(config.num_labels)]
+    numbers = {name: number for number, name in enumerate(names)}
+    problem = config.problem_type or ("regression" if len(names) == 1 else "single_label_classification")
+    iterator = iter(inputs)
+    while batch := list(islice(iterator, batch_size)):
         given = [{"text": t.text, **({} if t.text_pair is None else {"text_pair": t.text_pair})} for t in batch]
-        for text, scored in zip(batch, classifier(given, batch_size=batch_size, truncation=True), strict=True):
-            scores = {entry["label"]: entry["score"] for entry in scored}
-            best = max(scores, key=lambda label: scores[label])
-            if regression:
-                yield Prediction(text, None, scores[best], {})
-            else:
-                yield Prediction(text, best, scores[best], scores)
-        batch.clear()
-
-    for text in inputs:
-        batch.append(text)
-        if len(batch) == batch_size:
-            yield from flush()
-    if batch:
-        yield from flush()
+        found = classifier(given, batch_size=batch_size, truncation=True, function_to_apply="none")
+        logits = np.empty((len(batch), len(names)))
+        for row, entries in enumerate(found):
+            for entry in entries:
+                logits[row, numbers[entry["label"]]] = entry["score"]
+        for text, answer in zip(
+            batch, answers_from_logits(logits, names, problem, threshold=threshold, top_k=top_k), strict=True
+        ):
+            yield Prediction(text, answer)
 
 
 def read_texts(source: str, text_column: str = "text", pair_column: str = "text_pair") -> Iterator[Text]:
@@ -130,7 +147,15 @@ def read_texts(source: str, text_column: str = "text", pair_column: str = "text_
 
 
 def _parse_lines(lines: Iterable[str], source: str, text_column: str, pair_column: str) -> Iterator[Text]:
-    for number, line in enumerate(lines, start=1):
+    numbered = enumerate(lines, start=1)
+    while True:
+        try:
+            number, line = next(numbered)
+            line.encode()  # what standard input couldn't decode is there as half a character
+        except StopIteration:
+            return
+        except UnicodeError as error:
+            raise UserError(f"{source} isn't UTF-8 text: {one_line(error)}. Convert it first.") from error
         line = line.rstrip("\n")
         if not line.strip():
             continue
@@ -145,6 +170,9 @@ def _parse_lines(lines: Iterable[str], source: str, text_column: str, pair_colum
 
 
 def _from_record(record: Any, where: str, text_column: str, pair_column: str) -> Text:
+    # An empty cell of a csv is an empty text, as in training.
+    if isinstance(record, dict) and text_column in record and record[text_column] is None:
+        record = {**record, text_column: ""}
     if not isinstance(record, dict) or not isinstance(record.get(text_column), str):
         columns = ", ".join(map(repr, record)) if isinstance(record, dict) else repr(record)[:80]
         raise UserError(f"{where}: no text in column {text_column!r}. It has {columns}; name one with --text-column.")
@@ -157,10 +185,5 @@ def check_is_checkpoint(checkpoint: str) -> None:
     path = Path(checkpoint)
     looks_local = path.exists() or checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1
     if looks_local and not (path / "config.json").is_file():
-        missing = "has no config.json" if path.is_dir() else "doesn't exist"
+        missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
         raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message: enough for one line on a terminal."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -28,8 +28,9 @@ from hf_posenc.model.positions import scheme_class
 
 from .arguments import make_arguments
 from .checkpoints import check_output_dir, write_json
-from .classification import ClassificationResult, train_classifier
+from .classification import train_classifier
 from .errors import UserError, run_script
+from .run import TrainingResult
 
 SCHEMES = ("none", "sinusoidal", "learned", "lspe", "rope")
 
@@ -167,7 +168,7 @@ def quickstart(
     return results
 
 
-def _result(scheme: str, trained: ClassificationResult, logits: torch.Tensor, seconds: float) -> SchemeResult:
+def _result(scheme: str, trained: TrainingResult, logits: torch.Tensor, seconds: float) -> SchemeResult:
     acceptable = trained.summary.labels.index("acceptable")
     return SchemeResult(
         scheme=scheme,

@@ -1,12 +1,14 @@
 import json
 import math
 import sys
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from rich.console import Console
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from training_harness import (
@@ -30,9 +32,17 @@ from transformers import (
     pipeline,
 )
 
-from hf_posenc.training import ClassificationLoss, Labels, UserError, make_arguments, parse_arguments, set_up
-from hf_posenc.training.classification import one_cycle_schedule
+from hf_posenc.training import (
+    ClassificationLoss,
+    Labels,
+    UserError,
+    make_arguments,
+    parse_arguments,
+    set_up,
+    train_classifier,
+)
 from hf_posenc.training.losses import make_loss
+from hf_posenc.training.run import one_cycle_schedule
 
 PARADIGMS = ("left_branch_island_simple_question", "existential_there_quantifiers_2")
 
@@ -421,6 +431,75 @@ def test_early_stopping_keeps_the_best_checkpoint(order, tmp_path):
     # The last entry is the final evaluation, of the best weights.
     assert losses[-1] == pytest.approx(min(losses), rel=1e-5)
     assert len(losses) - 1 < 8
+
+
+OVERFIT = {"do_eval": True, "save_strategy": None, "num_train_epochs": 4, "learning_rate": 2e-2}
+
+
+def test_the_best_weights_are_kept_by_default(order, tmp_path):
+    text = StringIO()
+    given = {**SMALL, **order, **OVERFIT, "output_dir": str(tmp_path / "run")}
+    run = train_classifier(*make_arguments(**given), console=Console(file=text, width=200))
+    losses = [entry["eval_loss"] for entry in run.history if "eval_loss" in entry]
+    assert run.metrics["eval_loss"] == pytest.approx(min(losses), rel=1e-5)
+    assert losses[-2] > min(losses)  # or this test would show nothing; the last entry is the evaluation at the end
+    best = results(tmp_path / "run")["best"]
+    assert (best["metric"], best["value"]) == ("eval_loss", min(losses))
+    assert best["epoch"] == losses.index(min(losses)) + 1
+    assert (
+        f"Kept the weights of epoch {best['epoch']:g} (step {best['step']}), the best by eval_loss" in text.getvalue()
+    )
+    assert_same_weights(tmp_path / "run", tmp_path / "run" / best["checkpoint"])
+    assert f"best by eval_loss: epoch {best['epoch']:g}" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_the_last_weights_are_kept_where_that_is_asked(order, tmp_path):
+    run = train(tmp_path / "run", **order, **OVERFIT, load_best_model_at_end=False)
+    losses = [entry["eval_loss"] for entry in run.history if "eval_loss" in entry]
+    assert run.metrics["eval_loss"] == pytest.approx(losses[-2], rel=1e-5)
+    assert results(tmp_path / "run")["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "saved", "best"),
+    [
+        ({"do_eval": True}, ("epoch", 500), True),
+        ({}, ("epoch", 500), False),
+        ({"do_eval": True, "eval_strategy": "steps", "eval_steps": 20}, ("steps", 20), True),
+        ({"do_eval": True, "eval_strategy": "steps", "eval_steps": 20, "save_steps": 40}, ("steps", 40), True),
+        ({"do_eval": True, "save_strategy": "steps", "save_steps": 40}, ("steps", 40), False),
+        ({"do_eval": True, "save_strategy": "no"}, ("no", 500), False),
+        ({"do_eval": True, "save_strategy": "best"}, ("best", 500), True),
+        ({"do_eval": True, "load_best_model_at_end": False}, ("epoch", 500), False),
+        ({"do_eval": True, "early_stopping_patience": 1}, ("epoch", 500), True),
+    ],
+)
+def test_checkpoints_are_saved_when_they_are_evaluated(options, saved, best):
+    training = make_arguments(output_dir="unused", do_train=True, **options)[2]
+    assert (training.save_strategy, training.save_steps, training.load_best_model_at_end) == (*saved, best)
+
+
+def test_a_labelled_test_split_is_scored_where_that_is_asked(order, tmp_path):
+    run = train(tmp_path / "run", **order, score_test=True)
+    assert "test_accuracy" in run.metrics
+    bare = write_jsonl(tmp_path / "bare.jsonl", [{"text": "who saw karla"}])
+    run = train(tmp_path / "other", **{**order, "test_file": bare}, score_test=True)
+    assert run.summary.examples.keys() == {"train"}
+    assert "test_file" in order
+    run = train(tmp_path / "third", train_file=order["train_file"], score_test=True)
+    assert "test_accuracy" not in run.metrics
+
+
+def test_a_checkpoint_on_the_way_holds_all_that_a_finished_one_does(order, tmp_path):
+    run = train(tmp_path / "run", **order, do_eval=True, save_strategy="epoch", load_best_model_at_end=False)
+    (folder,) = run.output_dir.glob("checkpoint-*")
+    names = {path.name for path in run.output_dir.iterdir() if path.is_file()}
+    assert names <= {path.name for path in folder.iterdir()}
+    found = results(folder)
+    assert found["metrics"]["eval_loss"] == pytest.approx(run.metrics["eval_loss"], rel=1e-5)
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.pipeline_tag == "text-classification"
+    assert f'"run/{folder.name}"' in card.text
 
 
 def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):

@@ -87,6 +87,65 @@ def test_words_that_pandas_takes_for_missing_stay_words(tmp_path):
     assert list(read_file(write_csv(tmp_path / "mine.csv", examples))) == examples
 
 
+def _csv_labels(folder, cells, **options):
+    path = folder / "mine.csv"
+    path.write_text("text,label\n" + "".join(f"t,{cell}\n" for cell in cells))
+    dataset = read_file(str(path))
+    return number_labels(DatasetDict({"train": dataset}), Columns(("text",), "label"), **options)
+
+
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        (["007", "7"], ("007", "7")),
+        (["+1", "-1"], ("+1", "-1")),
+        (["1e5", "2e3"], ("1e5", "2e3")),
+        (["10", "9", "-2"], ("-2", "9", "10")),
+        (["1", "NA"], ("1", "NA")),
+        (["nan", "null"], ("nan", "null")),
+        (["True", "False"], ("False", "True")),
+        (["yes ", " yes", "no"], ("no", "yes")),
+        (["123456789012345678901234567890", "5"], ("123456789012345678901234567890", "5")),
+    ],
+)
+def test_a_label_of_a_csv_keeps_its_spelling(cells, names, tmp_path):
+    labels, _ = _csv_labels(tmp_path, cells)
+    assert (labels.problem_type, labels.names) == ("single_label_classification", names)
+
+
+def test_numbers_of_a_csv_are_numbers(tmp_path):
+    labels, numbers = _csv_labels(tmp_path, ["0.5", "+2.0", "-3", "1e-05", ".25"])
+    assert (labels.problem_type, numbers["train"]) == ("regression", [0.5, 2.0, -3.0, 1e-05, 0.25])
+    assert _csv_labels(tmp_path, ["1.0", "2.0"], do_regression=False)[0].names == ("1.0", "2.0")
+    with pytest.raises(UserError, match="Missing label in the train data: row 2 of 2"):
+        _csv_labels(tmp_path, ["0.5", "nan"])
+    with pytest.raises(UserError, match="has inf in column 'label', row 2"):
+        _csv_labels(tmp_path, ["0.5", "inf"])
+    with pytest.raises(UserError, match="Missing label in the train data: row 1 of 2"):
+        _csv_labels(tmp_path, ['"  "', "x"])
+
+
+def test_texts_of_a_csv_stay_as_they_are_written(tmp_path):
+    texts = ["007", "1.50", "1e5", "None", "true", "a, b"]
+    dataset = read_file(write_csv(tmp_path / "mine.csv", [{"text": text, "label": "x"} for text in texts]))
+    assert Columns(("text",), "label").texts(dataset[:])[0] == texts
+
+
+def test_a_column_of_numbers_is_not_taken_for_the_text(tmp_path):
+    dataset = read_file(write_csv(tmp_path / "mine.csv", [{"id": 17, "story": "one two", "label": "b"}]))
+    assert find_columns(dataset, DataArguments()).text == ("story",)
+
+
+def test_rows_inside_an_object_are_found(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"version": 1, "data": EXAMPLES}))
+    assert list(read_file(str(path))) == EXAMPLES
+    path.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
+    assert list(read_file(str(path))) == EXAMPLES
+    path.write_text(json.dumps(EXAMPLES[0]))
+    assert list(read_file(str(path))) == EXAMPLES[:1]
+
+
 def test_the_held_out_part_is_always_the_same():
     splits = DatasetDict({"train": Dataset.from_dict({"text": [str(n) for n in range(50)]})})
     first, second = (hold_out(splits, 10) for _ in range(2))
@@ -258,6 +317,19 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
         (lambda p: _file(p / "a.jsonl", b""), "is empty"),
         (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),
         (lambda p: _file(p / "a.csv", b"text,label\n"), "has no rows"),
+        (lambda p: _file(p / "a.csv", b"text,label\nhello, world,x\n"), "its first row has more cells. Put texts that"),
+        (
+            lambda p: _file(p / "a.csv", b"text,label\na,x\nb, c,y\n"),
+            "can't be read: .*Expected 2 fields in line 3, saw 3",
+        ),
+        (
+            lambda p: _file(p / "a.json", b'{"text": ["x"], "label": ["y"]}'),
+            "is one object with 'text', 'label', not rows",
+        ),
+        (
+            lambda p: _file(p / "a.json", b'{"train": [{"text": "x"}], "test": [{"text": "y"}]}'),
+            "'train', 'test', not rows",
+        ),
         (lambda p: _file(p / "a.jsonl", b'{"text": "x", "la'), "can't be read: JSON parse error"),
         (lambda p: _file(p / "a.csv", b"text,label\n\xff\xfe\xfa,x\n"), "can't be read: .*codec can't decode"),
         (lambda p: _file(p / "a.jsonl.gz", b"not gzip"), "can't be read"),

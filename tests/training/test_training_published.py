@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from training_harness import assert_same_weights, train, write_csv
+from training_harness import assert_same_weights, copy_until, train, write_csv
 
 from hf_posenc.training import MaskedLMTrainingArguments, UserError, make_arguments, train_masked_lm
 
@@ -50,7 +50,7 @@ def test_a_classifier_resumed_after_any_step_ends_in_the_same_weights(tmp_path: 
         "hidden_dropout_prob": 0.1,
     }
     train(tmp_path / "whole", **options)
-    resume(tmp_path / "whole", tmp_path / "again", step)
+    copy_until(tmp_path / "whole", tmp_path / "again", step)
     train(tmp_path / "again", **options, resume_from_checkpoint=str(tmp_path / "again" / f"checkpoint-{step}"))
     assert_same_weights(tmp_path / "whole", tmp_path / "again")
 
@@ -78,17 +78,9 @@ def test_a_masked_lm_resumed_after_any_step_ends_in_the_same_weights(tmp_path: P
         train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **{**options, **more}))
 
     run("whole")
-    resume(tmp_path / "whole", tmp_path / "again", step)
+    copy_until(tmp_path / "whole", tmp_path / "again", step)
     run("again", resume_from_checkpoint=str(tmp_path / "again" / f"checkpoint-{step}"))
     assert_same_weights(tmp_path / "whole", tmp_path / "again")
-
-
-def resume(whole: Path, again: Path, step: int) -> None:
-    """Leaves what an interrupted run would have left."""
-    import shutil
-
-    again.mkdir()
-    shutil.copytree(whole / f"checkpoint-{step}", again / f"checkpoint-{step}")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from training_harness import TRAINER, assert_same_weights, results, script, snapshot, train
+from training_harness import TRAINER, assert_same_weights, copy_until, results, script, snapshot, train
 from transformers import TrainerCallback
 
 import hf_posenc.training.classification as classification
@@ -17,15 +17,6 @@ OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "sa
 @pytest.fixture
 def undisturbed(order, tmp_path):
     return train(tmp_path / "whole", **order, **OPTIONS).output_dir
-
-
-def copy_until(source: Path, target: Path, step: int) -> Path:
-    """What a run that was killed after `step` left behind."""
-    target.mkdir()
-    for path in source.glob("checkpoint-*"):
-        if int(path.name.rpartition("-")[2]) <= step:
-            shutil.copytree(path, target / path.name)
-    return target
 
 
 @pytest.mark.parametrize("step", [8, 12])  # in the middle of the first epoch, and of the second
@@ -47,6 +38,20 @@ def test_resuming_with_other_options_ends_in_the_same_weights(order, tmp_path, o
     killed = copy_until(whole, tmp_path / "killed", options["save_steps"])
     train(killed, **order, **options, resume_from_checkpoint="true")
     assert_same_weights(whole, killed)
+
+
+@pytest.mark.parametrize("step", [10, 20])
+def test_resuming_keeps_the_best_weights_too(order, tmp_path, step):
+    """Of the folder that is resumed in, not of the one where the run began."""
+    options = {"num_train_epochs": 3, "save_strategy": "epoch", "do_eval": True, "learning_rate": 2e-2}
+    whole = train(tmp_path / "whole", **order, **options, save_total_limit=5).output_dir
+    best = results(whole)["best"]
+    assert best["step"] < 30
+    killed = copy_until(whole, tmp_path / "killed", step)
+    shutil.move(whole, tmp_path / "moved")
+    train(killed, **order, **options, save_total_limit=5, resume_from_checkpoint="true")
+    assert results(killed)["best"] == best
+    assert_same_weights(tmp_path / "moved", killed)
 
 
 DAMAGE = {
@@ -138,6 +143,19 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, 
     monkeypatch.undo()
     train(stopped, **order, **OPTIONS, resume_from_checkpoint="true")
     assert_same_weights(undisturbed, stopped)
+
+
+@pytest.mark.parametrize("step", [7, 10, 13])  # 10 steps an epoch
+def test_ctrl_c_does_not_change_which_weights_are_best(order, tmp_path, press, monkeypatch, step):
+    options = {"num_train_epochs": 2, "save_strategy": "epoch", "do_eval": True, "learning_rate": 2e-2}
+    whole = train(tmp_path / "whole", **order, **options).output_dir
+    press(step)
+    with pytest.raises(Interrupted, match=rf"checkpoint-{step}'"):
+        train(tmp_path / "stopped", **order, **options)
+    monkeypatch.undo()
+    train(tmp_path / "stopped", **order, **options, resume_from_checkpoint="true")
+    assert results(tmp_path / "stopped")["best"] == results(whole)["best"]
+    assert_same_weights(whole, tmp_path / "stopped")
 
 
 def test_ctrl_c_twice_stops_at_once_and_keeps_what_was_saved(order, tmp_path, press):

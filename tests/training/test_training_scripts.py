@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from training_harness import (
     LOOP,
     ROOT,
@@ -22,7 +23,13 @@ from training_harness import (
     write_jsonl,
 )
 
+from hf_posenc.training import is_complete
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
 
 
 def process(words: list[str], **options) -> subprocess.CompletedProcess:
@@ -34,18 +41,27 @@ def process(words: list[str], **options) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9}],
-    ids=["plain", "accumulated"],
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9},
+        {"save_strategy": None, "learning_rate": 2e-2, "num_train_epochs": 3},
+    ],
+    ids=["plain", "accumulated", "best"],
 )
 def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, options):
-    options = {**order, "do_eval": True, "do_predict": True, "num_train_epochs": 2, "config_preset": "tiny", **options}
+    options = {"save_strategy": "no", "config_preset": "tiny", "num_train_epochs": 2, **options}
+    options |= {**order, "do_eval": True, "do_predict": True}
     assert script(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer") == 0
     assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop") == 0
     assert_same_weights(tmp_path / "trainer", tmp_path / "loop")
     trainer, loop = (results(tmp_path / name)["metrics"] for name in ("trainer", "loop"))
     assert {"train_loss", "eval_loss", "eval_accuracy", "test_macro_f1"} <= set(loop)
     assert loop == pytest.approx({name: trainer[name] for name in loop}, rel=1e-5)
-    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("trainer", "loop")]
+    best = [results(tmp_path / name)["best"] for name in ("trainer", "loop")]
+    assert (best[0] is None) == (best[1] is None) == (options["save_strategy"] == "no")
+    if best[0]:
+        assert best[1]["step"] == best[0]["step"] < 30
+    names = [{path.name for path in (tmp_path / name).iterdir() if path.is_file()} for name in ("trainer", "loop")]
     assert names[1] == {name for name in names[0] if name != "training_args.bin"}
 
 
@@ -72,10 +88,8 @@ def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     options = {**order, "do_eval": True, "do_predict": True, "hidden_dropout_prob": 0, "num_train_epochs": 2}
     one = process([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
     assert one.returncode == 0, one.stderr
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(path)]
     options = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    two = process([*launch, *command(options)])
+    two = process([*LAUNCH, str(path), *command(options)])
     assert two.returncode == 0, two.stderr
     assert [results(tmp_path / name)["processes"] for name in ("one", "two")] == [1, 2]
     first, second = (results(tmp_path / name)["metrics"] for name in ("one", "two"))
@@ -87,6 +101,32 @@ def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     ]
     assert epochs[0] == pytest.approx(epochs[1], abs=0.02)
     assert len(epochs[0]) == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
+    """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
+    options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "per_device_train_batch_size": 8}
+    options |= {"logging_strategy": "steps", "logging_steps": 1}
+    words = [*LAUNCH, str(TRAINER), *command(options)]
+    running = subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for line in running.stdout:
+        if "'loss'" in line:
+            break
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert errors.count("interrupted: the newest checkpoint is") == 1, errors
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    assert is_complete(checkpoint)
+    assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
 
 
 # ---- bad input: one line, exit code 2, and nothing is lost ----------------------------------------------------------
@@ -102,6 +142,12 @@ def _damaged_checkpoint(folder: Path, order: dict[str, str], part: str) -> str:
     run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
     path = run.output_dir / part
     path.write_bytes(path.read_bytes()[:200])
+    return str(run.output_dir)
+
+
+def _without(folder: Path, order: dict[str, str], part: str) -> str:
+    run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
+    (run.output_dir / part).unlink()
     return str(run.output_dir)
 
 
@@ -199,6 +245,37 @@ BAD = {
         lambda folder, order: {"do_train": None, "do_eval": True},
         "Without --do_train there is no model. Name a trained one with --model_name_or_path.",
     ),
+    "unknown metric": (
+        lambda folder, order: {"metric_for_best_model": "acuracy"},
+        "--metric_for_best_model 'acuracy' isn't measured here. Choose one of loss, accuracy, macro_f1, matthews_corr",
+    ),
+    "empty batches": (
+        lambda folder, order: {"per_device_train_batch_size": 0},
+        "--per_device_train_batch_size 0 is out of range. Give a whole number from 1.",
+    ),
+    "no accumulation": (
+        lambda folder, order: {"gradient_accumulation_steps": 0},
+        "--gradient_accumulation_steps 0 is out of range. Give a whole number from 1.",
+    ),
+    "negative epochs": (
+        lambda folder, order: {"num_train_epochs": -1},
+        "--num_train_epochs -1.0 is out of range. Give a positive number.",
+    ),
+    "infinite learning rate": (
+        lambda folder, order: {"learning_rate": "inf"},
+        "--learning_rate inf is out of range. Give 0 or a positive number.",
+    ),
+    "unknown argument of a schedule": (
+        lambda folder, order: {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
+        "--lr_scheduler_type cosine with --lr_scheduler_kwargs {'cycles': 2}: get_cosine_schedule",
+    ),
+    "no tokenizer in a checkpoint": (
+        lambda folder, order: {
+            "model_name_or_path": _without(folder, order, "tokenizer.json"),
+            "config_overrides": None,
+        },
+        "Give a folder with tokenizer files or a Hub name as --tokenizer_name.",
+    ),
     "unknown strategy": (
         lambda folder, order: {"save_strategy": "often"},
         "often is not a valid SaveStrategy",
@@ -219,6 +296,30 @@ def test_bad_input_is_one_line_and_exit_code_2(case, order, tmp_path, monkeypatc
     assert len(errors) == 1
     assert message in errors[0]
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
+def test_half_precision_without_a_gpu_is_refused(order, tmp_path, monkeypatch, capsys):
+    assert script(TRAINER, monkeypatch, **order, output_dir=tmp_path / "run", fp16=True) == 2
+    assert "error: --fp16 needs a GPU, and there is none. Use --bf16" in capsys.readouterr().err
+
+
+def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, capsys):
+    def broken(*args, **kwargs):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("transformers.Trainer.training_step", broken)
+    first = tmp_path / "run"
+    first.mkdir()
+    (first / "README.md").write_text("an earlier run")
+    options = {**order, "output_dir": first, "overwrite_output_dir": True}
+    assert script(TRAINER, monkeypatch, **options) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last == "error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
+    assert (first / "README.md").read_text() == "an earlier run"  # replaced only once a step was made
+    monkeypatch.setenv("HF_POSENC_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="two"):
+        script(TRAINER, monkeypatch, **options)
 
 
 def test_an_unknown_option_ends_with_exit_code_2(order, tmp_path, monkeypatch, capsys):

@@ -5,6 +5,7 @@ import csv
 import gzip
 import json
 import runpy
+import shutil
 import sys
 from io import StringIO
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_posenc.training import ClassificationResult, example_data, make_arguments, train_classifier
+from hf_posenc.training import TrainingResult, example_data, make_arguments, train_classifier
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "run_classification.py"
@@ -57,7 +58,7 @@ def write_csv(path: Path, examples: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def train(output_dir: Path, **options: Any) -> ClassificationResult:
+def train(output_dir: Path, **options: Any) -> TrainingResult:
     """Trains in this process with `SMALL` options and those given."""
     given = {**SMALL, "output_dir": str(output_dir), **options}
     return train_classifier(*make_arguments(**given), console=Console(file=StringIO()))
@@ -96,3 +97,12 @@ def assert_same_weights(first: Path | str, second: Path | str) -> None:
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file of a folder with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def copy_until(source: Path, target: Path, step: int) -> Path:
+    """What a run that was killed after `step` left behind."""
+    target.mkdir()
+    for path in source.glob("checkpoint-*"):
+        if int(path.name.rpartition("-")[2]) <= step:
+            shutil.copytree(path, target / path.name)
+    return target

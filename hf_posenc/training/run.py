@@ -1,0 +1,496 @@
+"""What all training runs share: output folder, splits, tokenizer, schedule, Ctrl-C, and what is saved."""
+
+import contextlib
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import DatasetDict
+from rich.console import Console
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    get_scheduler,
+)
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import logging
+
+from . import checkpoints
+from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
+from .data import Columns, Labels, hold_out, texts
+from .errors import Interrupted, UserError, one_line
+from .metrics import answers_from_logits
+from .model import hub_options
+from .report import Summary, display_name, model_card, versions
+from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class Run:
+    """A run of any task, as far as reports and saving need to know it."""
+
+    data: DataArguments
+    arguments: ModelArguments
+    training: RunArguments
+    columns: Columns
+    labels: Labels | None
+    """None for a masked language model."""
+    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel
+    summary: Summary
+    best: dict[str, Any] | None = field(default=None, kw_only=True)
+    """Whose weights were kept: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last ones."""
+
+
+@dataclass
+class TrainingResult:
+    """What a run leaves: also in `results.json` in its folder."""
+
+    output_dir: Path
+    metrics: dict[str, float]
+    """`train_...`, `eval_...` (validation) and `test_...` numbers."""
+    summary: Summary
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """What was logged, in order: losses, learning rates, training and validation metrics of each epoch."""
+    model: PreTrainedModel = field(kw_only=True, repr=False)
+    tokenizer: PreTrainedTokenizerBase = field(kw_only=True, repr=False)
+
+
+def prepare_output_dir(training: RunArguments) -> Path | None:
+    """Checks the output folder and finds the checkpoint to resume from, also set in `training`; deletes nothing.
+
+    Raises:
+        UserError: the folder holds another run, can't be written to, or has nothing to resume from.
+    """
+    output_dir = str(training.output_dir)
+    checkpoints.check_output_dir(
+        output_dir,
+        overwrite=training.overwrite_output_dir,
+        resume=bool(training.resume_from_checkpoint),
+        training=training.do_train,
+    )
+    resume_from = checkpoints.find_resume_point(output_dir, training.resume_from_checkpoint)
+    if training.resume_from_checkpoint and resume_from is None:
+        logger.warning(f"No complete checkpoint in {output_dir!r}: training starts at the beginning.")
+    training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
+    if training.device.type == "cpu":
+        training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
+    return resume_from
+
+
+def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
+    """Raises a UserError where no evaluation gives `metric_for_best_model`: the Trainer would see it an epoch later."""
+    wanted = training.metric_for_best_model
+    accepted = ("loss", *names)
+    if wanted is not None and wanted.removeprefix("eval_") not in accepted:
+        raise UserError(f"--metric_for_best_model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
+
+
+def wanted_splits(
+    splits: DatasetDict, data: DataArguments, training: RunArguments, *, test: bool = False
+) -> DatasetDict:
+    """The splits that this run uses, cut to the sizes that were asked for; `test`: the test split too, if there is."""
+    if training.do_train and "train" not in splits:
+        raise UserError(f"--do_train needs training data, there is {', '.join(splits)}. Give --train_file.")
+    if training.do_predict and "test" not in splits:
+        raise UserError(f"--do_predict needs test data, there is {', '.join(splits)}. Give --test_file.")
+    if training.do_eval and "validation" not in splits:
+        if "train" not in splits:
+            raise UserError(f"--do_eval needs validation data, there is {', '.join(splits)}. Give --validation_file.")
+        splits = hold_out(splits, data.validation_split_percentage)
+        logger.warning(
+            f"There is no validation data: {len(splits['validation'])} training examples were set aside for it "
+            "(--validation_split_percentage)."
+        )
+    wanted = {
+        "train": (training.do_train, data.max_train_samples),
+        "validation": (training.do_eval, data.max_eval_samples),
+        "test": (training.do_predict or (test and "test" in splits), data.max_predict_samples),
+    }
+    chosen = {}
+    for split, (used, most) in wanted.items():
+        if not used:
+            continue
+        if most is not None and most < 1:
+            raise UserError(f"The most examples of the {split} data must be positive, not {most}.")
+        dataset = splits[split]
+        chosen[split] = dataset if most is None else dataset.select(range(min(most, len(dataset))))
+        if len(chosen[split]) == 0:
+            raise UserError(f"The {split} data has no rows. Give data with at least one example.")
+    return DatasetDict(chosen)
+
+
+def make_tokenizer(
+    arguments: ModelArguments,
+    data: DataArguments,
+    splits: DatasetDict,
+    columns: Columns,
+    resume_from: Path | None,
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that is named, the model's or the resumed run's own, or one trained on the training text."""
+    name = arguments.tokenizer_name or arguments.model_name_or_path or (str(resume_from) if resume_from else None)
+    if name is not None:
+        options = hub_options(arguments)
+        if arguments.tokenizer_name is None and arguments.model_name_or_path is None:
+            options["revision"] = "main"
+        return load_tokenizer(name, **options)
+    return train_tokenizer(
+        texts(splits["train"], columns),
+        arguments.tokenizer_type,
+        arguments.vocab_size,
+        model_max_length=data.max_seq_length or arguments.max_position_embeddings or DEFAULT_MAX_LENGTH,
+        do_lower_case=arguments.do_lower_case,
+    )
+
+
+def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
+    """What the options add to a stock Trainer: early stopping, the schedule, what a checkpoint folder says of itself.
+
+    Raises:
+        UserError: early stopping without validation data, or a schedule that can't be.
+    """
+    training = run.training
+    trainer.add_callback(EvaluationLeavesNoTrace())
+    trainer.add_callback(BestCheckpointIsHere())
+    trainer.add_callback(DescribeCheckpoints(run))
+    if training.overwrite_output_dir and training.resume_from_checkpoint is None:
+        trainer.add_callback(RemoveEarlierRun())
+    if training.early_stopping_patience is not None:
+        if trainer.eval_dataset is None:
+            raise UserError("--early_stopping_patience needs --do_eval and validation data.")
+        trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
+    if not training.do_train:
+        return
+    if training.one_cycle:
+        trainer.lr_scheduler = cast(
+            Any, one_cycle_schedule(trainer.create_optimizer(), training, len(trainer.get_train_dataloader()))
+        )
+        return
+    kind, given = training.lr_scheduler_type, training.lr_scheduler_kwargs
+    try:  # the Trainer makes the schedule only when it starts
+        get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, given))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"--lr_scheduler_type {strategy_name(kind)} with --lr_scheduler_kwargs {given}: {one_line(error)}"
+        ) from error
+
+
+def one_cycle_schedule(
+    optimizer: torch.optim.Optimizer, training: RunArguments, batches_per_epoch: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120), its rise as long as the warm-up."""
+    steps = training.max_steps
+    if steps <= 0:
+        updates = math.ceil(batches_per_epoch / training.gradient_accumulation_steps)
+        steps = math.ceil(training.num_train_epochs * updates)
+    rise = training.warmup_steps if training.warmup_steps < 1 else training.warmup_steps / steps
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=training.learning_rate,  # type: ignore[arg-type]
+        # One step more than is taken: the Trainer advances the schedule after the last one too.
+        total_steps=steps + 1,
+        pct_start=min(max(rise, 1 / steps), 1.0),
+    )
+
+
+def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> dict[str, float]:
+    """Trains, from `training.resume_from_checkpoint` where that is set; on Ctrl-C a checkpoint is saved first.
+
+    Sets `run.best` and prints it.
+
+    Raises:
+        Interrupted: Ctrl-C; the message says how to go on.
+    """
+    stop = StopOnInterrupt()
+    trainer.add_callback(stop)
+    with stop:
+        output = trainer.train(resume_from_checkpoint=run.training.resume_from_checkpoint)
+    if stop.agreed:
+        raise Interrupted(_what_is_left(run.training))
+    if run.training.load_best_model_at_end:
+        run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
+    show_best(run, console)
+    return output.metrics
+
+
+def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
+    if state.best_model_checkpoint is None:
+        return None
+    checkpoint = Path(state.best_model_checkpoint).name
+    step = int(checkpoint.rpartition("-")[2])
+    metric = f"eval_{metric.removeprefix('eval_')}"
+    found = next((entry for entry in state.log_history if entry["step"] == step and metric in entry), None)
+    if found is None:
+        return None
+    return {
+        "metric": metric,
+        "value": found[metric],
+        "step": step,
+        "epoch": found["epoch"],
+        "checkpoint": checkpoint,
+    }
+
+
+def show_best(run: Run, console: Console | None = None) -> None:
+    """Prints which weights were kept, where these are not the last ones by default."""
+    if run.best is not None and run.training.process_index == 0:
+        (console or Console()).print(
+            f"Kept the weights of epoch {run.best['epoch']:g} (step {run.best['step']}), the best by "
+            f"{run.best['metric']}: {run.best['value']:.4g}. --load_best_model_at_end false keeps the last ones.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@contextlib.contextmanager
+def ending_clearly(training: RunArguments) -> Iterator[None]:
+    """A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left."""
+    try:
+        with checkpoints.disk_errors(str(training.output_dir)):
+            yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(_what_is_left(training)) from interrupt
+
+
+def _what_is_left(training: RunArguments) -> str:
+    last = checkpoints.last_complete_checkpoint(str(training.output_dir))
+    if last is None:
+        return "no checkpoint had been saved."
+    return f"the newest checkpoint is {str(last)!r}. Go on with --resume_from_checkpoint true."
+
+
+class StopOnInterrupt(TrainerCallback):
+    """While entered: on Ctrl-C, finishes the step, saves a checkpoint and stops; on the second, stops at once.
+
+    Several processes agree after each step, so that all stop at the same one. A terminal and a launcher may both pass
+    one Ctrl-C on to each of them: what comes within two seconds of the first isn't a second one there.
+    """
+
+    def __init__(self) -> None:
+        self.agreed = False
+        self._pressed_at: float | None = None
+        self._previous: Any = None
+
+    def __enter__(self) -> "StopOnInterrupt":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        several = torch.distributed.is_initialized()
+        if self._pressed_at is not None and not (several and time.monotonic() < self._pressed_at + 2):
+            raise KeyboardInterrupt
+        if self._pressed_at is None:
+            self._pressed_at = time.monotonic()
+            logger.warning_once("Finishing this step and saving a checkpoint. Ctrl-C again stops at once.")
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Asks the Trainer to save and stop."""
+        pressed = torch.tensor(self._pressed_at is not None, dtype=torch.int32, device=args.device)
+        if args.world_size > 1 and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(pressed, torch.distributed.ReduceOp.MAX)
+        if pressed.item():
+            self.agreed = control.should_save = control.should_training_stop = True
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Evaluates nothing in the middle of an epoch: the undisturbed run wouldn't, and this might be called best."""
+        if self.agreed and not float(state.epoch or 0).is_integer():
+            control.should_log = control.should_evaluate = control.should_save = False
+        return control
+
+
+class BestCheckpointIsHere(TrainerCallback):
+    """Finds the best checkpoint of a resumed run in its own folder, wherever the run began."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The state has the path of where the run was then."""
+        here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if state.best_global_step and here.is_dir():
+            state.best_model_checkpoint = str(here)
+
+
+class DescribeCheckpoints(TrainerCallback):
+    """Writes a README and the results so far into each checkpoint folder: it can be published as it is."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The folder has been written by now."""
+        name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        folder = Path(str(args.output_dir)) / name
+        if args.process_index != 0 or not folder.is_dir():
+            return
+        metrics: dict[str, float] = {}
+        for entry in state.log_history:
+            if entry["step"] == state.global_step:
+                metrics |= {key: value for key, value in entry.items() if key.startswith(("train_", "eval_"))}
+        checkpoints.write_text(folder / "README.md", _card(self.run, metrics, name))
+        checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(self.run, metrics, state.log_history))
+
+
+class RemoveEarlierRun(TrainerCallback):
+    """Deletes the run that is replaced, once the first step shows that the new one works."""
+
+    def __init__(self) -> None:
+        self._done = False
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Deletes it, before anything new is saved."""
+        if not self._done:
+            with args.main_process_first(desc="removing the earlier run"):
+                if args.process_index == 0:
+                    checkpoints.remove_earlier_run(str(args.output_dir))
+            self._done = True
+
+
+class EvaluationLeavesNoTrace(TrainerCallback):
+    """Gives torch's random numbers back after an evaluation, whose data loader draws one.
+
+    Otherwise a checkpoint saved before the evaluation of its step resumes with other dropout than the undisturbed run.
+    """
+
+    def __init__(self) -> None:
+        self._state: Any = None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keeps the state of the step."""
+        self._state = torch.get_rng_state()
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Restores it."""
+        if self._state is not None:
+            torch.set_rng_state(self._state)
+
+
+def save_run(
+    run: Run,
+    metrics: dict[str, float],
+    history: list[dict[str, Any]],
+    test_logits: np.ndarray | None,
+    seconds: float,
+    save_model: Callable[[str], None],
+) -> None:
+    """Writes the checkpoint with its README, the results and the predictions: all of them or, if that fails, none.
+
+    Args:
+        run: what was trained. All processes call this.
+        metrics: what it reached.
+        history: what was logged.
+        test_logits: what the model says of the test examples, if it was asked.
+        seconds: how long it took.
+        save_model: called with a folder, saves weights, code and tokenizer there.
+    """
+    training = run.training
+    is_main = training.process_index == 0
+    metrics = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
+    with checkpoints.replaced_together(str(training.output_dir), is_main) as folder:
+        if training.do_train:
+            save_model(str(folder))
+        if not is_main:
+            return
+        if training.do_train:
+            checkpoints.write_text(folder / "README.md", _card(run, metrics))
+        if test_logits is not None and run.labels is not None:
+            checkpoints.write_text(folder / checkpoints.PREDICTIONS_NAME, _predictions(test_logits, run.labels))
+        checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(run, metrics, history, seconds))
+
+
+def _results(
+    run: Run, metrics: dict[str, float], history: list[dict[str, Any]], seconds: float | None = None
+) -> dict[str, Any]:
+    return {
+        "metrics": metrics,
+        "best": run.best,
+        "problem_type": run.summary.problem_type,
+        "labels": list(run.summary.labels),
+        "summary": run.summary.to_dict(),
+        "history": history,
+        "seconds": seconds and round(seconds, 1),
+        "processes": run.training.world_size,
+        "versions": versions(),
+        "arguments": {
+            "data": as_dict(run.data),
+            "model": as_dict(run.arguments),
+            "training": as_dict(run.training),
+        },
+    }
+
+
+def dataset_name(data: DataArguments) -> str:
+    """What the data is called in reports: its Hub name, or the name of the folder or file, without the path."""
+    name = data.dataset_name or data.train_file or data.validation_file or data.test_file or "unknown"
+    return Path(name).name if Path(name).exists() else name
+
+
+def hub_name(name: str | None) -> str | None:
+    """A model's name for a model card: None for a folder of this machine, which means nothing elsewhere."""
+    return None if name is None or Path(name).exists() else name
+
+
+def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) -> str:
+    training = run.training
+    name = display_name(str(training.output_dir))
+    shown = {
+        "learning_rate": training.learning_rate,
+        "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,
+        "max_steps": training.max_steps if training.max_steps > 0 else None,
+        "batch size": training.train_batch_size * training.world_size * training.gradient_accumulation_steps,
+        "schedule": "one-cycle" if training.one_cycle else strategy_name(training.lr_scheduler_type),
+        "warmup_steps": training.warmup_steps,
+        "weight_decay": training.weight_decay,
+        "class_weights": getattr(training, "class_weights", None),
+        "mlm_probability": getattr(training, "mlm_probability", None),
+        "max_seq_length": run.summary.max_length,
+        "seed": training.seed,
+        "weights": run.best and f"best by {run.best['metric']}: epoch {run.best['epoch']:g}",
+        "parameters": f"{run.summary.parameters:,}, positional {run.summary.positional_parameters:,}",
+    }
+    return model_card(
+        name=name if checkpoint is None else f"{name}/{checkpoint}",
+        model=run.model,
+        labels=run.labels,
+        columns=run.columns,
+        dataset=dataset_name(run.data),
+        metrics=metrics,
+        hyperparameters={name: value for name, value in shown.items() if value is not None},
+        license=training.license,
+        base_model=hub_name(run.arguments.model_name_or_path),
+    )
+
+
+def _predictions(logits: np.ndarray, labels: Labels) -> str:
+    """One JSON line per test example: its label or labels with probabilities, or its number."""
+    answers = answers_from_logits(logits, labels.names, labels.problem_type)
+    lines = [json.dumps({"index": row, **answer}, ensure_ascii=False) for row, answer in enumerate(answers)]
+    return "".join(f"{line}\n" for line in lines)
