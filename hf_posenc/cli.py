@@ -71,6 +71,10 @@ def schemes() -> None:
     console = Console()
     console.print(table)
     console.print("Parameters at base size (12 layers, D = 768, 12 heads, 512 positions).", style="dim")
+    console.print(
+        "model_cards/SCHEME.md in the repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
+        style="dim",
+    )
 
 
 @app.command("inspect")

@@ -33,7 +33,7 @@ MOST_POSITIONS = 2048
 """More would need gigabytes: matrices are (H, S, S)."""
 _MOST_MAPS = 12
 _MOST_ROWS = 128
-_DRAWS = 4
+_DRAWS = 2
 
 
 _DISTANCE = "distance j - i (tokens)"
@@ -152,7 +152,7 @@ def position_panels(
     return [panel for effect in read_effects(subject, max_positions, layer) for panel in effect.panels]
 
 
-def read_source(source: Source, config: PosEncConfig | None, revision: str | None) -> Subject:
+def read_source(source: Source, config: PosEncConfig | None = None, revision: str | None = None) -> Subject:
     """The scheme that a source names: see `position_panels`."""
     if isinstance(source, PositionScheme):
         name = getattr(source, "name", type(source).__name__)
@@ -169,7 +169,7 @@ def read_source(source: Source, config: PosEncConfig | None, revision: str | Non
             "folder or Hub name, or a PositionScheme."
         )
     if is_scheme(source):
-        return read_source(PosEncConfig.from_preset("base", position_embedding_type=source), None, None)
+        return read_source(PosEncConfig.from_preset("base", position_embedding_type=source))
     return _read_checkpoint(source, revision)
 
 
@@ -532,7 +532,7 @@ def _bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
             )
         )
     if not steady:
-        queries = _queries(length, 5)
+        queries = _queries(length, 3)
         curves = np.full((len(queries), distances.size), np.nan)
         for row, query in enumerate(queries):
             curves[row, length - 1 - query : 2 * length - 1 - query] = _numpy(bias[0, query])

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_a_bias_that_depends_on_the_position_is_shown_for_all_pairs(scheme, kwar
     assert maps.names == ("head 0", "head 1", "head 2", "head 3")
     np.testing.assert_allclose(shown["Bias from position 6"].y, bias[:, 6], atol=1e-6)
     several = shown["Head 0 from several positions"]
-    assert several.y[several.names.index("3"), list(several.x).index(-2)] == pytest.approx(bias[0, 3, 1], abs=1e-6)
+    assert several.y[several.names.index("6"), list(several.x).index(-2)] == pytest.approx(bias[0, 6, 4], abs=1e-6)
 
 
 @pytest.mark.parametrize(("scheme", "terms"), [("relative_key", 1), ("relative_key_query", 2)])
@@ -293,7 +294,7 @@ def test_every_scheme_can_be_drawn_and_compared(matplotlib, tmp_path):
         assert heads.count(scheme + weights) == max(acts, 1), scheme
         rows += acts
     profiles = [axes for axes in figure.get_axes() if axes.lines]
-    assert len(profiles) == rows
+    assert len(profiles) == rows - 1  # none draws nothing
     assert {axes.get_xlim() for axes in profiles} == {(-11.0, 11.0)}
 
 
@@ -398,6 +399,18 @@ def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, cap
         assert code == 2, err
         assert message in err
         assert len(err.strip().splitlines()) == 1
+
+
+def test_the_commands_of_the_readme_draw(matplotlib, tmp_path, monkeypatch, capsys):
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    lines = [line.partition("  #")[0].split() for line in readme.splitlines() if line.startswith("hf-posenc plot")]
+    assert len(lines) == 2
+    monkeypatch.chdir(tmp_path)
+    encoder("learned").save_pretrained("runs/mine")
+    for line in lines:
+        code, _, err = command(monkeypatch, capsys, *line[2:], "--max-positions", "8")
+        assert code == 0, err
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "rope.png", "sheet.png"}
 
 
 def test_the_command_names_the_missing_package(monkeypatch, capsys):
