@@ -305,7 +305,7 @@ def test_every_scheme_can_be_drawn_and_compared(matplotlib, tmp_path):
         assert heads.count(scheme + weights) == max(acts, 1), scheme
         rows += acts
     profiles = [axes for axes in figure.get_axes() if axes.lines]
-    assert len(profiles) == rows - 1  # none has a hook, and nothing to draw
+    assert len(profiles) == rows - 1  # none draws nothing
     assert {axes.get_xlim() for axes in profiles} == {(-11.0, 11.0)}
 
 
