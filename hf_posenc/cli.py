@@ -333,8 +333,8 @@ def train(
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
 
     Here are the options that are asked for most. All others of `examples/run_classification.py`, and so every one of
-    transformers' TrainingArguments, are accepted too: `--help-all` lists them. Several GPUs:
-    `accelerate launch -m hf_posenc.cli train` and the same options.
+    transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
+    `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
     from hf_posenc.training import parse_arguments, train_classifier
 
