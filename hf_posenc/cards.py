@@ -156,6 +156,7 @@ def _summary(row: SchemeSummary, scheme: PositionScheme, measured: str | None) -
     facts = {
         "papers": _papers(scheme),
         "acts on": _where(row.name),
+        "sees": _sight(scheme),
         "weights at base size": f"{row.parameters:,}",
         "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
         "backends": _backends(scheme),
@@ -207,6 +208,14 @@ def _where(name: str) -> str:
     return "; ".join(_WHERE[effect.kind] for effect in read_effects(read_source(config), 2, 0))
 
 
+def _sight(scheme: PositionScheme) -> str | None:
+    if scheme.order_blind:
+        return "no order"
+    if scheme.shift_invariant is None:
+        return None
+    return "distances alone" if scheme.shift_invariant else "absolute positions"
+
+
 def _backends(scheme: PositionScheme) -> str:
     biased = scheme.uses("bias") or scheme.uses("layer_bias")
     flex = getattr(PosEncModel, "_supports_flex_attn", False)
@@ -223,9 +232,9 @@ def _backends(scheme: PositionScheme) -> str:
 
 
 def _paragraphs(scheme: PositionScheme) -> list[str]:
-    """The class docstring before its sections, a line each; `|` as in formulas."""
+    """The class docstring before its sections, a line for each paragraph and each point of a list."""
     text = re.split(r"\n(?:Args|Raises|Returns):", inspect.cleandoc(type(scheme).__doc__ or ""))[0]
-    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+    return ["\n".join(" ".join(line.split()) for line in re.split(r"\n(?=- )", part)) for part in text.split("\n\n")]
 
 
 def _argument_texts(scheme: type) -> dict[str, str]:

@@ -48,7 +48,10 @@ def test_pages_hold_the_facts():
         assert part in learned
     measured = json.loads((FOLDER / "results" / "quickstart.json").read_text())["learned"]
     assert f"{measured['mean']:.3f} ± {measured['std']:.3f}" in learned
-    assert "| acts on | nothing |" in page("none")
+    assert "| acts on | nothing |\n| sees | no order |" in page("none")
+    assert "| sees | absolute positions |" in learned
+    assert "| sees | distances alone |" in page("alibi")
+    assert "\n- `yarn`: pairs that turn" in page("rope")
     assert "has `score_mod`" in page("t5")
     assert "has no `score_mod`" in page("tupe")
     assert "no bias, so that FlashAttention could run it" in page("rope")

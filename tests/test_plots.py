@@ -89,6 +89,17 @@ def test_rotation_is_shown_beside_the_default_where_they_differ():
     np.testing.assert_allclose(mean.y[1], default, atol=1e-6)
 
 
+def test_a_scaling_is_shown_with_its_factor_and_its_wavelengths():
+    linear = {"rope_type": "linear", "factor": 4.0}
+    waves = panels(tiny_config("rope", rope_parameters=linear))["Wavelengths"]
+    assert waves.names == ("as configured", "the default")
+    np.testing.assert_allclose(waves.y[0], 4 * waves.y[1], rtol=1e-4)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5}
+    shown = panels(tiny_config("rope", rope_parameters=yarn))
+    assert shown["Mean of 8 entries"].y[0, 0] == pytest.approx(1.5**2)
+    assert shown["q.k of each pair of entries"].limits[1] == pytest.approx(1.5**2)
+
+
 def test_bias_against_distance_has_its_sign_and_a_curve_per_head():
     shown = panels(tiny_config("alibi"))
     bias = shown["Bias against distance"]
