@@ -316,7 +316,7 @@ class PosEncConfig(PreTrainedConfig):
         given = {name: value for name, value in legacy.items() if value is not None}
         if any(map(takes_rope_parameters, scheme_classes(self).values())):
             scaling = given.pop("rope_scaling", None) or {}
-            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})}
+            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})} or None
         elif given:
             raise ValueError(
                 f"{', '.join(f'{k}={v!r}' for k, v in given.items())}: only position_embedding_type='rope' takes "

@@ -142,6 +142,11 @@ def _csv_options(file: Path, kind: str) -> dict[str, Any]:
             f"{str(file)!r} has {len(head.columns)} columns ({', '.join(map(repr, head.columns))}), its first row has "
             'more cells. Put texts that contain commas in quotes ("a, b"), and name every column.'
         )
+    if len(head.columns) == 1 and (found := [mark for mark in (";", "\t", "|", ",") if mark in head.columns[0]]):
+        raise UserError(
+            f"{str(file)!r} has one column, {head.columns[0]!r}: it is separated by {found[0]!r}. Write it with "
+            "commas, or with tabs as .tsv."
+        )
     return {**options, "features": Features({name: Value("string") for name in head.columns})}
 
 

@@ -317,6 +317,7 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
         (lambda p: _file(p / "a.jsonl", b""), "is empty"),
         (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),
         (lambda p: _file(p / "a.csv", b"text,label\n"), "has no rows"),
+        (lambda p: _file(p / "a.csv", b"text;label\na;x\n"), "has one column, 'text;label': it is separated by ';'"),
         (lambda p: _file(p / "a.csv", b"text,label\nhello, world,x\n"), "its first row has more cells. Put texts that"),
         (
             lambda p: _file(p / "a.csv", b"text,label\na,x\nb, c,y\n"),
