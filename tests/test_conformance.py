@@ -148,6 +148,23 @@ def test_code_that_is_missing_fails_the_remote_check(monkeypatch):
     assert re.search("can't load the checkpoint: .*position_alibi", result.message)
 
 
+def test_a_file_that_imports_too_much_fails_the_remote_check(tmp_path, monkeypatch):
+    (tmp_path / "greedy.py").write_text(
+        "from hf_posenc import AlibiPosition\n\nclass Greedy(AlibiPosition):\n"
+        "    def bias(self, positions, is_first):\n        return 2 * super().bias(positions, is_first)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import greedy
+
+    result = check_position(greedy.Greedy, checks=["remote_code"])["remote_code"]
+    assert result.outcome == "failed"
+    assert re.search("greedy.py, line 1: 'from hf_posenc import AlibiPosition' can't travel", result.message)
+
+
+def test_a_users_own_scheme_passes_the_remote_check():
+    assert check_position(broken.Sound, checks=["remote_code"])["remote_code"].outcome == "passed"
+
+
 def test_a_class_without_a_file_of_its_own_skips_the_remote_check_and_says_why():
     class Local(broken.Sound):
         pass
