@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
 from .model.configuration_posenc import POSENC_VERSION, PRESETS, PosEncConfig
 from .model.modeling_posenc import (
     PosEncForMaskedLM,
@@ -30,6 +31,7 @@ from .model.position_alibi import AlibiPosition
 from .model.position_base import AddedPosition, PositionScheme
 from .model.position_deberta import DebertaPosition
 from .model.position_fire import FirePosition
+from .model.position_fourier import FourierPosition
 from .model.position_kerple import KerplePosition
 from .model.position_learned import LearnedPosition
 from .model.position_lspe import LSPEPosition
@@ -41,6 +43,7 @@ from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
 from .model.position_t5 import T5Position
 from .model.position_tupe import TupePosition
 from .model.positions import POSITIONS, make_position, register_position
+from .scheme_file import register_scheme_file
 
 __version__ = POSENC_VERSION
 
@@ -54,11 +57,14 @@ AutoModelForTokenClassification.register(PosEncConfig, PosEncForTokenClassificat
 
 __all__ = [
     "POSITIONS",
+    "POSITION_CHECKS",
     "PRESETS",
     "AddedPosition",
     "AlibiPosition",
+    "CheckResult",
     "DebertaPosition",
     "FirePosition",
+    "FourierPosition",
     "KerplePosition",
     "LSPEPosition",
     "LearnedPosition",
@@ -72,6 +78,7 @@ __all__ = [
     "PosEncForTokenClassification",
     "PosEncModel",
     "PosEncPreTrainedModel",
+    "PositionReport",
     "PositionScheme",
     "RelativeKeyPosition",
     "RelativeKeyQueryPosition",
@@ -80,7 +87,9 @@ __all__ = [
     "T5Position",
     "TupePosition",
     "apply_rotary",
+    "check_position",
     "make_position",
     "register_position",
+    "register_scheme_file",
     "sinusoidal_table",
 ]

@@ -3,40 +3,16 @@
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
 
 SCHEMES = list(POSITIONS)
 """The published schemes: a new one is picked up from the table."""
 
-EVERY_HOOK = [*SCHEMES, "test_slope", "test_layer_distance"]
-"""And two that exercise the hooks which no published scheme may use yet."""
+COMBINED = ["tupe+t5", "sinusoidal+rope+relative_key"]
+"""Combinations that meet in every hook."""
 
-
-class Slope(PositionScheme):
-    """A fixed bias per head: -2^-h |i-j|, and 1 towards each sequence's first token."""
-
-    def __init__(self, *, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        distance = (positions[:, None, :] - positions[:, :, None]).abs().float()
-        slopes = 2.0 ** -torch.arange(self.num_heads, device=positions.device, dtype=torch.float32)
-        return is_first[:, None, None, :].float() - slopes[:, None, None] * distance[:, None]
-
-
-class LayerDistance(PositionScheme):
-    """A learned vector per clipped distance and layer, dotted with the query: the shape of relative_key."""
-
-    reach = 4
-
-    def __init__(self, *, head_dim: int, num_layers: int) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList([nn.Embedding(2 * self.reach + 1, head_dim) for _ in range(num_layers)])
-
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
-        distance = (positions[:, None, :] - positions[:, :, None]).clamp(-self.reach, self.reach) + self.reach
-        return torch.einsum("bhqd,bqkd->bhqk", q, self.tables[layer](distance)) / q.shape[-1] ** 0.5
+EVERY_HOOK = [*SCHEMES, "test_slope", "test_layer_distance", *COMBINED]
+"""And two of a user's own."""
 
 
 def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:

@@ -7,13 +7,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
-from common import LayerDistance, Slope
+from common import SCHEMES
+from own_schemes import LayerDistance, Slope
 
 import hf_posenc
 
 # The models here are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)
 
+assert "test_slope" not in SCHEMES  # the published ones, listed before these
 hf_posenc.register_position("test_slope", Slope)
 hf_posenc.register_position("test_layer_distance", LayerDistance)
 

@@ -48,9 +48,10 @@ def none(scheme) -> Reference:
 
 def sinusoidal(scheme, rms: float | None = None) -> Reference:
     scale = 1.0 if rms is None else rms * math.sqrt(2)
+    alpha = 1.0 if scheme.alpha is None else scheme.alpha.weight[0, 0].to(f64)
 
     def embed(x: Tensor, positions: Tensor) -> Tensor:
-        return x + scale * sine_table(positions, x.shape[-1], 10000.0)
+        return x + alpha * scale * sine_table(positions, x.shape[-1], 10000.0)
 
     return Reference(embed=embed)
 
@@ -76,18 +77,103 @@ def lspe(scheme, rms: float | None = None) -> Reference:
     return Reference(embed=embed)
 
 
-def rope(scheme, theta: float = 10000.0, interleaved: bool = False) -> Reference:
-    def rotate(x: Tensor, positions: Tensor) -> Tensor:
-        d = x.shape[-1]
+def normal_quantile(share: float) -> float:
+    """The point below which `share` of a standard normal distribution lies, by bisection."""
+    low, high = -40.0, 40.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 0.5 * (1 + math.erf(middle / math.sqrt(2))) < share else (low, middle)
+    return low
+
+
+def fourier(scheme, rms: float | None = None) -> Reference:
+    shifts = scheme.shifts.weight[0].to(f64)
+    count = len(shifts)
+
+    def embed(x: Tensor, positions: Tensor) -> Tensor:
         rows = []
         for i, p in enumerate(positions.tolist()):
-            row: list[Tensor] = [x[i, 0]] * d
-            for pair in range(d // 2):
-                first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + d // 2)
-                angle = p * theta ** (-2 * pair / d)
+            angles = [
+                p
+                * (normal_quantile(0.5 + (m + 0.5) / (2 * count)) / scheme.gamma + shifts[m] / scheme.reference_length)
+                for m in range(count)
+            ]
+            r = torch.stack([torch.cos(a) for a in angles] + [torch.sin(a) for a in angles]) / math.sqrt(2 * count)
+            gelu = network(scheme.up, scheme.down, r, lambda u: u * 0.5 * (1 + torch.erf(u / math.sqrt(2))))
+            rows.append(x[i] + (rms or 1.0) * gelu)
+        return torch.stack(rows)
+
+    return Reference(embed=embed)
+
+
+def rope_frequencies(parameters: dict, head_dim: int, length: int) -> tuple[list[float], float]:
+    """Each pair's angle per position for a sequence of `length`, and what is multiplied by sines and cosines."""
+    kind, b = parameters["rope_type"], parameters["rope_theta"]
+    share, s = parameters.get("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
+    trained = parameters.get("original_max_position_embeddings")
+    d = head_dim if kind == "proportional" else int(head_dim * share)
+    theta = [b ** (-2 * i / d) for i in range(d // 2)]
+    if kind == "linear":  # Chen et al. 2023, eq. 4: f(x, m L / L'), L' / L the factor
+        return [f / s for f in theta], 1.0
+    if kind == "dynamic":  # b' = b a^(d/(d-2)), where a grows from 1 at the trained length
+        a = s * max(length, trained) / trained - (s - 1)
+        return [(b * a ** (d / (d - 2))) ** (-2 * i / d) for i in range(d // 2)], 1.0
+    if kind == "yarn":
+        # Peng et al. 2023, section 3.2: r turns within the trained length. The pair, as a real number, that makes r of
+        # them is d ln(L / (2 pi r)) / (2 ln b); the authors' code mixes linearly in the pair between two of these.
+        def pair_of(turns: float) -> float:
+            return d * math.log(trained / (2 * math.pi * turns)) / (2 * math.log(b))
+
+        low, high = pair_of(parameters.get("beta_fast", 32)), pair_of(parameters.get("beta_slow", 1))
+        if parameters.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, d - 1)
+        mixed = []
+        for i, f in enumerate(theta):
+            gamma = 1 - min(max((i - low) / (high - low), 0), 1)
+            mixed.append((1 - gamma) * f / s + gamma * f)
+
+        def temperature(weight: float) -> float:  # eq. 22: sqrt(1/t) = 0.1 ln(s) + 1
+            return 0.1 * weight * math.log(s) + 1
+
+        scale = temperature(1.0)
+        if "mscale" in parameters:
+            scale = temperature(parameters["mscale"]) / temperature(parameters["mscale_all_dim"])
+        return mixed, parameters.get("attention_factor", scale)
+    if kind == "longrope":  # Ding et al. 2024, section 3: a factor per pair; eq. in section 4 for the temperature
+        factors = parameters["long_factor" if length > trained else "short_factor"]
+        scale = math.sqrt(1 + math.log(s) / math.log(trained))
+        return [f / factor for f, factor in zip(theta, factors, strict=True)], parameters.get("attention_factor", scale)
+    if kind == "llama3":
+        scaled = []
+        for f in theta:
+            turns = trained * f / (2 * math.pi)
+            low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+            smooth = min(max((turns - low) / (high - low), 0), 1)
+            scaled.append((1 - smooth) * f / s + smooth * f)
+        return scaled, 1.0
+    if kind == "proportional":  # Barbero et al. 2024, p-RoPE: the slowest pairs don't turn
+        turning = int(share * head_dim // 2)
+        return [f / s if i < turning else 0.0 for i, f in enumerate(theta)], 1.0
+    return theta, 1.0
+
+
+def rope(scheme, theta: float = 10000.0, interleaved: bool = False) -> Reference:
+    parameters = {"rope_type": "default", "rope_theta": theta} if scheme is None else scheme.rope_parameters
+    interleaved = interleaved or (scheme is not None and scheme.interleaved)
+
+    def rotate(x: Tensor, positions: Tensor) -> Tensor:
+        frequencies, scale = rope_frequencies(parameters, x.shape[-1], int(positions.max()) + 1)
+        rows = []
+        for i, p in enumerate(positions.tolist()):
+            row: list[Tensor] = list(x[i])
+            for pair, frequency in enumerate(frequencies):
+                n = len(frequencies)
+                first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + n)
+                cos, sin = scale * math.cos(p * frequency), scale * math.sin(p * frequency)
                 a, b = x[i, first], x[i, second]
-                row[first] = a * math.cos(angle) - b * math.sin(angle)
-                row[second] = a * math.sin(angle) + b * math.cos(angle)
+                row[first] = a * cos - b * sin
+                row[second] = a * sin + b * cos
             rows.append(torch.stack(row))
         return torch.stack(rows)
 
@@ -274,6 +360,7 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
     "sinusoidal": sinusoidal,
     "learned": learned,
     "lspe": lspe,
+    "fourier": fourier,
     "rope": rope,
     "alibi": alibi,
     "t5": t5,
@@ -287,6 +374,37 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
 }
 
 
+def reference_of(model) -> Reference:
+    """The reference of a model's scheme, or of all that it combines: chained, added, multiplied."""
+    names = model.config.position_embedding_type.split("+")
+    kwargs = model.config.position_embedding_kwargs
+    parts = []
+    for name in names:
+        own = kwargs if len(names) == 1 else kwargs[name]
+        arguments = {key: value for key, value in own.items() if key == "rms"}
+        parts.append(REFERENCES[name](getattr(model.position, name) if len(names) > 1 else model.position, **arguments))
+
+    def chain(hook: str):
+        def apply(x: Tensor, positions: Tensor) -> Tensor:
+            for part in parts:
+                x = getattr(part, hook)(x, positions) if getattr(part, hook) else x
+            return x
+
+        return apply if any(getattr(part, hook) for part in parts) else None
+
+    def total(hook: str):
+        used = [getattr(part, hook) for part in parts if getattr(part, hook)]
+        return (lambda *arguments: sum(function(*arguments) for function in used)) if used else None
+
+    return Reference(
+        embed=chain("embed"),
+        rotate=chain("rotate"),
+        bias=total("bias"),
+        layer_bias=total("layer_bias"),
+        query_scale=math.prod(part.query_scale for part in parts),
+    )
+
+
 def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """The whole encoder in float64 for one sequence without padding: (S,) token numbers -> (S, D).
 
@@ -294,8 +412,7 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """
     config, weights = model.config, {name: value.to(f64) for name, value in model.named_parameters()}
     positions = torch.arange(len(input_ids)) if positions is None else positions
-    arguments = {name: value for name, value in config.position_embedding_kwargs.items() if name == "rms"}
-    reference = REFERENCES[config.position_embedding_type](model.position, **arguments)
+    reference = reference_of(model)
 
     def norm(x: Tensor, name: str) -> Tensor:
         mean = x.mean(-1, keepdim=True)

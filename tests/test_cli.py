@@ -12,7 +12,7 @@ import torch
 from common import SCHEMES
 from transformers import BertConfig
 
-from hf_posenc import PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
+from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
 from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
 
 ROOT = Path(__file__).parent.parent
@@ -328,6 +328,27 @@ def test_every_command_explains_itself(run, command):
     assert code == 0
     assert "Usage: hf-posenc" in out
     assert all(line.strip() for line in out.splitlines() if "<str>" in line)
+
+
+def test_check_prints_a_table_and_fails_where_a_scheme_does(run, monkeypatch):
+    code, out, _ = run("check", "alibi", "--only", "padding", "--only", "shift", "--kwargs", '{"learned": true}')
+    assert code == 0
+    assert "alibi(learned=True): 2 of 2 checks ran" in out
+    assert "padding" in out
+    assert "order" not in out
+    monkeypatch.setattr(POSITIONS["alibi"], "shift_invariant", False)
+    code, out, _ = run("check", "alibi", "--only", "shift")
+    assert code == 1
+    assert "1 failed" in out
+    for arguments, message in (
+        (("alibi", "--kwargs", "[1]"), "--kwargs '[1]' is no JSON object"),
+        (("alibi", "--kwargs", "{x"), "--kwargs '{x' is no JSON: Expecting property name"),
+        (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from signature"),
+        (("alib",), "Did you mean 'alibi'?"),
+    ):
+        code, _, err = run("check", *arguments)
+        assert code == 2
+        assert message in err
 
 
 def test_training_options_are_listed_in_groups_and_all_on_demand(run):

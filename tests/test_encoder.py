@@ -1,17 +1,23 @@
 """The encoder, whatever the scheme: the same tokens at the same positions give the same numbers."""
 
 import itertools
-import logging
 
 import pytest
 import torch
-from common import EVERY_HOOK, SCHEMES, encoder, padded, perturb, tiny_config, tokens
+from common import COMBINED, EVERY_HOOK, SCHEMES, encoder, padded, perturb, tiny_config, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import REFERENCES, encode
 
 import hf_posenc
-from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel, make_position
+from hf_posenc import (
+    POSITIONS,
+    AddedPosition,
+    PosEncForSequenceClassification,
+    PosEncModel,
+    PositionScheme,
+    make_position,
+)
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
@@ -29,6 +35,10 @@ def head(name: str, scheme: str, **overrides):
     return perturb(getattr(hf_posenc, f"PosEncFor{name}")(config)).eval()
 
 
+def scheme_of(name: str) -> PositionScheme:
+    return make_position(tiny_config(name))
+
+
 def alone(model: PosEncModel, sequence: torch.Tensor) -> torch.Tensor:
     return model(sequence[None]).last_hidden_state[0]
 
@@ -38,7 +48,7 @@ def test_every_scheme_has_a_reference():
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*SCHEMES, *COMBINED])
 def test_encoder_equals_its_float64_twin(scheme, norm_position):
     model = encoder(scheme, norm_position=norm_position)
     expected = encode(model, SEQUENCES[0])
@@ -46,7 +56,7 @@ def test_encoder_equals_its_float64_twin(scheme, norm_position):
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*SCHEMES, *COMBINED])
 def test_gradients_equal_those_of_the_float64_twin(scheme, norm_position):
     model = encoder(scheme, norm_position=norm_position)
     target = torch.randn(len(SEQUENCES[0]), 32)
@@ -207,7 +217,7 @@ def test_tokens_permuted_together_with_their_positions_permute_the_output(scheme
     model = encoder(scheme)
     order = torch.tensor([3, 1, 0, 4, 2, 5])
     ids = SEQUENCES[3]
-    if scheme in ("test_slope", "tupe"):  # the [CLS] term follows the first place, not the first position
+    if scheme in ("test_slope", "tupe", "tupe+t5"):  # the [CLS] term follows the first place, not the first position
         order = torch.tensor([0, 3, 1, 5, 4, 2])
     expected = model(ids[None]).last_hidden_state[0][order]
     got = model(ids[order][None], position_ids=order[None]).last_hidden_state[0]
@@ -231,7 +241,7 @@ def test_none_is_permutation_equivariant_and_every_other_scheme_is_not(scheme):
         assert (permuted - straight).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("scheme", ["rope", "test_layer_distance"])
+@pytest.mark.parametrize("scheme", [name for name in EVERY_HOOK if scheme_of(name).shift_invariant])
 def test_relative_schemes_do_not_see_a_shift(scheme):
     model = encoder(scheme)
     ids = SEQUENCES[0][None]
@@ -240,7 +250,7 @@ def test_relative_schemes_do_not_see_a_shift(scheme):
     torch.testing.assert_close(shifted, start, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "lspe"])
+@pytest.mark.parametrize("scheme", [name for name in EVERY_HOOK if scheme_of(name).shift_invariant is False])
 def test_absolute_schemes_see_a_shift(scheme):
     model = encoder(scheme)
     ids = SEQUENCES[0][None]
@@ -434,15 +444,6 @@ def test_a_scheme_that_does_not_say_how_it_starts_starts_like_the_rest(tmp_path)
     assert loaded.position.tables[0].weight.std().item() == pytest.approx(0.02, rel=0.3)
 
 
-def test_saving_a_scheme_whose_code_does_not_travel_says_so(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    encoder("test_slope").save_pretrained(tmp_path)
-    assert "is common.Slope, whose code isn't saved with the model" in caplog.text
-    caplog.clear()
-    encoder("rope").save_pretrained(tmp_path)
-    assert "isn't saved" not in caplog.text
-
-
 @pytest.mark.parametrize("problem", ["regression", "single_label_classification", "multi_label_classification"])
 def test_losses_equal_torch_and_scale_with_num_items_in_batch(problem):
     functional = torch.nn.functional
@@ -615,24 +616,50 @@ def test_no_part_of_a_head_is_named_like_a_part_of_the_encoder(name):
     assert own.isdisjoint(child for child, _ in model.model.named_children())
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_score_mod_gives_the_numbers_of_the_bias(scheme):
-    """What flex_attention would add, entry by entry; with positions of one row and of several."""
-    position = encoder(scheme).position
-    if not position.uses("score_mod"):
-        assert not (position.uses("bias") and type(position).__name__ in ("AlibiPosition", "T5Position"))
-        return
-    for positions in (torch.arange(7)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])):
-        expected = position.bias(positions, positions == 0)
-        batch, heads, length, _ = expected.shape
-        b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in (batch, heads, length, length)), indexing="ij")
-        got = position.score_mod(positions, 0)(torch.zeros(b.shape), b, h, q, k)
-        torch.testing.assert_close(got, expected.to(got.dtype), atol=1e-6, rtol=1e-5)
+MADE = {name: make_position(tiny_config(name)) for name in SCHEMES}
+WITH_BIAS = [name for name in SCHEMES if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
+WITH_SCORE_MOD = [name for name in WITH_BIAS if MADE[name].uses("score_mod")]
+
+
+def test_the_biases_without_a_score_mod_are_products_of_vectors_or_networks_of_two_positions():
+    assert set(WITH_BIAS) - set(WITH_SCORE_MOD) == {"tupe", "fire", "relative_key", "relative_key_query", "deberta"}
 
 
 @pytest.mark.parametrize(
     ("scheme", "kwargs"),
     [
+        *((name, {}) for name in WITH_SCORE_MOD),
+        ("alibi", {"directional": True}),
+        ("alibi", {"learned": True, "directional": True}),
+        ("t5", {"per_layer": True}),
+        ("kerple", {"kernel": "power"}),
+    ],
+)
+def test_score_mod_gives_the_numbers_of_the_bias_and_its_gradients(scheme, kwargs):
+    """What flex_attention would add, entry by entry; with positions of one row and of several."""
+    position = encoder(scheme, position_embedding_kwargs=kwargs).position
+    for positions in (torch.arange(7)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])):
+        if position.uses("bias"):
+            expected = position.bias(positions, positions == 0)
+        else:
+            expected = position.layer_bias(torch.zeros(1), torch.zeros(1), positions, 1)
+        b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in expected.shape), indexing="ij")
+        scores = torch.randn(b.shape)
+        got = position.score_mod(positions, 1)(scores, b, h, q, k) - scores
+        torch.testing.assert_close(got, expected.to(got.dtype), atol=2e-6, rtol=1e-5)
+        weights = [weight for name, weight in position.named_parameters() if "tables.0" not in name or not kwargs]
+        if weights:
+            target = torch.randn(b.shape)
+            wanted = torch.autograd.grad((expected * target).sum(), weights)
+            for mine, theirs in zip(torch.autograd.grad((got * target).sum(), weights), wanted, strict=True):
+                torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kwargs"),
+    [
+        ("sinusoidal", {"learned_scale": True}),
+        ("fourier", {"num_frequencies": 5, "intermediate_size": 9, "gamma": 2.0, "reference_length": 7}),
         ("alibi", {"directional": True}),
         ("alibi", {"learned": True}),
         ("alibi", {"learned": True, "directional": True}),

@@ -1,8 +1,11 @@
-"""Parity with encoders that we didn't write, given the same weights."""
+"""Parity with encoders that we didn't write, given the same weights; tests/peers/ holds more of it."""
+
+from pathlib import Path
 
 import pytest
 import torch
 from common import padded, perturb, tokens
+from safetensors.torch import load_file
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -14,12 +17,14 @@ from transformers import (
     ModernBertConfig,
     RoFormerConfig,
     RoFormerModel,
+    Swinv2Config,
     T5Config,
 )
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
 from transformers.models.modernbert import modeling_modernbert
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
+from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_posenc import (
@@ -32,6 +37,7 @@ from hf_posenc import (
 )
 from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.position_deberta import DebertaPosition
+from hf_posenc.model.position_mlp_bias import MLPBiasPosition
 from hf_posenc.model.position_t5 import T5Position, t5_bucket
 
 BODY = {
@@ -43,6 +49,7 @@ BODY = {
     "max_position_embeddings": 64,
 }
 LAYER = {
+    "attention.self.distance_embedding": None,  # of the scheme, not of the layer
     "attention.self.query": "attention.query",
     "attention.self.key": "attention.key",
     "attention.self.value": "attention.value",
@@ -67,7 +74,7 @@ def bert_to_posenc(state: dict[str, torch.Tensor], prefix: str = "") -> dict[str
         if key.startswith("encoder.layer."):
             index, rest = key.removeprefix("encoder.layer.").split(".", 1)
             name, kind = rest.rsplit(".", 1)
-            key = f"layers.{index}.{LAYER[name]}.{kind}"
+            key = f"layers.{index}.{LAYER[name]}.{kind}" if LAYER[name] else f"position.tables.{index}.{kind}"
         renamed[prefix + key] = value
     return renamed
 
@@ -216,6 +223,13 @@ def test_t5_bias_equals_transformers_t5():
     torch.testing.assert_close(mine.bias(positions, positions == 0), theirs.compute_bias(200, 200))
 
 
+def test_alibi_slopes_of_12_heads_are_the_published_ones():
+    """Those of 8 heads, 1/2 to 1/256, then every other one of 16 heads: 2^-0.5, 2^-1.5, ... (the paper's footnote)."""
+    published = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]
+    published += [0.70710678, 0.35355339, 0.17677670, 0.08838835]
+    assert alibi_slopes(12) == pytest.approx(published, abs=1e-8)
+
+
 @pytest.mark.parametrize("heads", [1, 2, 4, 8, 12, 16, 20, 25])
 def test_alibi_slopes_equal_transformers_bloom(heads):
     """BLOOM's slopes, read off its causal helper: (H, 1, S) of slope x position."""
@@ -252,3 +266,86 @@ def test_disentangled_bias_equals_transformers_deberta(terms):
     expected = theirs.disentangled_att_bias(q / scale, k, relative, mine.embedding.weight, 1 + len(kinds))
     got = mine.layer_bias(q, k, torch.arange(12)[None], 0)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("unpad", [True, False])
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_keys_equal_the_bert_of_transformers_4(kind, unpad, side):
+    """Golden numbers, made by tests/peers/make_bert_golden.py: transformers 5 has no such BERT."""
+    golden = load_file(Path(__file__).with_name("peers") / f"bert_{kind}.safetensors")
+    part = {
+        name: {k.removeprefix(f"{name}."): v for k, v in golden.items() if k.startswith(f"{name}.")}
+        for name in ("weight", "input", "output", "gradient")
+    }
+    config = PosEncConfig(
+        vocab_size=23,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=12,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        position_embedding_type=kind,
+        norm_position="post",
+        classifier_pooling="cls",
+        classifier_hidden_act="tanh",
+        unpad_inputs=unpad,
+    )
+    ours = PosEncForSequenceClassification(config)
+    names = {"bert.pooler.dense": "dense", "classifier": "classifier"}
+    encoder = {k.removeprefix("bert."): v for k, v in part["weight"].items() if k.startswith("bert.")}
+    encoder = {k: v for k, v in encoder.items() if not k.startswith(("pooler", "embeddings.position_embeddings"))}
+    head = {f"{b}.{kind}": part["weight"][f"{a}.{kind}"] for a, b in names.items() for kind in ("weight", "bias")}
+    ours.load_state_dict(bert_to_posenc(encoder, "model.") | head)
+
+    ids, mask, types = (part["input"][name] for name in ("ids", "mask", "types"))
+    real = mask == 1
+    if side == "left":  # only distances count, so the other side of padding changes nothing
+        shift = mask.shape[1] - mask.sum(-1)
+        place = (torch.arange(mask.shape[1]) - shift[:, None]) % mask.shape[1]
+        ids, mask, types = (t.gather(1, place) for t in (ids, mask, types))
+    out = ours(
+        ids, attention_mask=mask, token_type_ids=types, labels=part["input"]["labels"], output_hidden_states=True
+    )
+    torch.testing.assert_close(out.logits, part["output"]["logits"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(out.loss, part["output"]["loss"], atol=1e-5, rtol=1e-5)
+    assert len(out.hidden_states) == 3
+    for layer, state in enumerate(out.hidden_states):
+        expected = part["output"][f"hidden.{layer}"]
+        torch.testing.assert_close(state[mask == 1], expected[real], atol=1e-5, rtol=1e-5)
+    out.loss.backward()
+    gradients = {k.removeprefix("bert."): v for k, v in part["gradient"].items()}
+    assert sum("distance_embedding" in name for name in gradients) == 2
+    for name, expected in bert_to_posenc(gradients, "model.").items():
+        got = ours.get_parameter(name).grad
+        assert got.abs().max() > 1e-3
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_mlp_bias_equals_transformers_swin_v2_before_its_sigmoid():
+    """A window of 9 makes Swin's log2(1 + 8 x / (9 - 1)) / log2(8) our log2(1 + x) / log2(1 + 7).
+
+    Swin goes on with 16 sigmoid(...), has no bias in the last layer and a second axis, which stands still here; its
+    distances are query minus key, ours key minus query.
+    """
+    theirs = perturb(Swinv2SelfAttention(Swinv2Config(), dim=16, num_heads=4, window_size=9))
+    network, table = theirs.continuous_position_bias_mlp, theirs.relative_coords_table
+    mine = MLPBiasPosition(num_heads=4, intermediate_size=512, reference_distance=7)
+    with torch.no_grad():
+        mine.up.weight.copy_(-network[0].weight[:, 1:])
+        mine.up.bias.copy_(network[0].bias)
+        mine.down.weight.copy_(network[2].weight)
+        mine.down.bias.zero_()
+    line = network(table[0, 8])  # rows 0 apart, columns -8 to 8 apart
+    positions = torch.arange(9)
+    expected = line[positions[:, None] - positions + 8].permute(2, 0, 1)
+    got = mine.bias(positions[None], positions[None] == 0)[0]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    target = torch.randn(expected.shape)
+    (got * target).sum().backward()
+    (expected * target).sum().backward()
+    torch.testing.assert_close(mine.up.weight.grad, -network[0].weight.grad[:, 1:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine.up.bias.grad, network[0].bias.grad, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine.down.weight.grad, network[2].weight.grad, atol=1e-4, rtol=1e-4)

@@ -11,6 +11,7 @@ from references import REFERENCES, sine_table
 
 from hf_posenc import (
     POSITIONS,
+    FourierPosition,
     LearnedPosition,
     LSPEPosition,
     NoPosition,
@@ -24,7 +25,12 @@ from hf_posenc import (
     sinusoidal_table,
 )
 
-ADDED = {"sinusoidal": SinusoidalPosition, "learned": LearnedPosition, "lspe": LSPEPosition}
+ADDED = {
+    "sinusoidal": SinusoidalPosition,
+    "learned": LearnedPosition,
+    "lspe": LSPEPosition,
+    "fourier": FourierPosition,
+}
 f64 = torch.float64
 
 
@@ -109,6 +115,55 @@ def test_sinusoid_is_the_published_formula_unless_scaled():
     assert scaled.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-5)
 
 
+def test_a_learned_scale_starts_as_the_fixed_one_and_is_a_factor_of_it():
+    positions = torch.arange(9)
+    for rms in (None, 0.02):
+        fixed = SinusoidalPosition(hidden_size=16, rms=rms)
+        learned = SinusoidalPosition(hidden_size=16, rms=rms, learned_scale=True)
+        assert torch.equal(learned.encodings(positions), fixed.encodings(positions))
+        # One step of Adam changes what is added by the learning rate's share of it, whatever its scale.
+        optimizer = torch.optim.Adam(learned.parameters(), lr=0.1)
+        learned.encodings(positions).square().mean().backward()
+        optimizer.step()
+        torch.testing.assert_close(learned.encodings(positions), 0.9 * fixed.encodings(positions), atol=0, rtol=1e-5)
+    assert list(SinusoidalPosition(hidden_size=16).parameters()) == []
+
+
+def test_fourier_is_the_published_formula_unless_scaled():
+    published, scaled = FourierPosition(hidden_size=16), FourierPosition(hidden_size=16, rms=0.02)
+    scaled.load_state_dict(published.state_dict())
+    positions = torch.arange(100)
+    r = published.features(positions)
+    torch.testing.assert_close(r.square().sum(-1), torch.full((100,), 0.5))
+    by_hand = published.down(torch.nn.functional.gelu(published.up(r)))
+    torch.testing.assert_close(published.encodings(positions), by_hand)
+    torch.testing.assert_close(scaled.encodings(positions), 0.02 * by_hand)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 4.0, 30.0])
+def test_fourier_features_start_as_the_published_kernel(gamma):
+    """r(p) . r(q) of frequencies drawn from N(0, 1/gamma^2) is exp(-(p - q)^2 / (2 gamma^2)) / 2 on average."""
+    r = FourierPosition(hidden_size=8, num_frequencies=2000, gamma=gamma).features(torch.arange(40))
+    expected = 0.5 * torch.exp(-(torch.arange(40) ** 2) / (2 * gamma**2))
+    torch.testing.assert_close(r @ r[0], expected, atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_learned_fourier_features_stay_exact_in_half_precision(dtype):
+    scheme = FourierPosition(hidden_size=32)
+    with torch.no_grad():
+        scheme.shifts.weight.normal_()
+    positions = torch.arange(3990, 4010)
+    full = scheme.features(positions)
+    rounded = scheme.to(dtype)
+    assert rounded.shifts.weight.dtype == dtype
+    # A shift of 3 radians at position 512 is off by 2^-9 of it, 8 times as much at position 4,000.
+    torch.testing.assert_close(rounded.features(positions), full, atol=3 * 8 * 2**-9 * 32**-0.5, rtol=0)
+    # Stored as they are, the frequencies would give other angles altogether.
+    base = torch.tensor([1.0, 0.3, 0.01])
+    assert (torch.cos(4001 * base) - torch.cos(4001 * base.to(torch.bfloat16).float())).abs().max() > 0.1
+
+
 def test_lspe_is_the_published_formula_unless_scaled():
     published, scaled = LSPEPosition(hidden_size=16), LSPEPosition(hidden_size=16, rms=0.02)
     scaled.load_state_dict(published.state_dict())
@@ -119,15 +174,16 @@ def test_lspe_is_the_published_formula_unless_scaled():
     torch.testing.assert_close(scaled.encodings(positions), 0.02 * by_hand)
 
 
-def test_fresh_lspe_tells_positions_apart():
-    scheme = LSPEPosition(hidden_size=128, rms=0.02)
+@pytest.mark.parametrize("name", ["lspe", "fourier"])
+def test_fresh_networks_tell_positions_apart(name):
+    scheme = ADDED[name](hidden_size=128, rms=0.02)
     table = scheme.encodings(torch.arange(512))
     cosine = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
     mean_cosine = (cosine.sum() - 512) / (512 * 511)
     assert abs(mean_cosine) < 0.05
     assert table.mean(0).abs().max() < 1e-5
     assert table.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-3)
-    # Neighbours are more alike than strangers: the sinusoid's geometry survives.
+    # Neighbours are more alike than strangers: the features' geometry survives the network.
     assert cosine.diagonal(1).mean() > cosine.diagonal(100).mean() + 0.3
 
 
@@ -213,7 +269,7 @@ def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
     torch.testing.assert_close(part_q[..., :4], apply_rotary(q[..., :4], start=2))
     # The hooks that the encoder calls agree: (B, S, H, d) there, (B, H, S, d) here.
     positions = torch.arange(2, 7).expand(2, 5)
-    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(positions), 0)
+    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(positions, None), 0)
     torch.testing.assert_close(hook_q.transpose(1, 2), part_q)
     torch.testing.assert_close(hook_k.transpose(1, 2)[..., 4:], k[..., 4:])
 
@@ -337,6 +393,12 @@ def test_sinusoid_at_position_4000_is_near_float64():
     ("build", "message"),
     [
         (lambda: LSPEPosition(hidden_size=0), "hidden_size=0 is out of range"),
+        (lambda: FourierPosition(hidden_size=0), "hidden_size=0 is out of range"),
+        (lambda: FourierPosition(hidden_size=8, num_frequencies=0), "num_frequencies=0 is out of range"),
+        (lambda: FourierPosition(hidden_size=8, intermediate_size=2.5), r"intermediate_size=2\.5 is out of range"),
+        (lambda: FourierPosition(hidden_size=8, gamma=0), "gamma=0 is out of range"),
+        (lambda: FourierPosition(hidden_size=8, reference_length=0), "reference_length=0 is out of range"),
+        (lambda: FourierPosition(hidden_size=8, rms=0), "rms=0 is out of range.*None for the published"),
         (lambda: LSPEPosition(hidden_size=8, base=math.inf), "base=inf is out of range"),
         (lambda: LSPEPosition(hidden_size=8, dropout=-1), "dropout=-1 is out of range. A probability"),
         (lambda: LearnedPosition(hidden_size=0), "hidden_size=0 is out of range"),

@@ -31,6 +31,7 @@ from transformers.utils import logging  # noqa: E402
 from .position_alibi import AlibiPosition  # noqa: E402
 from .position_deberta import DebertaPosition  # noqa: E402
 from .position_fire import FirePosition  # noqa: E402
+from .position_fourier import FourierPosition  # noqa: E402
 from .position_kerple import KerplePosition  # noqa: E402
 from .position_learned import LearnedPosition  # noqa: E402
 from .position_lspe import LSPEPosition  # noqa: E402
@@ -41,13 +42,23 @@ from .position_rope import RotaryPosition  # noqa: E402
 from .position_sinusoidal import SinusoidalPosition  # noqa: E402
 from .position_t5 import T5Position  # noqa: E402
 from .position_tupe import TupePosition  # noqa: E402
-from .positions import POSITIONS, check_position_config, own_arguments, resolve_position_config, scheme_class  # noqa: E402
+from .positions import (  # noqa: E402
+    POSITIONS,
+    check_position_config,
+    own_arguments,
+    own_code,
+    resolve_position_config,
+    scheme_classes,
+    takes_rope_parameters,
+)
+from .scheme_code import ATTRIBUTE, KEY, write_code  # noqa: E402
 
 if TYPE_CHECKING:
     # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model.
     from .modeling_posenc import PosEncModel  # noqa: F401
     from .padding_free import Layout  # noqa: F401
     from .position_base import PositionScheme  # noqa: F401
+    from .position_combined import CombinedPosition  # noqa: F401
 
 logger = logging.get_logger(__name__)
 
@@ -59,6 +70,7 @@ POSITIONS.update(
         "sinusoidal": SinusoidalPosition,
         "learned": LearnedPosition,
         "lspe": LSPEPosition,
+        "fourier": FourierPosition,
         "rope": RotaryPosition,
         "alibi": AlibiPosition,
         "t5": T5Position,
@@ -101,6 +113,7 @@ _UPPER_BOUNDS = {
     "num_hidden_layers": 2**12,
     "num_attention_heads": 2**12,
     "max_position_embeddings": MAX_POSITIONS,
+    "position_augmentation_length": MAX_POSITIONS,
     "type_vocab_size": 2**20,
 }
 
@@ -209,8 +222,16 @@ class PosEncConfig(PreTrainedConfig):
         position_embedding_type (str): the positional scheme; `hf_posenc.POSITIONS` lists them.
         position_embedding_kwargs (dict, optional): what the scheme's constructor takes beyond the sizes in this
             config. Resolved defaults are written back, so that a checkpoint says all that it was built with.
-        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type`, `rope_theta`,
-            `partial_rotary_factor`.
+        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type` (`default`,
+            `linear`, `dynamic`, `yarn`, `longrope`, `llama3`, `proportional`), `rope_theta`, `partial_rotary_factor`
+            and the type's own keys: see `RotaryPosition`. Resolved values are written back.
+        position_augmentation (str): what training, never evaluation, does to positions, once per sequence and batch.
+            `none`; `shift`: all by the same random number (SHAPE, Kiyono et al. 2021, arXiv 2109.05644); `random`: a
+            random sample, in order, of all positions below `position_augmentation_length` (Ruoss et al. 2023, arXiv
+            2305.16843), so that long texts meet no position that training hasn't seen. Schemes that see distances
+            alone don't notice a shift.
+        position_augmentation_length (int, optional): augmented positions lie below it. None:
+            `max_position_embeddings`. No training sequence may be longer.
         norm_position (str): `pre` (LayerNorm before each block, and one at the end) or `post` (BERT).
         scale_embeddings (bool): multiply token embeddings by sqrt(D), as in Vaswani et al. 2017, arXiv 1706.03762.
         classifier_pooling (str): how a sequence becomes one vector: `mean` or `max` over its tokens, `cls` for its
@@ -247,6 +268,8 @@ class PosEncConfig(PreTrainedConfig):
     position_embedding_type: str = "rope"
     position_embedding_kwargs: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
+    position_augmentation: str = "none"
+    position_augmentation_length: int | None = None
     norm_position: str = "pre"
     scale_embeddings: bool = False
     classifier_pooling: str = "mean"
@@ -272,26 +295,28 @@ class PosEncConfig(PreTrainedConfig):
         return cls(**{**PRESETS[preset], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
-        own = own_arguments(scheme_class(self.position_embedding_type))
-        self._refuse_misspelt(kwargs, own)
-        auto_map = kwargs.pop("auto_map", None)
-        super().__post_init__(**kwargs)
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
         # came with the file is kept, for it says from which repository the code is.
-        self.auto_map = dict(auto_map or AUTO_MAP)
+        self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
+        own = {name: own_arguments(scheme) for name, scheme in scheme_classes(self).items() if scheme is not None}
+        self._refuse_misspelt(kwargs, own)
+        super().__post_init__(**kwargs)
         if self.posenc_version is None:
             self.posenc_version = POSENC_VERSION
         self.validate_sizes()
         self.validate_choices()
         resolve_position_config(self)
 
+    def validate_rope(self) -> None:
+        """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
+
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Called by PreTrainedConfig on every config with `rope_parameters`: fills them for `rope` alone."""
         legacy = {name: kwargs.pop(name, None) for name in ("rope_scaling", "rope_theta", "partial_rotary_factor")}
         given = {name: value for name, value in legacy.items() if value is not None}
-        if "rope" in self.position_embedding_type.split("+"):
+        if any(map(takes_rope_parameters, scheme_classes(self).values())):
             scaling = given.pop("rope_scaling", None) or {}
-            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})}
+            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})} or None
         elif given:
             raise ValueError(
                 f"{', '.join(f'{k}={v!r}' for k, v in given.items())}: only position_embedding_type='rope' takes "
@@ -300,16 +325,18 @@ class PosEncConfig(PreTrainedConfig):
         return kwargs
 
     @classmethod
-    def _refuse_misspelt(cls, kwargs: dict[str, Any], own: dict[str, Any]) -> None:
+    def _refuse_misspelt(cls, kwargs: dict[str, Any], own: dict[str, dict[str, Any]]) -> None:
         real = [*cls.__dataclass_fields__, *(name for name in _BASE_KEYWORDS if not name.startswith("_"))]
         for key, value in kwargs.items():
             if key in _BASE_KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
                 continue
-            if key in own:
-                raise ValueError(
-                    f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
-                    f"Give it as position_embedding_kwargs={{{key!r}: {value!r}}}."
-                )
+            for scheme, arguments in own.items():
+                if key in arguments:
+                    given = {key: value} if len(own) == 1 else {scheme: {key: value}}
+                    raise ValueError(
+                        f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
+                        f"Give it as position_embedding_kwargs={given!r}."
+                    )
             meant = _OTHER_NAMES.get(key) or next(iter(difflib.get_close_matches(key, real, n=1, cutoff=0.8)), None)
             if meant:
                 raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
@@ -329,6 +356,8 @@ class PosEncConfig(PreTrainedConfig):
         ):
             values.pop("position_embedding_kwargs", None)
             values.pop("rope_parameters", None)
+            if values.get("auto_map"):
+                values["auto_map"] = {key: value for key, value in values["auto_map"].items() if key != KEY}
         values.update(overrides)
         for name in ("rope_theta", "partial_rotary_factor"):
             if name in kwargs:
@@ -360,16 +389,35 @@ class PosEncConfig(PreTrainedConfig):
         return result
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Writes config.json and the code that it needs, stamped with this code's version."""
+        """Writes config.json and the code that it needs, stamped with this code's version.
+
+        Raises:
+            ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
+        """
+        own, files = own_code(self)
         self.posenc_version = POSENC_VERSION
         # The code is copied next to the file, so the map must not point to where this config came from.
-        self.auto_map = {key: value.rpartition("--")[2] for key, value in {**AUTO_MAP, **self.auto_map}.items()}
+        here = {key: value.rpartition("--")[2] for key, value in {**AUTO_MAP, **self.auto_map}.items() if key != KEY}
+        self.auto_map = here if own is None else {**here, KEY: own}
+        if files:
+            write_code(save_directory, files)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that config.json holds."""
+        values = super().to_dict()
+        values.pop(ATTRIBUTE, None)
+        return values
 
     @property
     def embedding_width(self) -> int:
         """Width of token and added positional embeddings."""
         return self.embedding_size if self.embedding_size is not None else self.hidden_size
+
+    @property
+    def augmentation_length(self) -> int:
+        """Augmented positions lie below this."""
+        return self.position_augmentation_length or self.max_position_embeddings
 
     @property
     def token_rms(self) -> float:
@@ -381,7 +429,7 @@ class PosEncConfig(PreTrainedConfig):
         for name, bound in _UPPER_BOUNDS.items():
             value = getattr(self, name)
             least = 0 if name == "type_vocab_size" else 1
-            if value is None and name == "embedding_size":
+            if value is None and name in ("embedding_size", "position_augmentation_length"):
                 continue
             if not least <= value <= bound:
                 raise ValueError(
@@ -410,6 +458,7 @@ class PosEncConfig(PreTrainedConfig):
         problems = (None, "regression", "single_label_classification", "multi_label_classification")
         choices: dict[str, tuple[str | None, ...]] = {
             "norm_position": ("pre", "post"),
+            "position_augmentation": ("none", "shift", "random"),
             "classifier_pooling": ("mean", "cls", "max"),
             "problem_type": problems,
         }
@@ -427,7 +476,7 @@ class PosEncConfig(PreTrainedConfig):
                 )
 
     def validate_position(self) -> None:
-        """The scheme exists and takes its arguments."""
+        """The schemes exist and take their arguments; augmented positions fit them."""
         check_position_config(self)
 
 

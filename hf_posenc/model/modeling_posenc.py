@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -28,9 +29,10 @@ from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_posenc import PosEncConfig
-from .padding_free import Layout, make_layout
+from .padding_free import Layout, augment_positions, make_layout
 from .position_base import PositionScheme, check_length, tracing
-from .positions import independent_generator, make_position, resolve_position_config
+from .positions import POSITIONS, independent_generator, make_position, own_code, resolve_position_config
+from .scheme_code import load_classes, loading_from
 
 logger = logging.get_logger(__name__)
 
@@ -133,7 +135,7 @@ class PosEncAttention(nn.Module):
             plain_q, plain_k = (layout.to_grid(t).transpose(1, 2) for t in (q, k))
             layer_bias = hooks.layer_bias(plain_q, plain_k, layout.grid_positions(), self.layer_idx)
         if hooks.rotate is not None:
-            q, k = hooks.rotate(q, k, rotary if hooks.many_states else rotary[0], self.layer_idx)
+            q, k = hooks.rotate(q, k, tree_unflatten(rotary, hooks.rotary_tree), self.layer_idx)
         if layout.grid_index is None:
             q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         else:
@@ -163,7 +165,7 @@ class AttentionHooks:
 
     def __init__(self, scheme: PositionScheme, rotary: Any, output_attentions: bool) -> None:
         # Gradient checkpointing sees tensors only as arguments of their own, so that a tuple is passed in parts.
-        self.many_states = isinstance(rotary, tuple)
+        self.rotary_leaves, self.rotary_tree = tree_flatten(rotary)
         self.rotate = scheme.rotate if scheme.uses("rotate") else None
         self.layer_bias = scheme.layer_bias if scheme.uses("layer_bias") else None
         self.query_scale = scheme.query_scale
@@ -244,15 +246,23 @@ class PosEncPreTrainedModel(PreTrainedModel):
             with independent_generator(), init.guard_torch_init_functions():
                 scheme.init_weights(self.config.initializer_range)
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Loads a checkpoint; one with a scheme of its author's own needs `trust_remote_code=True`.
+
+        Raises:
+            ValueError: the checkpoint's scheme is code that isn't trusted; or what transformers raises.
+        """
+        with loading_from(pretrained_model_name_or_path, kwargs.get("trust_remote_code"), kwargs):
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Writes weights, config and code; warns where the scheme's code isn't among what travels."""
-        scheme = type(self._scheme)
-        if scheme.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
-            logger.warning(
-                f"position_embedding_type={self.config.position_embedding_type!r} is {scheme.__module__}."
-                f"{scheme.__qualname__}, whose code isn't saved with the model: it loads only where that class has "
-                "been registered with register_position."
-            )
+        """Writes weights, config and code, the code of a scheme of the user's own too.
+
+        Raises:
+            ValueError: that code can't travel; the message says why and what to do. Nothing is written then.
+        """
+        own_code(self.config)
         super().save_pretrained(save_directory, *args, **kwargs)
 
     @property
@@ -297,6 +307,9 @@ class PosEncPreTrainedModel(PreTrainedModel):
         unpad = self.config.unpad_inputs and not self._wants_attentions(output_attentions)
         layout = make_layout(given.shape[0], given.shape[1], given.device, unpad=unpad, **kwargs)
         self._check_length(layout, kwargs.get("position_ids") is not None)
+        # Positions of the caller's own are left alone.
+        if self.training and self.config.position_augmentation != "none" and layout.counted:
+            layout = augment_positions(layout, self.config.position_augmentation, self.config.augmentation_length)
         return layout
 
     def _check_length(self, layout: Layout, given: bool) -> None:
@@ -329,6 +342,7 @@ class PosEncModel(PosEncPreTrainedModel):
         # A config may have been changed since it was checked, and what is built must be what is saved.
         config.validate_sizes()
         config.validate_choices()
+        load_classes(config, POSITIONS)
         resolve_position_config(config)
         with independent_generator():
             self.position = make_position(config)
@@ -397,13 +411,13 @@ class PosEncModel(PosEncPreTrainedModel):
         mask = layout.attention_mask()
         if scheme.uses("bias"):
             mask = add_bias(mask, scheme.bias(layout.grid_positions(), layout.grid_is_first()), x.dtype)
-        rotary = scheme.rotary(layout.positions) if scheme.uses("rotary") else None
+        lengths = layout.lengths() if scheme.needs_lengths else None
+        rotary = scheme.rotary(layout.positions, lengths) if scheme.uses("rotary") else None
         hooks = AttentionHooks(scheme, rotary, wants_attentions)
-        states = rotary if isinstance(rotary, tuple) else (rotary,)
 
         hidden_states, attentions = [x], []
         for layer in self.layers:
-            x, weights = layer(x, mask, layout, hooks, *states)
+            x, weights = layer(x, mask, layout, hooks, *hooks.rotary_leaves)
             if wants_hidden:
                 hidden_states.append(x)
             attentions.append(weights)

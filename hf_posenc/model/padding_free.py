@@ -102,6 +102,22 @@ class Layout:
             return (torch.arange(self.grid_shape[1], device=self.positions.device) == 0).unsqueeze(0)
         return self.is_first if self.mask is not None or self.packed else self.is_first[:1]
 
+    def lengths(self) -> Tensor:
+        """int64, token layout: the largest position + 1 of the sequence that each token belongs to."""
+        positions = self.positions
+        if self.mask is not None and not self.unpadded:
+            positions = positions.masked_fill(~self.mask, 0)
+        if self.sequence is not None:
+            index, size = self.sequence.view(1, -1), self.num_sequences
+        elif self.segment is not None:  # segments of a row are numbered from 0 or 1, and there are at most S
+            index, size = self.segment, self.shape[1] + 1
+        else:
+            return (positions.amax(-1, keepdim=True) + 1).expand(positions.shape)
+        largest = positions.new_zeros(index.shape[0], size).scatter_reduce(
+            1, index, positions.reshape(index.shape), "amax"
+        )
+        return (largest.gather(1, index) + 1).view(positions.shape)
+
     def attention_mask(self) -> Tensor | None:
         """bool, what each query may see: (n, 1, 1, L), or (B, 1, S, S) for packed rows kept padded. None: everything.
 
@@ -178,6 +194,44 @@ class Layout:
             return x.masked_fill(~mask, lowest).amax(1).masked_fill(~mask.any(1), 0.0)
         total = (x.to(wide(x)) * mask).sum(1)
         return (total / mask.sum(1).clamp(min=1)).to(x.dtype)
+
+
+def augment_positions(layout: Layout, how: str, limit: int) -> Layout:
+    """The layout with each sequence's positions moved, at random but in order, within 0 .. limit - 1.
+
+    One draw per sequence from torch's default generator, the same whether padding is computed on or not.
+
+    Args:
+        layout: a batch whose positions count from 0 in each sequence.
+        how: `shift`, p + k, k uniform such that all positions stay below `limit`; or `random`, the p-th smallest of a
+            uniform sample without replacement.
+        limit: number of positions to choose from.
+
+    Raises:
+        ValueError: a sequence has more tokens than there are positions.
+    """
+    positions, device = layout.positions, layout.positions.device
+    if not tracing() and layout.longest > limit and int(positions.max()) >= limit:
+        raise ValueError(
+            f"A training sequence has {int(positions.max()) + 1} tokens, but position_augmentation={how!r} has "
+            f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
+        )
+    if layout.sequence is None:
+        sequence = torch.arange(layout.shape[0], device=device).unsqueeze(-1).expand_as(positions)
+    else:
+        sequence = layout.sequence
+    lengths = positions.new_zeros(layout.num_sequences).scatter_reduce(
+        0, sequence.flatten(), positions.flatten() + 1, "amax"
+    )
+    if how == "shift":
+        room = limit - lengths + 1
+        start = (torch.rand(layout.num_sequences, device=device, dtype=torch.float64) * room).long()
+        return replace(layout, positions=positions + start[sequence], counted=False)
+    places = torch.arange(limit, device=device)
+    # The argsort of noise is a random order: the first n places in it are a sample without replacement.
+    order = torch.rand(layout.num_sequences, limit, device=device).argsort(-1)
+    sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
+    return replace(layout, positions=sample[sequence, positions], counted=False)
 
 
 def make_layout(

@@ -40,6 +40,7 @@ class AlibiPosition(PositionScheme):
     """
 
     name = "alibi"
+    shift_invariant = True
 
     def __init__(self, *, num_heads: int, directional: bool = False, learned: bool = False) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 
 class PositionScheme(nn.Module):
@@ -29,18 +30,31 @@ class PositionScheme(nn.Module):
     name: ClassVar[str]
     """What `config.position_embedding_type` calls the scheme."""
 
+    shift_invariant: bool | None = None
+    """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
+
+    order_blind: bool = False
+    """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
+
     max_length: int | None = None
     """Number of positions that the scheme has, or None if it takes any."""
 
     query_scale: float = 1.0
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
+    needs_lengths: bool = False
+    """Whether `rotary` reads `lengths`."""
+
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
         return x
 
-    def rotary(self, positions: Tensor) -> Any:
-        """The state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple of them."""
+    def rotary(self, positions: Tensor, lengths: Tensor | None) -> Any:
+        """The state of `rotate`, float32, once per forward. Token layout: (...), (...) -> a tensor or a tuple of them.
+
+        `lengths`, int64, is the length of the sequence that each token belongs to: its largest position + 1, so that
+        neighbours in the batch don't count. It is None unless `needs_lengths`.
+        """
         return None
 
     def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
@@ -62,7 +76,11 @@ class PositionScheme(nn.Module):
         return None
 
     def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor] | None:
-        """The numbers of the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor."""
+        """The numbers of the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
+
+        For biases that are a function of head and distance. Flex computes entry by entry, so that one which is a
+        product of vectors (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
+        """
         return None
 
     def init_weights(self, std: float) -> None:
@@ -85,6 +103,8 @@ class AddedPosition(PositionScheme):
         dropout (float): dropout on the sum, as in Vaswani et al. 2017.
         batch_first (bool): of the call on plain tensors: x is (B, S, D) or (S, D). False: (S, B, D) or (S, D).
     """
+
+    shift_invariant = False
 
     def __init__(self, *, dropout: float = 0.0, batch_first: bool = True) -> None:
         super().__init__()
@@ -214,6 +234,24 @@ def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tenso
         return function(positions)
     distinct, index = positions.unique(return_inverse=True)
     return nn.functional.embedding(index, function(distinct))
+
+
+@torch.no_grad()
+def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
+    """Scales a network's last layer, and sets its bias, so that its outputs have mean 0 and root mean square 1.
+
+    For the start of a scheme whose network would else give all positions much the same. Leaves loaded weights alone.
+
+    Args:
+        last: the layer (W -> D).
+        hidden: its inputs at the positions that count, float32 (P, W).
+    """
+    if getattr(last.weight, "_is_hf_initialized", False) or getattr(last.bias, "_is_hf_initialized", False):
+        return
+    added = (hidden - hidden.mean(0)) @ last.weight.float().T
+    gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
+    init.copy_(last.weight, last.weight * gain.to(last.weight.dtype))
+    init.copy_(last.bias, -(hidden.mean(0) @ last.weight.float().T).to(last.bias.dtype))
 
 
 def tracing() -> bool:

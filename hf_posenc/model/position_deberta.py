@@ -30,6 +30,7 @@ class DebertaPosition(PositionScheme):
     """
 
     name = "deberta"
+    shift_invariant = True
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ class KerplePosition(PositionScheme):
     """
 
     name = "kerple"
+    shift_invariant = True
 
     def __init__(self, *, num_heads: int, kernel: str = "log") -> None:
         super().__init__()

@@ -5,7 +5,14 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .position_base import AddedPosition, per_distinct_position, require_positive, require_size, sinusoid
+from .position_base import (
+    AddedPosition,
+    centre_and_scale,
+    per_distinct_position,
+    require_positive,
+    require_size,
+    sinusoid,
+)
 
 
 class LSPEPosition(AddedPosition):
@@ -101,11 +108,5 @@ class LSPEPosition(AddedPosition):
         init.zeros_(up.bias)
         init.normal_(down.weight, std=self.hidden_size**-0.5)
         init.zeros_(down.bias)
-        if getattr(down.weight, "_is_hf_initialized", False) or getattr(down.bias, "_is_hf_initialized", False):
-            return
         encoded = self._sinusoid(torch.arange(512, device=up.weight.device))
-        hidden = self.activation(encoded @ up.weight.float().T + up.bias.float())
-        added = (hidden - hidden.mean(0)) @ down.weight.float().T
-        gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
-        init.copy_(down.weight, down.weight * gain.to(down.weight.dtype))
-        init.copy_(down.bias, -(hidden.mean(0) @ down.weight.float().T).to(down.bias.dtype))
+        centre_and_scale(down, self.activation(encoded @ up.weight.float().T + up.bias.float()))

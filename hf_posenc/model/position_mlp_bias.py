@@ -1,6 +1,7 @@
 """`mlp_bias`: a bias that a small network computes from the log-spaced distance."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ class MLPBiasPosition(PositionScheme):
     """
 
     name = "mlp_bias"
+    shift_invariant = True
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
         super().__init__()
@@ -49,6 +51,18 @@ class MLPBiasPosition(PositionScheme):
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
         """The network of every distance: (1 or B, S) -> (1 or B, H, S, S)."""
         return per_distinct_distance(self._network, positions)
+
+    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
+        """The same, one entry at a time: the network has run on the distances before."""
+        reach = int(positions.max() - positions.min())
+        table = self._network(torch.arange(-reach, reach + 1, device=positions.device))
+        rows = positions.shape[0]
+
+        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = b if rows > 1 else b * 0
+            return score + table[positions[row, k] - positions[row, q] + reach, h]
+
+        return add
 
     def init_weights(self, std: float) -> None:
         """Inputs of unit scale, outputs of about unit scale."""

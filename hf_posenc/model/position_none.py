@@ -20,6 +20,8 @@ class NoPosition(PositionScheme):
     """
 
     name = "none"
+    shift_invariant = True
+    order_blind = True
 
     def __init__(self, *, hidden_size: int | None = None, dropout: float = 0.0, batch_first: bool = True) -> None:
         super().__init__()

@@ -1,42 +1,161 @@
 """`rope`: rotary position embedding, queries and keys turned by an angle that grows with the position."""
 
+import difflib
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .position_base import (
     PositionScheme,
-    inverse_frequencies,
     per_distinct_position,
     plain_positions,
     require_positive,
+    require_size,
+    tracing,
     wide,
 )
 
-ROPE_TYPES = ("default",)
+# What each type takes beyond `rope_type`, `rope_theta` and `partial_rotary_factor`: keys that must be given, and
+# keys with a default (None: derived, or left out).
+ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "default": ((), {}),
+    "linear": (("factor",), {}),
+    "dynamic": (("factor",), {"original_max_position_embeddings": None}),
+    "yarn": (
+        ("factor",),
+        {
+            "original_max_position_embeddings": None,
+            "attention_factor": None,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": None,
+            "mscale_all_dim": None,
+            "truncate": True,
+        },
+    ),
+    "longrope": (
+        ("short_factor", "long_factor"),
+        {"original_max_position_embeddings": None, "factor": None, "attention_factor": None},
+    ),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), {"original_max_position_embeddings": None}),
+    "proportional": ((), {"factor": 1.0}),
+}
+_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor")
 
 
-def complete_rope_parameters(given: dict[str, Any] | None, rope_theta: float = 10000.0) -> dict[str, Any]:
-    """`rope_parameters` with its defaults filled in, checked.
+def complete_rope_parameters(
+    given: dict[str, Any] | None, rope_theta: float = 10000.0, max_positions: int | None = None
+) -> dict[str, Any]:
+    """`rope_parameters` with its defaults filled in, checked: all that the angles depend on.
+
+    Args:
+        given: as in transformers v5; None as a value counts as not given, and `type` is `rope_type`'s old name.
+        rope_theta: the base, when `given` doesn't say.
+        max_positions: the trained length, `original_max_position_embeddings`, when `given` doesn't say.
 
     Raises:
-        ValueError: an unknown key or `rope_type`, or a number out of range.
+        ValueError: an unknown `rope_type`, a key that it doesn't take or lacks, or a value out of range.
     """
-    parameters = {"rope_type": "default", "rope_theta": rope_theta, **(given or {})}
-    known = ("rope_type", "rope_theta", "partial_rotary_factor")
+    given = {key: value for key, value in (given or {}).items() if value is not None}
+    old_name = given.pop("type", None)
+    if old_name is not None and given.setdefault("rope_type", old_name) != old_name:
+        raise ValueError(
+            f"rope_parameters: rope_type={given['rope_type']!r} and its old name, type={old_name!r}, differ. "
+            "Give rope_type alone."
+        )
+    parameters = {"rope_type": "default", "rope_theta": rope_theta, **given}
+    rope_type = parameters["rope_type"]
+    if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
+        raise ValueError(f"rope_parameters: rope_type={rope_type!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}.")
+    required, optional = ROPE_TYPES[rope_type]
+    known = (*_COMMON, *required, *optional)
     for key in parameters:
         if key not in known:
-            raise ValueError(f"rope_parameters has no {key!r}. It takes {', '.join(known)}.")
-    if parameters["rope_type"] not in ROPE_TYPES:
-        raise ValueError(
-            f"rope_parameters: rope_type={parameters['rope_type']!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}."
-        )
-    require_positive("rope_parameters: rope_theta", parameters["rope_theta"], "; 10000 is usual")
-    factor = parameters.get("partial_rotary_factor", 1.0)
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor <= 1:
-        raise ValueError(f"rope_parameters: partial_rotary_factor={factor!r} is out of range. It lies in (0, 1].")
+            others = [name for name, (must, may) in ROPE_TYPES.items() if key in must or key in may]
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"That belongs to {', '.join(others)}. " if others else ""
+            hint += f"Did you mean {near[0]!r}? " if near and not others else ""
+            raise ValueError(
+                f"rope_parameters has no {key!r} for rope_type={rope_type!r}. {hint}It takes {', '.join(known)}."
+            )
+    for key in required:
+        if key not in parameters:
+            raise ValueError(
+                f"rope_parameters lacks {key!r}, which rope_type={rope_type!r} needs. Give {', '.join(required)}."
+            )
+    _check_ranges(parameters)
+    for key, default in optional.items():
+        if key == "original_max_position_embeddings" and key not in parameters:
+            if max_positions is None:
+                raise ValueError(
+                    f"rope_parameters lacks {key!r}, which rope_type={rope_type!r} needs. Give the length that the "
+                    "weights were trained with."
+                )
+            parameters[key] = max_positions
+        elif default is not None:
+            parameters.setdefault(key, default)
+    if rope_type == "longrope" and "factor" not in parameters:
+        trained = parameters["original_max_position_embeddings"]
+        parameters["factor"] = max(1.0, (max_positions or trained) / trained)
     return parameters
+
+
+def _check_ranges(parameters: dict[str, Any]) -> None:
+    def positive(key: str, hint: str = "") -> float:
+        return require_positive(f"rope_parameters: {key}", parameters[key], hint)
+
+    for key in parameters:
+        if key == "rope_theta":
+            positive(key, "; 10000 is usual")
+        elif key == "partial_rotary_factor":
+            if positive(key, " up to 1") > 1:
+                raise ValueError(f"rope_parameters: {key}={parameters[key]!r} is out of range. It lies in (0, 1].")
+        elif key == "factor":
+            if positive(key, " of at least 1") < 1:
+                raise ValueError(
+                    f"rope_parameters: factor={parameters[key]!r} is out of range. It must be at least 1: how many "
+                    "times the trained length inputs may be."
+                )
+        elif key == "original_max_position_embeddings":
+            require_size(f"rope_parameters: {key}", parameters[key])
+        elif key == "truncate":
+            if not isinstance(parameters[key], bool):
+                raise ValueError(f"rope_parameters: truncate={parameters[key]!r} is neither True nor False.")
+        elif key in ("short_factor", "long_factor"):
+            if not isinstance(parameters[key], (list, tuple)):
+                raise ValueError(f"rope_parameters: {key}={parameters[key]!r} is no list of numbers, one per pair.")
+            for place, value in enumerate(parameters[key]):
+                require_positive(f"rope_parameters: {key}[{place}]", value)
+        elif key != "rope_type":
+            positive(key)
+    complete = {**ROPE_TYPES[parameters["rope_type"]][1], **parameters}
+    for less, more in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
+        if less in complete and not complete[less] < complete[more]:
+            raise ValueError(f"rope_parameters: {less}={complete[less]!r} must be less than {more}={complete[more]!r}.")
+    if ("mscale" in parameters) != ("mscale_all_dim" in parameters):
+        raise ValueError("rope_parameters: mscale and mscale_all_dim act together. Give both or neither.")
+    if parameters["rope_type"] == "yarn" and parameters["rope_theta"] <= 1:
+        raise ValueError(
+            f"rope_parameters: rope_theta={parameters['rope_theta']!r} is out of range for rope_type='yarn'. It must "
+            "be more than 1."
+        )
+    if parameters["rope_type"] == "longrope" and parameters.get("original_max_position_embeddings", 2) < 2:
+        raise ValueError("rope_parameters: original_max_position_embeddings=1 is out of range for 'longrope': least 2.")
+
+
+class _FrequencySettings:
+    """What transformers' frequency functions read of a config."""
+
+    def __init__(self, head_dim: int, rope_parameters: dict[str, Any]) -> None:
+        self.head_dim = self.hidden_size = head_dim
+        self.num_attention_heads = 1
+        self.rope_parameters = rope_parameters
+        self.max_position_embeddings = rope_parameters.get("original_max_position_embeddings")
+
+    def standardize_rope_params(self) -> None:
+        """They are complete."""
 
 
 def apply_rotary(
@@ -65,79 +184,170 @@ def apply_rotary(
         ValueError: d is odd, or positions don't fit x.
     """
     scheme = RotaryPosition(head_dim=x.shape[-1], rope_theta=rope_theta, interleaved=interleaved)
-    positions = plain_positions(scheme, x.shape[-2], positions, start, x.device)
-    rows_fit = positions.dim() == 1 or (x.dim() == 4 and positions.dim() == 2 and positions.shape[0] in (1, x.shape[0]))
-    if not rows_fit or positions.shape[-1] != x.shape[-2]:
-        raise ValueError(
-            f"positions of shape {tuple(positions.shape)} don't fit x of shape {tuple(x.shape)}. Give (S,) = "
-            f"({x.shape[-2]},), or (B, S) for x of shape (B, H, S, d)."
-        )
-    if positions.dim() == 2 and x.dim() == 4:
-        positions = positions[:, None]
-    cos, sin = scheme.angles(positions)
-    return scheme.turn(x, cos, sin)
+    return scheme.turn(x, *scheme.plain_angles(x, positions, start))
 
 
 class RotaryPosition(PositionScheme):
     """Rotary position embedding: q'_m = R(m) q_m, k'_n = R(n) k_n, so that q'_m . k'_n depends on n - m alone.
 
-    R(p) turns pair i of a head's d entries by p theta^(-2i/d):
+    R(p) turns pair i of a head's d entries by p f_i, f_i = theta^(-2i/d):
     (a, b) -> (a cos - b sin, a sin + b cos). Su et al. 2021 (RoFormer), arXiv 2104.09864.
 
     Pairs are (x_i, x_{i+d/2}) (*half-split*: GPT-NeoX, Llama, ModernBERT), or with `interleaved=True`
     (x_{2i}, x_{2i+1}) (RoFormer). The two aren't interchangeable between checkpoints.
+
+    `rope_type` changes the frequencies for inputs longer than the trained length L
+    (`original_max_position_embeddings`; in a model it defaults to `max_position_embeddings`), s being `factor`:
+
+    - `linear`: f_i / s, positions interpolated. Chen et al. 2023, arXiv 2306.15595.
+    - `dynamic`: theta grows with the length l of the sequence, theta (s max(l, L) / L - s + 1)^(d / (d-2)): up to L
+      nothing changes. NTK-aware scaling, described in arXiv 2309.00071, section 3.3 and appendix A.1.
+    - `yarn`: pairs that turn more than `beta_fast` times within L keep f_i, those that turn less than `beta_slow` times
+      get f_i / s, between them a mixture linear in i (as the authors' code has it; the paper's ramp is linear in the
+      number of turns). cos and sin are multiplied by `attention_factor`, 0.1 ln(s) + 1 if not given (with `mscale` and
+      `mscale_all_dim`: the ratio of two such). Peng et al. 2023, arXiv 2309.00071.
+    - `longrope`: f_i / `short_factor`[i] for sequences up to L, f_i / `long_factor`[i] for longer ones; cos and sin are
+      multiplied by `attention_factor`, sqrt(1 + ln(s) / ln(L)) if not given. Ding et al. 2024, arXiv 2402.13753.
+    - `llama3`: wavelengths above L / `low_freq_factor` get f_i / s, those below L / `high_freq_factor` keep f_i,
+      between them a mixture linear in L / wavelength. The scaling of Llama 3.1, arXiv 2407.21783.
+    - `proportional`: pairs span the whole head, and only the fastest turn, the share `partial_rotary_factor` of them
+      (p-RoPE). Barbero et al. 2024, arXiv 2410.06205.
+
+    The frequencies are transformers' own (`ROPE_INIT_FUNCTIONS`), with one difference: there `dynamic` and `longrope`
+    follow the longest sequence of the batch, here each sequence follows its own length, largest position + 1, and
+    never its neighbours.
 
     Costs two multiply-adds per entry of q and k in each layer; no weights; any length, though quality past the trained
     length falls. Angles, their sines and the rotation are float32 whatever the model's dtype.
 
     Args:
         head_dim (int): d.
-        rope_parameters (dict, optional): as in transformers v5: `rope_type` ('default'), `rope_theta`,
-            `partial_rotary_factor` (the share of each head that is turned). Filled from `config.rope_parameters`.
+        max_positions (int, optional): L, where `rope_parameters` doesn't say.
+        rope_parameters (dict, optional): as in transformers v5: `rope_type`, `rope_theta`, `partial_rotary_factor`
+            (the share of each head that is turned) and the type's own keys. Filled from `config.rope_parameters`.
         rope_theta (float): theta, when `rope_parameters` doesn't say.
         interleaved (bool): which entries form a pair.
 
     Raises:
-        ValueError: an argument is out of range, or an odd number of entries would be turned: leaving the last one
-            unpaired would break the relative property.
+        ValueError: an argument is out of range, a key of `rope_parameters` is unknown or missing, or an odd number of
+            entries would be turned: leaving the last one unpaired would break the relative property.
     """
 
     name = "rope"
+    shift_invariant: bool | None = True
     complete_rope_parameters = staticmethod(complete_rope_parameters)
 
     def __init__(
         self,
         *,
         head_dim: int,
+        max_positions: int | None = None,
         rope_parameters: dict[str, Any] | None = None,
         rope_theta: float = 10000.0,
         interleaved: bool = False,
     ) -> None:
         super().__init__()
-        self.rope_parameters = complete_rope_parameters(rope_parameters, rope_theta)
+        self.rope_parameters = complete_rope_parameters(rope_parameters, rope_theta, max_positions)
+        self.rope_type = self.rope_parameters["rope_type"]
         self.rope_theta = float(self.rope_parameters["rope_theta"])
         factor = self.rope_parameters.get("partial_rotary_factor", 1.0)
-        self.rotary_dim = int(head_dim * factor)
+        self.rotary_dim = head_dim if self.rope_type == "proportional" else int(head_dim * factor)
         if self.rotary_dim % 2 or self.rotary_dim < 2:
             raise ValueError(
                 f"RoPE turns pairs, but {self.rotary_dim} of head_dim={head_dim} entries would be turned "
                 f"(partial_rotary_factor={factor}), which is not a positive even number. Change hidden_size or "
                 "num_attention_heads, or the factor."
             )
+        if self.rope_type == "proportional" and int(factor * head_dim // 2) < 1:
+            raise ValueError(
+                f"rope_parameters: partial_rotary_factor={factor!r} turns none of the {head_dim // 2} pairs of "
+                f"head_dim={head_dim}. Raise it."
+            )
+        if self.rope_type == "dynamic" and self.rotary_dim < 4:
+            raise ValueError(f"rope_type='dynamic' needs at least 4 turned entries per head, not {self.rotary_dim}.")
+        for key in ("short_factor", "long_factor"):
+            if key in self.rope_parameters and len(self.rope_parameters[key]) != self.rotary_dim // 2:
+                raise ValueError(
+                    f"rope_parameters: {key} has {len(self.rope_parameters[key])} numbers. It must have one for each "
+                    f"of the {self.rotary_dim // 2} pairs of head_dim={head_dim}."
+                )
         self.head_dim = head_dim
+        self.needs_lengths = self.rope_type in ("dynamic", "longrope")
+        if self.needs_lengths:  # the length is that of the last position: a shift is a longer sequence
+            self.shift_invariant = None
         self.interleaved = interleaved
 
-    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin of each pair's angle: positions (...) -> two float32 (..., rotary_dim)."""
+    def frequencies(self, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, float]:
+        """f_i of sequences of these lengths, and what cos and sin are multiplied by.
 
-        def cos_sin(p: Tensor) -> Tensor:
-            frequencies = inverse_frequencies(self.rotary_dim, self.rope_theta, p.device)
-            angle = p.to(torch.float32).unsqueeze(-1) * frequencies
-            angle = angle.repeat_interleave(2, -1) if self.interleaved else torch.cat((angle, angle), -1)
-            return torch.cat((angle.cos(), angle.sin()), -1)
+        Args:
+            lengths: int64 (...). None where `needs_lengths` is False.
+            device: of the result.
 
-        cos, sin = per_distinct_position(cos_sin, positions).chunk(2, -1)
+        Returns:
+            float32 (..., rotary_dim / 2), or (rotary_dim / 2,) where `needs_lengths` is False; and a number.
+        """
+        parameters, function = self.rope_parameters, ROPE_INIT_FUNCTIONS.get(self.rope_type)
+        if function is None:  # transformers leaves `default` to each model: it is `linear` with a factor of 1
+            parameters, function = {**parameters, "factor": 1.0}, ROPE_INIT_FUNCTIONS["linear"]
+        settings: Any = _FrequencySettings(self.head_dim, parameters)
+        # On the CPU, as transformers does, for powers differ between devices in their last digits.
+        cpu = torch.device("cpu")
+        if not self.needs_lengths:
+            frequencies, factor = function(settings, cpu)
+            return frequencies.to(device), factor
+        assert lengths is not None
+        if self.rope_type == "dynamic":
+            return function(settings, device, seq_len=lengths.unsqueeze(-1))  # type: ignore[arg-type]
+        trained = parameters["original_max_position_embeddings"]
+        (short, factor), (long, _) = (function(settings, cpu, seq_len=trained + more) for more in (0, 1))
+        return torch.where(lengths.unsqueeze(-1) > trained, long.to(device), short.to(device)), factor
+
+    def angles(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """cos and sin of each pair's angle, times the type's `attention_factor`.
+
+        Args:
+            positions: int64 (...).
+            lengths: int64 (...), the length of the sequence that each position belongs to. None: its row's largest
+                position + 1.
+
+        Returns:
+            Two float32 (..., rotary_dim).
+        """
+        if not self.needs_lengths:
+            frequencies, factor = self.frequencies(None, positions.device)
+            cos, sin = per_distinct_position(lambda p: self._cos_sin(p, frequencies, factor), positions).chunk(2, -1)
+            return cos, sin
+        if lengths is None:
+            lengths = (positions.amax(-1, keepdim=True) + 1).expand(positions.shape)
+        if tracing():  # how many lengths there are has no static shape
+            frequencies, factor = self.frequencies(lengths, positions.device)
+        else:
+            distinct, index = lengths.unique(return_inverse=True)
+            frequencies, factor = self.frequencies(distinct, positions.device)
+            frequencies = nn.functional.embedding(index, frequencies)
+        cos, sin = self._cos_sin(positions, frequencies, factor).chunk(2, -1)
         return cos, sin
+
+    def _cos_sin(self, positions: Tensor, frequencies: Tensor, factor: float) -> Tensor:
+        angle = positions.to(torch.float32).unsqueeze(-1) * frequencies
+        angle = angle.repeat_interleave(2, -1) if self.interleaved else torch.cat((angle, angle), -1)
+        return torch.cat((angle.cos(), angle.sin()), -1) * factor
+
+    def plain_angles(self, x: Tensor, positions: Tensor | None, start: int) -> tuple[Tensor, Tensor]:
+        """`angles` that broadcast against plain queries or keys (S, d), (H, S, d) or (B, H, S, d).
+
+        Raises:
+            ValueError: positions don't fit x.
+        """
+        positions = plain_positions(self, x.shape[-2], positions, start, x.device)
+        batched = positions.dim() == 2 and x.dim() == 4 and positions.shape[0] in (1, x.shape[0])
+        if not (positions.dim() == 1 or batched) or positions.shape[-1] != x.shape[-2]:
+            raise ValueError(
+                f"positions of shape {tuple(positions.shape)} don't fit x of shape {tuple(x.shape)}. Give (S,) = "
+                f"({x.shape[-2]},), or (B, S) for x of shape (B, H, S, d)."
+            )
+        return self.angles(positions[:, None] if batched else positions)
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotates x (..., d) by angles that broadcast against it, in float32, and gives x's dtype back."""
@@ -151,9 +361,9 @@ class RotaryPosition(PositionScheme):
         turned = (precise * cos + partner * sin).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
-    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def rotary(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """cos and sin, with an axis for the heads: (...) -> two float32 (..., 1, rotary_dim)."""
-        cos, sin = self.angles(positions)
+        cos, sin = self.angles(positions, lengths)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> tuple[Tensor, Tensor]:
@@ -174,16 +384,7 @@ class RotaryPosition(PositionScheme):
                 f"q and k have heads of {q.shape[-1]} and {k.shape[-1]} entries, this scheme has "
                 f"head_dim={self.head_dim}. Build it with the head_dim of your attention."
             )
-        arguments: dict[str, Any] = {
-            "positions": positions,
-            "start": start,
-            "rope_theta": self.rope_theta,
-            "interleaved": self.interleaved,
-        }
-        if self.rotary_dim == self.head_dim:
-            return apply_rotary(q, **arguments), apply_rotary(k, **arguments)
-        size = self.rotary_dim
         return (
-            torch.cat((apply_rotary(q[..., :size], **arguments), q[..., size:]), -1),
-            torch.cat((apply_rotary(k[..., :size], **arguments), k[..., size:]), -1),
+            self.turn(q, *self.plain_angles(q, positions, start)),
+            self.turn(k, *self.plain_angles(k, positions, start)),
         )

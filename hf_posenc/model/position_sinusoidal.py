@@ -1,6 +1,8 @@
 """`sinusoidal`: fixed sines and cosines, added to the embeddings."""
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
 
 from .position_base import AddedPosition, per_distinct_position, require_positive, require_size, sinusoid
 
@@ -27,12 +29,17 @@ class SinusoidalPosition(AddedPosition):
     make the hidden states 97 % position. So s = rms / sqrt(1/2), where `rms` is the token embeddings' own in a model
     (`position_embedding_kwargs={"rms": None}` gives the formula as published: s = 1).
 
-    Costs one addition per token; no weights; any length, any start.
+    With `learned_scale` s is multiplied by a trained number alpha that starts at 1, as in Li et al. 2018
+    (Transformer-TTS), arXiv 1809.08895: a factor on s, so that a step of the optimiser changes it by as much whatever
+    the tokens' scale is.
+
+    Costs one addition per token; no weights (one with `learned_scale`); any length, any start.
 
     Args:
         hidden_size (int): D.
         rms (float, optional): root mean square of what is added. None: sqrt(1/2), the formula as published.
         base (float): the longest wavelength is 2 pi base.
+        learned_scale (bool): train a factor on s.
         dropout, batch_first: see `AddedPosition`.
 
     Raises:
@@ -47,6 +54,7 @@ class SinusoidalPosition(AddedPosition):
         hidden_size: int,
         rms: float | None = None,
         base: float = 10000.0,
+        learned_scale: bool = False,
         dropout: float = 0.0,
         batch_first: bool = True,
     ) -> None:
@@ -55,7 +63,18 @@ class SinusoidalPosition(AddedPosition):
         self.base = require_positive("base", base, "; 10000 is usual")
         rms = None if rms is None else require_positive("rms", rms, ", or None for the published formula")
         self.scale = 1.0 if rms is None else rms / 0.5**0.5
+        self.alpha = nn.Embedding(1, 1) if learned_scale else None
+        if self.alpha is not None and self.alpha.weight.device.type != "meta":
+            self.init_weights(0.0)
 
     def encodings(self, positions: Tensor) -> Tensor:
-        """s PE(positions), float32: (...) -> (..., D)."""
-        return per_distinct_position(lambda p: sinusoid(p, self.hidden_size, self.base) * self.scale, positions)
+        """s PE(positions), times alpha if learned, float32: (...) -> (..., D)."""
+        table = per_distinct_position(lambda p: sinusoid(p, self.hidden_size, self.base) * self.scale, positions)
+        if self.alpha is None:
+            return table
+        return table * self.alpha(torch.zeros((), dtype=torch.int64, device=positions.device)).float()
+
+    def init_weights(self, std: float) -> None:
+        """alpha = 1."""
+        if self.alpha is not None:
+            init.ones_(self.alpha.weight)

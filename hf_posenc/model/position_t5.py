@@ -46,6 +46,7 @@ class T5Position(PositionScheme):
     """
 
     name = "t5"
+    shift_invariant = True
 
     def __init__(
         self,

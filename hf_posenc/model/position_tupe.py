@@ -25,6 +25,7 @@ class TupePosition(PositionScheme):
     """
 
     name = "tupe"
+    shift_invariant = False
     query_scale = 0.5**0.5
 
     def __init__(

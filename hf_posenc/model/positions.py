@@ -7,11 +7,51 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from .position_base import PositionScheme
+from .position_combined import CombinedPosition
+from .scheme_code import collect_code, comes_along, load_classes, travelled_class
+
+logger = logging.get_logger(__name__)
 
 POSITIONS: dict[str, type[PositionScheme]] = {}
 """Every scheme by its name: what `config.position_embedding_type` accepts. `configuration_posenc` fills it."""
+
+# What other models and papers call our schemes ...
+_OTHER_NAMES = {
+    "absolute": "learned",
+    "rotary": "rope",
+    "roformer": "rope",
+    "sin": "sinusoidal",
+    "sine": "sinusoidal",
+    "nope": "none",
+    "relative_bias": "t5",
+    "shaw": "relative_key",
+    "disentangled": "deberta",
+    "cpb": "mlp_bias",
+}
+# ... and those that aren't here, with the reason.
+_REFUSED = {
+    "xpos": "xPos (Sun et al. 2022, arXiv 2212.10554) scales queries up and keys down with the position, which decays "
+    "with distance only under a causal mask; in an encoder half of all pairs would grow. The nearest are 'rope', and "
+    "'rope+alibi' for a decay on both sides.",
+    "cope": "CoPE (Golovneva et al. 2024, arXiv 2405.18719) counts gates over the tokens between a query and an "
+    "earlier key, which is defined for causal attention alone. The nearest, whose bias depends on the content too, are "
+    "'relative_key_query' and 'deberta'.",
+    "transformer_xl": "Transformer-XL's positions (Dai et al. 2019, arXiv 1901.02860) serve a memory of earlier "
+    "segments, which an encoder doesn't have. The nearest are 'deberta' and 'relative_key_query', whose logits hold "
+    "the same content-position terms.",
+    "relative_value": "The value side of Shaw et al. 2018 (arXiv 1803.02155) adds positions to what attention returns, "
+    "which fused attention kernels can't do; the paper found no gain from it beside the key side. Use 'relative_key'.",
+}
+_REFUSED.update(
+    transformerxl=_REFUSED["transformer_xl"],
+    transfo_xl=_REFUSED["transformer_xl"],
+    relative_key_value=_REFUSED["relative_value"],
+    shaw_value=_REFUSED["relative_value"],
+    contextual=_REFUSED["cope"],
+)
 
 # Constructor arguments that a config fills by name ...
 _SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
@@ -34,6 +74,8 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
         raise ValueError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
     if not name.isidentifier():
         raise ValueError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
+    if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
+        raise ValueError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
     if name in POSITIONS and POSITIONS[name] is not scheme:
         raise ValueError(f"name={name!r} is taken by {POSITIONS[name].__name__}. Register under another name.")
     if scheme in POSITIONS.values() and POSITIONS.get(name) is not scheme:
@@ -43,6 +85,11 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias")
     if not any(hook in vars(base) for base in scheme.__mro__[:-1] for hook in hooks if _is_own(base)):
         raise ValueError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
+    if scheme.__module__ == "__main__":
+        logger.warning(
+            f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To save or share one, "
+            "move the class to a file of its own, such as my_scheme.py, and import it from there."
+        )
     scheme.name = name
     POSITIONS[name] = scheme
 
@@ -52,20 +99,65 @@ def _is_own(base: type) -> bool:
 
 
 def scheme_class(name: str) -> type[PositionScheme]:
-    """The class of a scheme.
+    """The class of one scheme.
 
     Raises:
-        ValueError: no scheme has this name; the message lists those that exist.
+        ValueError: no scheme has this name; the message lists those that exist, or says why there is none.
     """
-    if name not in POSITIONS:
-        near = difflib.get_close_matches(str(name), POSITIONS, n=1)
-        renamed = {"absolute": "learned", "rotary": "rope", "sin": "sinusoidal", "nope": "none"}.get(str(name))
-        meant = renamed or (near[0] if near else None)
-        raise ValueError(
-            f"position_embedding_type={name!r} is unknown. {f'Did you mean {meant!r}? ' if meant else ''}"
-            f"Choose one of {', '.join(POSITIONS)}."
-        )
-    return POSITIONS[name]
+    if name in POSITIONS:
+        return POSITIONS[name]
+    if name.lower().replace("-", "_") in _REFUSED:
+        raise ValueError(f"position_embedding_type={name!r}: {_REFUSED[name.lower().replace('-', '_')]}")
+    near = difflib.get_close_matches(name, POSITIONS, n=1)
+    meant = _OTHER_NAMES.get(name) or (near[0] if near else None)
+    raise ValueError(
+        f"position_embedding_type={name!r} is unknown. {f'Did you mean {meant!r}? ' if meant else ''}"
+        f"Choose one of {', '.join(POSITIONS)}, or several joined by '+'."
+    )
+
+
+def scheme_names(position_embedding_type: str) -> list[str]:
+    """The parts of `a+b`, in order.
+
+    Raises:
+        ValueError: the combination makes no sense.
+    """
+    names = position_embedding_type.split("+")
+    reason = None
+    if len(names) > 1:
+        if "" in names:
+            reason = "A part is missing. Write the names of two or more schemes with '+' between them."
+        elif "none" in names:
+            rest = "+".join(name for name in names if name != "none")
+            reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
+        elif len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            reason = f"{twice!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
+    if reason:
+        raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")
+    return names
+
+
+def scheme_classes(config: Any) -> dict[str, type[PositionScheme] | None]:
+    """The classes of a config's schemes by name, in order; None for one whose code comes with the checkpoint.
+
+    Raises:
+        ValueError: a scheme doesn't exist, or the combination makes no sense.
+    """
+    names = scheme_names(config.position_embedding_type)
+    theirs = [name for name in names if name not in POSITIONS and comes_along(config, name)]
+    return {name: travelled_class(config, name) if name in theirs else scheme_class(name) for name in names}
+
+
+def own_code(config: Any) -> tuple[Any, dict[str, str]]:
+    """What must be saved beside the files of the model: see `collect_code`.
+
+    Raises:
+        ValueError: the code of a scheme can't travel, or isn't loaded and not trusted.
+    """
+    load_classes(config, POSITIONS)
+    classes = {name: scheme for name, scheme in scheme_classes(config).items() if scheme is not None}
+    return collect_code(classes, POSITIONS)
 
 
 def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
@@ -78,47 +170,102 @@ def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
     }
 
 
-def resolve_position_config(config: Any) -> None:
-    """Writes every argument of the config's scheme back into it, and checks them by building the scheme."""
-    scheme = scheme_class(config.position_embedding_type)
-    accepted = own_arguments(scheme)
+def takes_rope_parameters(scheme: type[PositionScheme] | None) -> bool:
+    """Whether `config.rope_parameters` is for this scheme; None, one that isn't loaded yet, may take them."""
+    return scheme is None or "rope_parameters" in inspect.signature(scheme.__init__).parameters
+
+
+def given_arguments(config: Any) -> dict[str, dict[str, Any]]:
+    """`position_embedding_kwargs` by scheme: those of a combination are keyed by its parts.
+
+    Raises:
+        ValueError: a key is no part, or its value no dict.
+    """
+    names = scheme_names(config.position_embedding_type)
     given = dict(config.position_embedding_kwargs or {})
-    _check_given(config, given, accepted)
-    for name in _TOKEN_SCALED:
-        if name in accepted and name not in given:
-            given[name] = config.token_rms
-    defaults = {name: value for name, value in accepted.items() if value is not inspect.Parameter.empty}
-    config.position_embedding_kwargs = {**defaults, **given}
-    if "rope_parameters" in inspect.signature(scheme.__init__).parameters:
-        config.rope_parameters = scheme.complete_rope_parameters(config.rope_parameters)  # type: ignore[attr-defined]
+    if len(names) == 1:
+        return {names[0]: given}
+    for key, value in given.items():
+        if key not in names or not isinstance(value, dict):
+            raise ValueError(
+                f"position_embedding_kwargs={{{key!r}: {value!r}}} doesn't fit {config.position_embedding_type!r}. The "
+                f"arguments of a combination are given by scheme: {{{names[0]!r}: {{...}}, {names[1]!r}: {{...}}}}."
+            )
+    return {name: dict(given.get(name, {})) for name in names}
+
+
+def resolve_position_config(config: Any) -> None:
+    """Writes every argument of the config's schemes back into it, and checks them by building the schemes.
+
+    Arguments of a scheme whose code isn't loaded yet stay as they are: they were resolved when it was saved.
+    """
+    classes = scheme_classes(config)
+    given = given_arguments(config)
+    for name, scheme in classes.items():
+        if scheme is None:
+            continue
+        accepted = own_arguments(scheme)
+        _check_given(name, given[name], accepted)
+        scaled = {key: config.token_rms for key in _TOKEN_SCALED if key in accepted}
+        defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
+        given[name] = {**defaults, **scaled, **given[name]}
+        if takes_rope_parameters(scheme):
+            config.rope_parameters = scheme.complete_rope_parameters(  # type: ignore[attr-defined]
+                config.rope_parameters, max_positions=config.max_position_embeddings
+            )
+    config.position_embedding_kwargs = given if len(given) > 1 else next(iter(given.values()))
     built = check_position_config(config)
     # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
-    for name, value in config.position_embedding_kwargs.items():
-        if value is None and getattr(built, name, None) is not None:
-            config.position_embedding_kwargs[name] = getattr(built, name)
+    for name, part in built.items():
+        for key, value in given[name].items():
+            if value is None and getattr(part, key, None) is not None:
+                given[name][key] = getattr(part, key)
 
 
-def check_position_config(config: Any) -> PositionScheme:
-    """Raises a ValueError if the config's scheme can't be built; allocates nothing."""
-    if config.rope_parameters is not None and "rope" not in config.position_embedding_type.split("+"):
+def check_position_config(config: Any) -> dict[str, PositionScheme]:
+    """The config's schemes by name, without weights; a ValueError if one can't be built.
+
+    Those whose code comes with the checkpoint and isn't loaded are left out.
+    """
+    classes = scheme_classes(config)
+    if config.rope_parameters is not None and not any(map(takes_rope_parameters, classes.values())):
         raise ValueError(
             f"rope_parameters={config.rope_parameters!r} has no effect on "
             f"position_embedding_type={config.position_embedding_type!r}. Leave it out, or set it to None."
         )
+    given = given_arguments(config)
     with torch.device("meta"):
-        return make_position(config)
+        built = {name: _build(config, name, scheme, given[name]) for name, scheme in classes.items() if scheme}
+    for name, part in built.items():
+        limit = part.max_length
+        if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
+            raise ValueError(
+                f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
+                f"Make it {limit} or less, or raise max_position_embeddings."
+            )
+    return built
 
 
 def make_position(config: Any) -> PositionScheme:
-    """Builds the scheme that a config names.
+    """Builds what a config names: one scheme, or several in one.
 
     Raises:
-        ValueError: the scheme or one of its arguments doesn't exist, or an argument is out of range.
+        ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range; or a scheme's code
+            comes with the checkpoint and isn't trusted.
     """
-    scheme = scheme_class(config.position_embedding_type)
-    given = dict(config.position_embedding_kwargs or {})
+    load_classes(config, POSITIONS)
+    given = given_arguments(config)
+    parts = {
+        name: _build(config, name, scheme, given[name])
+        for name, scheme in scheme_classes(config).items()
+        if scheme is not None
+    }
+    return CombinedPosition(parts) if len(parts) > 1 else next(iter(parts.values()))
+
+
+def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str, Any]) -> PositionScheme:
     accepted = own_arguments(scheme)
-    _check_given(config, given, accepted)
+    _check_given(name, given, accepted)
     sizes = {
         # What is added to the embeddings is as wide as they are.
         "hidden_size": config.embedding_width if _embeds(scheme) else config.hidden_size,
@@ -131,25 +278,31 @@ def make_position(config: Any) -> PositionScheme:
     }
     wanted = inspect.signature(scheme.__init__).parameters
     try:
-        return scheme(**{name: size for name, size in sizes.items() if name in wanted}, **given)
+        built = scheme(**{key: size for key, size in sizes.items() if key in wanted}, **given)
     except TypeError as error:
         raise ValueError(
-            f"position_embedding_kwargs={given!r} doesn't fit {config.position_embedding_type!r}: {error}. "
+            f"position_embedding_kwargs={given!r} doesn't fit {name!r}: {error}. "
             f"Its arguments and defaults are {accepted}."
         ) from error
+    buffers = [buffer for buffer, _ in built.named_buffers()]
+    if buffers:
+        raise ValueError(
+            f"{scheme.__name__} owns the buffer {buffers[0]!r}, which loading would leave uninitialised. Compute it "
+            "from Python numbers in the hook that needs it."
+        )
+    return built
 
 
 def _embeds(scheme: type[PositionScheme]) -> bool:
     return any("embed" in vars(base) or "encodings" in vars(base) for base in scheme.__mro__ if _is_own(base))
 
 
-def _check_given(config: Any, given: dict[str, Any], accepted: dict[str, Any]) -> None:
+def _check_given(scheme: str, given: dict[str, Any], accepted: dict[str, Any]) -> None:
     for name, value in given.items():
         if name in accepted:
             if isinstance(accepted[name], bool) and not isinstance(value, bool):
                 raise ValueError(f"position_embedding_kwargs[{name!r}]={value!r} is neither True nor False.")
             continue
-        scheme = config.position_embedding_type
         if name in _SIZES:
             hint = "It follows from the sizes in the config."
         elif name in _ELSEWHERE:

@@ -86,6 +86,10 @@ class ModelArguments:
     position_embedding_type: str | None = field(
         default=None, metadata={"help": "Positional scheme of a new encoder: rope (default), none, learned, ..."}
     )
+    scheme_file: str | None = field(
+        default=None,
+        metadata={"help": "A Python file with a scheme of your own, for position_embedding_type to name."},
+    )
     position_embedding_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "JSON: arguments of the positional scheme."}
     )
@@ -95,6 +99,10 @@ class ModelArguments:
     max_position_embeddings: int | None = field(
         default=None,
         metadata={"help": "Positions of a new encoder whose scheme has a table. Default: max_seq_length, else 512."},
+    )
+    position_augmentation: str | None = field(
+        default=None,
+        metadata={"help": "Positions in training: none (default), shift (SHAPE) or random; see PosEncConfig."},
     )
     classifier_pooling: str | None = field(
         default=None, metadata={"help": "How a PosEnc encoder pools: mean (default), cls or max."}
@@ -123,7 +131,8 @@ class ModelArguments:
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub model."})
     token: str | None = field(default=None, metadata={"help": "Hub token, for private models and data sets."})
     trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run code that comes with a model. PosEnc checkpoints don't need it here."}
+        default=False,
+        metadata={"help": "Run code that comes with a model; PosEnc needs it only for a scheme of the author's own."},
     )
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Give a checkpoint with another number of labels a new classifier."}

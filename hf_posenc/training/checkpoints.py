@@ -168,13 +168,18 @@ def replaced_together(output_dir: str | Path, main_process: bool = True) -> Iter
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a text file whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes a file whole or not at all; makes its folder."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:

@@ -13,7 +13,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .. import PosEncConfig, PositionScheme
+from .. import PosEncConfig, PositionScheme, register_scheme_file
+from ..model.positions import own_code
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
 from .checkpoints import RESULTS_NAME
 from .data import Labels
@@ -27,11 +28,16 @@ _NO_LIMIT = 10**6
 
 
 def load_config(arguments: ModelArguments) -> Any:
-    """The configuration of the checkpoint that the options name, or None for a new encoder.
+    """The configuration of the checkpoint that the options name, or None for a new encoder; registers `scheme_file`.
 
     Raises:
         UserError: it can't be read, or options for new encoders are given beside it.
     """
+    if arguments.scheme_file is not None:
+        try:
+            register_scheme_file(arguments.scheme_file, arguments.position_embedding_type)
+        except ValueError as error:
+            raise UserError(one_line(error)) from error
     if arguments.model_name_or_path is None:
         return None
     for name in _FOR_NEW_ENCODERS:
@@ -175,6 +181,7 @@ def _new_encoder(
             config = PosEncConfig.from_dict(found.to_dict(), **fields)
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **fields)
+        own_code(config)  # what couldn't be saved at the end is refused at the start
         return auto_class.from_config(config)
     except UserError:
         raise
@@ -191,7 +198,7 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
         if name not in own and item.type is not None and name in PosEncConfig.__annotations__
     ]
     options = parse_overrides(arguments.config_overrides, accepted)
-    for name in ("classifier_pooling", "hidden_dropout_prob"):
+    for name in ("classifier_pooling", "hidden_dropout_prob", "position_augmentation"):
         if getattr(arguments, name) is not None:
             options[name] = getattr(arguments, name)
     if options and config is not None and config.model_type != PosEncConfig.model_type:

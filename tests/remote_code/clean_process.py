@@ -127,7 +127,10 @@ class Messages(logging.Handler):
 
 def main(path: Path) -> None:
     order = json.loads(path.read_text())
-    sys.meta_path.insert(0, HideHfPosenc())
+    if "hf_posenc" in order:
+        sys.path.insert(0, order["hf_posenc"])
+    else:
+        sys.meta_path.insert(0, HideHfPosenc())
     try:
         importlib.import_module("hf_posenc")
         hidden = None

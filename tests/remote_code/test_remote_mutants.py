@@ -56,7 +56,7 @@ MUTANTS = {
         "        theta = torch.tensor(self.rope_theta)\n"
         "        steps = torch.arange(0, self.rotary_dim, 2) / self.rotary_dim\n"
         "        frequencies = theta ** -steps\n"
-        "        def angles(positions):\n"
+        "        def angles(positions, lengths=None):\n"
         "            angle = positions.float().unsqueeze(-1) * frequencies\n"
         "            angle = torch.cat((angle, angle), -1)\n"
         "            return angle.cos(), angle.sin()\n"

@@ -1,0 +1,36 @@
+"""`recency`: heads that look back, heads that look ahead, each with a reach that it learns."""
+
+import torch
+from torch import Tensor, nn
+
+from hf_posenc import PositionScheme
+
+
+class Recency(PositionScheme):
+    """A bias that falls off on one side of each token: b_h(i, j) = -exp(s_h) max(0, +-(j - i)).
+
+    Even heads pay for keys after the query, odd heads for keys before it. Costs one (H, S, S) bias per forward and H
+    weights; takes any length.
+
+    Args:
+        num_heads (int): H; filled from the config.
+        slope (float): exp(s_h) at the start, in logits per token.
+    """
+
+    shift_invariant = True  # distances alone count: the checks hold it to that
+
+    def __init__(self, *, num_heads: int, slope: float = 0.5) -> None:
+        super().__init__()
+        self.slope = slope
+        self.log_slopes = nn.Embedding(num_heads, 1)  # in a child module, not a parameter of its own
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
+        """(1 or B, S) -> (1 or B, H, S, S)."""
+        ahead = (positions[:, None, :] - positions[:, :, None])[:, None].float()
+        heads = torch.arange(self.log_slopes.num_embeddings, device=positions.device)
+        side = (1.0 - 2.0 * (heads % 2))[:, None, None]
+        return -self.log_slopes(heads).exp()[:, None] * (side * ahead).clamp(min=0)
+
+    def init_weights(self, std: float) -> None:
+        """The same slope for all heads."""
+        nn.init.constant_(self.log_slopes.weight, torch.tensor(self.slope).log().item())

@@ -1,0 +1,100 @@
+"""Several schemes at once: what `position_embedding_type="learned+t5"` builds."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from .position_base import PositionScheme
+
+
+class CombinedPosition(PositionScheme):
+    """Schemes in a row: embeddings and rotations are chained in order, biases add up, query scales multiply.
+
+    `tupe+t5` is TUPE-R (Ke et al. 2020, arXiv 2006.15595): tokens, absolute positions and a relative bias in one sum.
+    Each part keeps its own weights, as `position.<part>.*`, and its own cost; the least `max_length` holds.
+
+    Args:
+        parts (dict): the schemes by name, in order.
+    """
+
+    def __init__(self, parts: dict[str, PositionScheme]) -> None:
+        super().__init__()
+        self.names = tuple(parts)
+        for name, part in parts.items():
+            self.add_module(name, part)
+        self.name = "+".join(parts)  # type: ignore[misc]
+        lengths = [part.max_length for part in parts.values() if part.max_length is not None]
+        self.max_length = min(lengths, default=None)
+        self.query_scale = math.prod(part.query_scale for part in parts.values())
+
+        self.needs_lengths = any(part.needs_lengths for part in parts.values())
+        seen = [part.shift_invariant for part in parts.values()]
+        self.shift_invariant = False if False in seen else (None if None in seen else True)
+        self.order_blind = all(part.order_blind for part in parts.values())
+
+    @property
+    def parts(self) -> dict[str, PositionScheme]:
+        """The schemes by name, in order."""
+        return {name: getattr(self, name) for name in self.names}
+
+    def _using(self, hook: str) -> list[PositionScheme]:
+        return [part for part in self.parts.values() if part.uses(hook)]
+
+    def uses(self, hook: str) -> bool:
+        """Whether a part overrides `hook`; `score_mod` only where it tells all that the parts' biases do."""
+        using = self._using(hook)
+        if hook == "score_mod":
+            return bool(using) and using == [
+                part for part in self.parts.values() if part.uses("bias") or part.uses("layer_bias")
+            ]
+        return bool(using)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Each part's in turn."""
+        for part in self._using("embed"):
+            x = part.embed(x, positions)
+        return x
+
+    def rotary(self, *arguments: Any) -> tuple[Any, ...]:
+        """The parts' states."""
+        return tuple(part.rotary(*arguments) if part.uses("rotary") else None for part in self._using("rotate"))
+
+    def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
+        """Each part's in turn."""
+        for part, own in zip(self._using("rotate"), state, strict=True):
+            q, k = part.rotate(q, k, own, layer)
+        return q, k
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
+        """The sum of the parts'."""
+        return _sum(part.bias(positions, is_first) for part in self._using("bias"))
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
+        """The sum of the parts'."""
+        return _sum(part.layer_bias(q, k, positions, layer) for part in self._using("layer_bias"))
+
+    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
+        """Each part's in turn."""
+        parts = [part.score_mod(positions, layer) for part in self._using("score_mod")]
+
+        def add(score: Tensor, *place: Tensor) -> Tensor:
+            for part in parts:
+                score = score if part is None else part(score, *place)
+            return score
+
+        return add
+
+    def init_weights(self, std: float) -> None:
+        """Each part's in turn."""
+        for part in self.parts.values():
+            part.init_weights(std)
+
+
+def _sum(biases: Any) -> Tensor | None:
+    total = None
+    for bias in biases:
+        if bias is not None:
+            total = bias if total is None else total + bias
+    return total

@@ -1,0 +1,240 @@
+"""Schemes of a user's own, whose code travels with the checkpoint: collecting it on save, finding it on load.
+
+The user's module has one import of this package, `from hf_posenc import PositionScheme`. The copy that travels has
+`from .position_base import PositionScheme` instead, so that it needs the checkpoint's own files alone;
+`auto_map["PositionScheme"]` in the config says which class it holds. It is run only where remote code is trusted.
+"""
+
+import ast
+import contextlib
+import inspect
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
+
+from .position_base import PositionScheme
+
+KEY = "PositionScheme"
+"""The entry of `auto_map`: `module.Class`, or for `a+b` a list with one for each part, None for schemes of ours."""
+
+ATTRIBUTE = "_scheme_classes"
+"""Where a config keeps the classes that came with its checkpoint. Not in this module, of which a stranger has one copy
+for the config and another for the model; never written to a file."""
+
+_IMPORTABLE = ("PositionScheme", "AddedPosition")
+
+_loading: ContextVar[dict[str, Any] | None] = ContextVar("loading", default=None)
+_HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
+
+
+def _is_remote() -> bool:
+    return __name__.partition(".")[0] == TRANSFORMERS_DYNAMIC_MODULE_NAME
+
+
+def _reference(config: Any, name: str) -> str | None:
+    given = (getattr(config, "auto_map", None) or {}).get(KEY)
+    references = given if isinstance(given, (list, tuple)) else [given]
+    names = config.position_embedding_type.split("+")
+    return dict(zip(names, references, strict=True)).get(name) if len(names) == len(references) else None
+
+
+def comes_along(config: Any, name: str) -> bool:
+    """Whether the checkpoint says that it holds the code of the scheme."""
+    return _reference(config, name) is not None
+
+
+def travelled_class(config: Any, name: str) -> type[PositionScheme] | None:
+    """The class that came with the config's checkpoint, if it has been loaded."""
+    return getattr(config, ATTRIBUTE, {}).get(name)
+
+
+@contextlib.contextmanager
+def loading_from(source: Any, trust_remote_code: bool | None, arguments: dict[str, Any]) -> Iterator[None]:
+    """Inside, `load_class` may run code of the checkpoint `source` if it is trusted."""
+    hub = {name: arguments[name] for name in _HUB_ARGUMENTS if name in arguments}
+    token = _loading.set({"source": source, "trusted": bool(trust_remote_code), "hub": hub})
+    try:
+        yield
+    finally:
+        _loading.reset(token)
+
+
+def load_class(config: Any, name: str) -> type[PositionScheme]:
+    """Loads the class that comes with the config's checkpoint.
+
+    Raises:
+        ValueError: remote code isn't trusted, or there is no such class.
+    """
+    reference = _reference(config, name)
+    assert reference is not None
+    under_way = _loading.get() or {"source": getattr(config, "_name_or_path", "") or None, "trusted": False, "hub": {}}
+    source, hub = under_way["source"], dict(under_way["hub"])
+    if not under_way["trusted"] and not _is_remote():
+        raise ValueError(
+            f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code ({reference}) comes with the "
+            f"checkpoint {source or ''}. If you trust it, load with from_pretrained(..., trust_remote_code=True); if "
+            f"you have the class, register it first: register_position({name!r}, ...)."
+        )
+    if source is None:
+        raise ValueError(
+            f"position_embedding_type={name!r} needs the code of its checkpoint ({reference}), but this config doesn't "
+            "say where that is. Load with from_pretrained."
+        )
+    if _is_remote() and not hub.get("code_revision"):
+        # The scheme must be of the same commit as this file: the Hub's commit is a part of the module's name.
+        commit = __name__.split(".")[-2]
+        if re.fullmatch("[0-9a-f]{40}", commit):
+            hub["code_revision"] = commit
+    try:
+        scheme = get_class_from_dynamic_module(reference, source, **hub)
+    except (OSError, AttributeError, ImportError) as error:
+        raise ValueError(
+            f"position_embedding_type={name!r}: its code ({reference}) can't be loaded from {source}: {error}"
+        ) from error
+    scheme.name = name  # type: ignore[attr-defined]
+    setattr(config, ATTRIBUTE, {**getattr(config, ATTRIBUTE, {}), name: scheme})
+    return scheme
+
+
+def load_classes(config: Any, known: Any) -> None:
+    """Loads what comes with the checkpoint, where its code is trusted or has been loaded already.
+
+    Raises:
+        ValueError: it isn't trusted.
+    """
+    for name in config.position_embedding_type.split("+"):
+        if name not in known and comes_along(config, name) and travelled_class(config, name) is None:
+            load_class(config, name)
+
+
+def collect_code(classes: dict[str, type[PositionScheme]], known: Any) -> tuple[Any, dict[str, str]]:
+    """What must be saved for schemes that aren't ours: the entry of `auto_map`, and the files by name.
+
+    Args:
+        classes: the config's schemes by name.
+        known: the table of schemes.
+
+    Returns:
+        (None, {}) if all schemes are ours.
+
+    Raises:
+        ValueError: a class can't travel; the message says why and what to do.
+    """
+    references: list[str | None] = []
+    files: dict[str, str] = {}
+    for name, scheme in classes.items():
+        if known.get(name) is scheme and scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]:
+            references.append(None)
+            continue
+        for file, text in _files_of(scheme).items():
+            if files.setdefault(file, text) != text:
+                raise ValueError(f"Two of the schemes {'+'.join(classes)} have a file {file}. Rename one of them.")
+        references.append(f"{scheme.__module__.rpartition('.')[2]}.{scheme.__qualname__}")
+    if not any(references):
+        return None, {}
+    return (references if len(references) > 1 else references[0]), files
+
+
+def write_code(folder: Any, files: dict[str, str]) -> None:
+    """Writes each file whole or not at all."""
+    os.makedirs(folder, exist_ok=True)
+    for name, text in files.items():
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, os.path.join(folder, name))
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
+    """The scheme's module and the modules beside it that it imports, as they travel: name -> text."""
+    what = f"{scheme.__module__}.{scheme.__qualname__}"
+    move = "Move the class to a file of its own, such as my_scheme.py, and import it from there."
+    if scheme.__module__ == "__main__":
+        raise ValueError(f"{scheme.__qualname__} is defined in __main__, whose code can't travel with a model. {move}")
+    if "." in scheme.__qualname__:
+        raise ValueError(f"{what} is defined inside another class or a function, so it can't travel. {move}")
+    try:
+        path = Path(inspect.getsourcefile(scheme) or "")
+    except TypeError:
+        path = Path()
+    if not path.is_file():
+        raise ValueError(f"{what} has no source file, so its code can't travel with a model. {move}")
+    if path.stem == "__init__":
+        raise ValueError(f"{what} is defined in {path.name}, which can't travel by that name. {move}")
+    ours = _our_files()
+    files: dict[str, str] = {}
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        if file.name in files:
+            continue
+        if file.name in ours or not file.stem.isidentifier():
+            reason = "has the name of a file of ours" if file.name in ours else "isn't named like a module"
+            raise ValueError(f"{file} {reason}, so it can't travel with a model. Rename it.")
+        files[file.name], beside = _rewritten(file)
+        waiting += [file.parent / f"{module}.py" for module in beside if f"{module}.py" not in ours]
+    return files
+
+
+def _our_files() -> set[str]:
+    """The files of the model; in a folder from the Hub, a user's lie among them."""
+    entry = Path(__file__).with_name("configuration_posenc.py")
+    return {entry.name, *(Path(file).name for file in get_relative_import_files(entry))}
+
+
+def _rewritten(path: Path) -> tuple[str, list[str]]:
+    """A module's text with its import of hf_posenc replaced, and the modules beside it that it imports."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    beside: list[str] = []
+    for node in ast.walk(ast.parse(text, str(path))):
+        if isinstance(node, ast.Import):
+            if any(alias.name.partition(".")[0] == "hf_posenc" for alias in node.names):
+                raise _too_much(path, node, ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            if (node.module or "").partition(".")[0] != "hf_posenc":
+                continue
+            if node.module != "hf_posenc" or any(alias.name not in _IMPORTABLE for alias in node.names):
+                raise _too_much(path, node, ast.unparse(node))
+            node.level, node.module = 1, "position_base"
+            # Columns count bytes; what stands beside the statement on its lines stays.
+            first, last = lines[node.lineno - 1].encode(), lines[node.end_lineno - 1].encode()  # type: ignore[operator]
+            kept = first[: node.col_offset], last[node.end_col_offset :]
+            lines[node.lineno - 1] = (kept[0] + ast.unparse(node).encode() + kept[1]).decode()
+            for number in range(node.lineno, node.end_lineno or node.lineno):
+                lines[number] = ""
+        elif isinstance(node, ast.ImportFrom):
+            if node.level > 1 or not node.module or "." in node.module:
+                raise ValueError(
+                    f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model. Import from "
+                    "modules in the same folder, as 'from .helper import name'."
+                )
+            beside.append(node.module)
+    written = "".join(lines)
+    seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
+    if phantom := seen_by_loader - {*beside, "position_base"}:
+        raise ValueError(
+            f"{path.name}: a line of text reads like an import of {sorted(phantom)[0]!r}, and whoever loads the model "
+            "would look for that file. Word it differently."
+        )
+    return written, beside
+
+
+def _too_much(path: Path, node: ast.stmt, statement: str) -> ValueError:
+    return ValueError(
+        f"{path.name}, line {node.lineno}: {statement!r} can't travel with a model, which must load where "
+        "hf_posenc isn't installed. A scheme's file may import PositionScheme and AddedPosition from hf_posenc, and "
+        "nothing else of it; register_position belongs into the script that uses it."
+    )

@@ -1,0 +1,67 @@
+"""A user's scheme from a file: what `--scheme-file my_scheme.py` does."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from hf_posenc.model.position_base import PositionScheme
+from hf_posenc.model.positions import POSITIONS, register_position
+
+
+def register_scheme_file(path: str | Path, position_embedding_type: str | None = None) -> list[str]:
+    """Registers every scheme that a Python file defines, and returns their names.
+
+    A class is registered under its `name`, or, where it has none, under the one name in `position_embedding_type` that
+    isn't a scheme yet. Registering the same file again does nothing.
+
+    Args:
+        path: the file; it runs as a module named like the file.
+        position_embedding_type: the config value that is going to be used, such as `mine` or `learned+mine`.
+
+    Raises:
+        ValueError: the file doesn't exist, can't be imported or defines no scheme; it isn't clear what to call a
+            scheme; or `register_position` refuses.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"scheme_file={str(path)!r} is no file. Give the path of the Python file with your scheme.")
+    if file.suffix != ".py" or not file.stem.isidentifier():
+        raise ValueError(
+            f"scheme_file={str(path)!r} isn't named like a module. Rename it, to my_scheme.py for instance."
+        )
+    module = sys.modules.get(file.stem)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[file.stem] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:
+            del sys.modules[file.stem]
+            if isinstance(error, Exception):
+                raise ValueError(f"{path} can't be imported: {type(error).__name__}: {error}") from error
+            raise
+    elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
+        raise ValueError(f"scheme_file={str(path)!r} has the name of another module, {file.stem}. Rename it.")
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == file.stem
+    ]
+    if not found:
+        raise ValueError(f"{path} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
+    unnamed = [scheme for scheme in found if "name" not in vars(scheme)]
+    free = [name for name in (position_embedding_type or "").split("+") if name and name not in POSITIONS]
+    free = [name for name in free if name not in {vars(scheme).get("name") for scheme in found}]
+    if unnamed and not (len(unnamed) == len(free) == 1):
+        raise ValueError(
+            f"{path}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
+            "position_embedding_type with one new name, or give each class a name: `name = 'mine'`."
+        )
+    for scheme in unnamed:
+        register_position(free[0], scheme)
+    for scheme in found:
+        register_position(scheme.name, scheme)
+    return [scheme.name for scheme in found]

@@ -1,0 +1,361 @@
+"""A sound scheme of a user's own, and the same broken in one way each: what the conformance checks must find."""
+
+import torch
+from torch import nn
+
+from hf_posenc import PositionScheme
+
+
+class Sound(PositionScheme):
+    """A learned bias per clipped distance and head."""
+
+    shift_invariant = True
+
+    def __init__(self, *, num_heads, reach=4):
+        super().__init__()
+        self.reach = reach
+        self.table = nn.Embedding(2 * reach + 1, num_heads)
+
+    def distance(self, positions):
+        return (positions[:, None, :] - positions[:, :, None]).clamp(-self.reach, self.reach) + self.reach
+
+    def bias(self, positions, is_first):
+        return self.table(self.distance(positions)).permute(0, 3, 1, 2)
+
+    def score_mod(self, positions, layer):
+        table = self.table(torch.arange(2 * self.reach + 1))
+        rows = len(positions)
+
+        def add(score, b, h, q, k):
+            row = b if rows > 1 else b * 0
+            distance = (positions[row, k] - positions[row, q]).clamp(-self.reach, self.reach)
+            return score + table[distance + self.reach, h]
+
+        return add
+
+
+class SoundWaves(PositionScheme):
+    """A projected sine of the position, added."""
+
+    def __init__(self, *, hidden_size):
+        super().__init__()
+        self.out = nn.Linear(1, hidden_size)
+
+    def wave(self, positions):
+        return positions.float().unsqueeze(-1).sin()
+
+    def embed(self, x, positions):
+        return x + self.out(self.wave(positions).to(x.dtype)).to(x.dtype)
+
+
+class SoundTurn(PositionScheme):
+    """Queries and keys turned by learned frequencies."""
+
+    shift_invariant = True
+
+    def __init__(self, *, head_dim):
+        super().__init__()
+        self.frequencies = nn.Embedding(1, head_dim // 2)
+
+    def rotary(self, positions, lengths=None):
+        frequencies = self.frequencies(torch.zeros(1, dtype=torch.int64)).float()
+        return positions[..., None, None].float() * frequencies
+
+    def rotate(self, q, k, state, layer):
+        cos, sin = torch.cat((state, state), -1).cos(), torch.cat((-state, state), -1).sin()
+        return tuple((t * cos + t.roll(t.shape[-1] // 2, -1) * sin).to(t.dtype) for t in (q, k))
+
+
+class SoundWindow(PositionScheme):
+    """Each layer sees farther: a bias of its own, -inf past its window."""
+
+    shift_invariant = True
+
+    def distance(self, positions):
+        return (positions[:, None, :] - positions[:, :, None]).abs()[:, None]
+
+    def layer_bias(self, q, k, positions, layer):
+        far = self.distance(positions)
+        return (-far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
+
+    def score_mod(self, positions, layer):
+        rows = len(positions)
+
+        def add(score, b, h, q, k):
+            row = b if rows > 1 else b * 0
+            far = (positions[row, k] - positions[row, q]).abs()
+            return (score - far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
+
+        return add
+
+
+class PositionalArguments(Sound):
+    def __init__(self, num_heads, reach=4):
+        super().__init__(num_heads=num_heads, reach=reach)
+
+
+class TupleDefault(Sound):
+    def __init__(self, *, num_heads, reach=(4, 5)):
+        super().__init__(num_heads=num_heads, reach=max(reach))
+
+
+class HooksThatTakeLess(Sound):
+    def init_weights(self):
+        pass
+
+
+class UnknownSize(Sound):
+    def __init__(self, *, width):
+        super().__init__(num_heads=width)
+
+
+class NameOfTwoWords(Sound):
+    name = "two words"
+
+
+class NoAxisForRows(Sound):
+    """Leaves out the first axis where there is one row."""
+
+    def bias(self, positions, is_first):
+        return super().bias(positions, is_first).squeeze(0)
+
+
+class Float64Embeddings(SoundWaves):
+    def embed(self, x, positions):
+        return super().embed(x, positions).double()
+
+
+class HalfPrecisionAngles(SoundTurn):
+    def rotary(self, positions, lengths=None):
+        return super().rotary(positions).bfloat16()
+
+
+class FirstPlaceOfTheRow(Sound):
+    """Takes the first place for the first token: wrong with padding on the left and in packed rows."""
+
+    def bias(self, positions, is_first):
+        bias = super().bias(positions, is_first)
+        return bias + (torch.arange(bias.shape[-1]) == 0)
+
+    def score_mod(self, positions, layer):
+        add = super().score_mod(positions, layer)
+        return lambda score, b, h, q, k: add(score, b, h, q, k) + (k == 0)
+
+
+class FirstTokenOfTheRow(Sound):
+    """Takes the first token of a row for the first of each sequence: wrong in packed rows."""
+
+    def bias(self, positions, is_first):
+        first = is_first & (is_first.cumsum(-1) == 1)
+        return super().bias(positions, is_first) + first[:, None, None, :]
+
+    def score_mod(self, positions, layer):
+        add = super().score_mod(positions, layer)
+        return lambda score, b, h, q, k: add(score, b, h, q, k) + (k == 0)
+
+
+class PlacesForPositions(Sound):
+    """Uses the place in the row as the position."""
+
+    def distance(self, positions):
+        return super().distance(torch.arange(positions.shape[-1])[None])
+
+    def score_mod(self, positions, layer):
+        return super().score_mod(torch.arange(positions.shape[-1])[None], layer)
+
+
+class ConstantVector(SoundWaves):
+    def wave(self, positions):
+        return torch.ones(*positions.shape, 1)
+
+
+class SeesOrder(SoundWaves):
+    order_blind = True
+
+
+class SeesShift(SoundWaves):
+    shift_invariant = True
+
+
+class SeesNoShift(Sound):
+    shift_invariant = False
+
+
+class NotItself(Sound):
+    """No token attends to itself: one alone attends to nothing."""
+
+    def bias(self, positions, is_first):
+        return super().bias(positions, is_first).masked_fill(torch.eye(positions.shape[-1]).bool(), -torch.inf)
+
+    def score_mod(self, positions, layer):
+        add = super().score_mod(positions, layer)
+        return lambda score, b, h, q, k: add(score, b, h, q, k).masked_fill(q == k, -torch.inf)
+
+
+class OtherSign(Sound):
+    """Takes query minus key for key minus query in score_mod."""
+
+    def score_mod(self, positions, layer):
+        add = super().score_mod(positions, layer)
+        return lambda score, b, h, q, k: add(score, b, h, k, q)
+
+
+class UnusedWeights(Sound):
+    def __init__(self, *, num_heads):
+        super().__init__(num_heads=num_heads)
+        self.spare = nn.Linear(2, 2)
+
+
+class ZeroTimesWeights(UnusedWeights):
+    def bias(self, positions, is_first):
+        return super().bias(positions, is_first) + 0 * self.spare(torch.ones(2, dtype=self.spare.weight.dtype)).sum()
+
+
+class CutOff(Sound):
+    def bias(self, positions, is_first):
+        return super().bias(positions, is_first).detach()
+
+
+class InfiniteSlope(Sound):
+    """sqrt has no slope at distance 0."""
+
+    def bias(self, positions, is_first):
+        far = (positions[:, None, :] - positions[:, :, None]).abs()
+        return super().bias(positions, is_first) - (far[..., None] * self.table(far * 0)).abs().sqrt().permute(
+            0, 3, 1, 2
+        )
+
+    score_mod = PositionScheme.score_mod
+
+
+class KeptTable(Sound):
+    """Computes the bias of each position once, and keeps it with its graph."""
+
+    kept = None
+
+    def __init__(self, *, num_heads):
+        super().__init__(num_heads=num_heads)
+        self.down = nn.Linear(num_heads, num_heads)
+
+    def bias(self, positions, is_first):
+        if self.kept is None or not self.kept.requires_grad:
+            self.kept = self.down(self.table(torch.arange(2 * self.reach + 1)).tanh())
+        return nn.functional.embedding(self.distance(positions), self.kept).permute(0, 3, 1, 2)
+
+    score_mod = PositionScheme.score_mod
+
+
+class SoundStateInADictionary(SoundTurn):
+    def rotary(self, positions, lengths=None):
+        return {"angle": [super().rotary(positions), None]}
+
+    def rotate(self, q, k, state, layer):
+        return super().rotate(q, k, state["angle"][0], layer)
+
+
+class StateOnTheScheme(SoundTurn):
+    def rotary(self, positions, lengths=None):
+        self.angle = super().rotary(positions)
+        return self.angle.detach()
+
+    def rotate(self, q, k, state, layer):
+        return super().rotate(q, k, self.angle, layer)
+
+
+class SavedBuffer(Sound):
+    def __init__(self, *, num_heads):
+        super().__init__(num_heads=num_heads)
+        self.register_buffer("offset", torch.tensor(0.5))
+
+    def bias(self, positions, is_first):
+        return super().bias(positions, is_first) + self.offset
+
+    def score_mod(self, positions, layer):
+        add = super().score_mod(positions, layer)
+        return lambda score, b, h, q, k: add(score, b, h, q, k) + self.offset
+
+
+class LateBuffer(Sound):
+    def bias(self, positions, is_first):
+        if not hasattr(self, "offset"):
+            self.register_buffer("offset", torch.tensor(0.5), persistent=False)
+        return super().bias(positions, is_first) + self.offset
+
+
+class OwnParameter(Sound):
+    def __init__(self, *, num_heads):
+        super().__init__(num_heads=num_heads)
+        self.slope = nn.Parameter(torch.ones(()))
+
+    def bias(self, positions, is_first):
+        return super().bias(positions, is_first) * self.slope
+
+    score_mod = PositionScheme.score_mod
+
+
+class WeightWithoutItsModule(Sound):
+    def bias(self, positions, is_first):
+        return self.table.weight[self.distance(positions)].permute(0, 3, 1, 2)
+
+
+class TensorFromTheConstructor(Sound):
+    def __init__(self, *, num_heads):
+        super().__init__(num_heads=num_heads)
+        self.slopes = torch.tensor([1.0, 0.5, 0.25, 0.125])[:, None, None]
+
+    def bias(self, positions, is_first):
+        return super().bias(positions, is_first) * self.slopes
+
+    score_mod = PositionScheme.score_mod
+
+
+class WritesOverLoadedWeights(Sound):
+    def init_weights(self, std):
+        self.table.weight.data = torch.randn(self.table.weight.shape)
+
+
+class PositionsInHalfPrecision(SoundWaves):
+    def wave(self, positions):
+        return positions.to(self.out.weight.dtype).unsqueeze(-1).sin().float()
+
+
+class BranchOnData(Sound):
+    def bias(self, positions, is_first):
+        if int(positions.max()) > 10**6:
+            raise ValueError("too far")
+        return super().bias(positions, is_first)
+
+
+class OneTooFew(SoundWaves):
+    """Counts one position more than the table has."""
+
+    def __init__(self, *, hidden_size, max_positions):
+        super().__init__(hidden_size=hidden_size)
+        self.table = nn.Embedding(max_positions, 1)
+        self.max_length = max_positions + 1
+
+    def wave(self, positions):
+        return super().wave(positions) + self.table(positions).float()
+
+
+class TableWithoutLimit(OneTooFew):
+    def __init__(self, *, hidden_size, max_positions):
+        super().__init__(hidden_size=hidden_size, max_positions=max_positions)
+        self.max_length = None
+
+
+class BiasWithoutEffect(SoundWaves):
+    """A bias that is equal for all keys: softmax doesn't see it."""
+
+    def bias(self, positions, is_first):
+        return positions[:, None, :, None].float().expand(-1, -1, -1, positions.shape[-1])
+
+
+class ScoreModAlone(SoundWaves):
+    def score_mod(self, positions, layer):
+        return lambda score, b, h, q, k: score
+
+
+class StateForNobody(SoundWaves):
+    def rotary(self, positions, lengths=None):
+        return positions.float()

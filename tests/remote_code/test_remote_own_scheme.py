@@ -1,0 +1,235 @@
+"""A user's own scheme travels with its checkpoint: to those who lack hf_posenc, or the file alone."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from remote_code_harness import BATCH, assert_same_outputs, outputs, put_in_hub_cache, run_clean, tiny_model
+
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, register_position
+from hf_posenc.scheme_file import register_scheme_file
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
+HEAD = "PosEncForSequenceClassification"
+AUTO = "AutoModelForSequenceClassification"
+TYPES = {"recency": "recency", "combined": "learned+recency", "two": "recency+rope+stripes"}
+STRIPES = '''
+"""A scheme that has a helper in a file beside it."""
+from __future__ import annotations
+import torch
+from hf_posenc import (
+    AddedPosition,  # the import may have several lines
+)
+from .stripe_width import WIDTH; from torch import nn
+
+
+class Stripes(AddedPosition):
+    def __init__(self, *, hidden_size: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, hidden_size)
+
+    def encodings(self, positions: torch.Tensor) -> torch.Tensor:
+        return self.table(positions // WIDTH % 2)
+'''
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Both schemes are registered, as in their author's process."""
+    package = tmp_path_factory.mktemp("author") / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "stripes.py").write_text(STRIPES)
+    (package / "stripe_width.py").write_text("WIDTH = 3\n")
+    before = dict(POSITIONS)
+    sys.path.insert(0, str(package.parent))
+    try:
+        from my_package.stripes import Stripes  # type: ignore[import-not-found]
+
+        assert register_scheme_file(EXAMPLE, "learned+recency") == ["recency"]
+        register_position("stripes", Stripes)
+        yield
+    finally:
+        sys.path.remove(str(package.parent))
+        POSITIONS.clear()
+        POSITIONS.update(before)
+        for name in ("recency", "my_package", "my_package.stripes", "my_package.stripe_width"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def saved(registered: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    root = tmp_path_factory.mktemp("own")
+    found = {}
+    for name, scheme in TYPES.items():
+        model = tiny_model(scheme, HEAD)
+        model.save_pretrained(root / name)
+        found[name] = root / name, outputs(model, BATCH)
+    return found
+
+
+@pytest.fixture(scope="module")
+def reports(saved: dict[str, tuple[Path, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A stranger loads from a folder and from the Hub's cache and saves again; one with hf_posenc loads that and saves;
+    a second stranger loads what that one saved."""
+    place = tmp_path_factory.mktemp("strangers")
+    trusted = {"options": {"trust_remote_code": True}, "kind": "model", "auto_class": AUTO}
+    jobs: dict[str, list[dict[str, Any]]] = {"first": [], "local": [], "second": []}
+    for name, (folder, _) in saved.items():
+        put_in_hub_cache(folder, place / "home_first", f"me/{name}")
+        for source, load in (("folder", str(folder)), ("hub", f"me/{name}")):
+            job = {**trusted, "id": f"{name}/{source}"}
+            first, local = (str(place / who / source / name) for who in ("first", "local"))
+            jobs["first"].append({**job, "load": load, "save": first})
+            jobs["local"].append({**job, "load": first, "save": local})
+            jobs["second"].append({**job, "load": local})
+        jobs["first"].append({"kind": "config", "id": f"{name}/config", "load": str(folder), "auto_class": AUTO})
+        jobs["local"].append({"kind": "model", "auto_class": AUTO, "id": f"{name}/no trust", "load": str(folder)})
+    return {
+        who: run_clean(todo, place / f"work_{who}", place / f"home_{who}", with_hf_posenc=who == "local")
+        for who, todo in jobs.items()
+    }
+
+
+@pytest.mark.parametrize("source", ["folder", "hub"])
+@pytest.mark.parametrize("who", ["first", "local", "second"])
+@pytest.mark.parametrize("name", TYPES)
+def test_everyone_gets_the_same_outputs(
+    saved: dict[str, tuple[Path, Any]], reports: dict[str, Any], name: str, who: str, source: str
+) -> None:
+    assert (reports[who].hidden is None) == (who == "local")
+    assert_same_outputs(reports[who].outputs(f"{name}/{source}"), saved[name][1])
+    module = reports[who].said(f"{name}/{source}")["module"]
+    assert module.startswith("hf_posenc." if who == "local" else "transformers_modules.")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_configuration_alone_builds_a_new_model(reports: dict[str, Any], name: str) -> None:
+    assert reports["first"].said(f"{name}/config")["class"] == HEAD
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_where_hf_posenc_is_installed_the_code_needs_trust(reports: dict[str, Any], name: str) -> None:
+    refused = reports["local"].jobs[f"{name}/no trust"]
+    assert refused["error"] == "ValueError"
+    assert "its code (recency.Recency) comes with the checkpoint" in refused["message"]
+    assert "trust_remote_code=True" in refused["message"]
+    assert "register_position('recency', ...)" in refused["message"]
+
+
+def test_what_is_saved_says_what_it_holds(saved: dict[str, tuple[Path, Any]]) -> None:
+    maps = {
+        name: json.loads((folder / "config.json").read_text())["auto_map"]["PositionScheme"]
+        for name, (folder, _) in saved.items()
+    }
+    assert maps == {
+        "recency": "recency.Recency",
+        "combined": [None, "recency.Recency"],
+        "two": ["recency.Recency", None, "stripes.Stripes"],
+    }
+    folder = saved["two"][0]
+    text = (folder / "stripes.py").read_text()
+    assert "hf_posenc" not in text
+    assert "from .position_base import AddedPosition\nfrom .stripe_width import WIDTH; from torch import nn" in text
+    assert (folder / "stripe_width.py").read_text() == "WIDTH = 3\n"
+    expected = EXAMPLE.read_text().replace("from hf_posenc import", "from .position_base import")
+    assert (folder / "recency.py").read_text() == expected
+    assert not list(folder.glob(".*"))
+
+
+def test_a_configuration_carries_the_code_too(registered: None, tmp_path: Path) -> None:
+    config = PosEncConfig(position_embedding_type="recency")
+    config.save_pretrained(tmp_path)
+    assert (tmp_path / "recency.py").is_file()
+    assert "_scheme_classes" not in (tmp_path / "config.json").read_text()
+    config.position_embedding_type, config.position_embedding_kwargs = "rope", None
+    config.save_pretrained(tmp_path)
+    assert "PositionScheme" not in json.loads((tmp_path / "config.json").read_text())["auto_map"]
+
+
+def test_another_scheme_on_loading_leaves_the_code_behind(
+    saved: dict[str, tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(POSITIONS, "recency")
+    config = PosEncConfig.from_pretrained(saved["recency"][0], position_embedding_type="alibi")
+    assert "PositionScheme" not in config.auto_map
+    PosEncModel(config)
+
+
+def test_changed_code_is_loaded_anew(
+    saved: dict[str, tuple[Path, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.delitem(POSITIONS, "recency")
+    folder = shutil.copytree(saved["recency"][0], tmp_path / "checkpoint")
+    first = PosEncModel.from_pretrained(folder, trust_remote_code=True)
+    text = (folder / "recency.py").read_text()
+    (folder / "recency.py").write_text(text.replace("return -self", "return -2 * self"))
+    second = PosEncModel.from_pretrained(folder, trust_remote_code=True)
+    places = torch.arange(4)[None]
+    torch.testing.assert_close(second.position.bias(places, places == 0), 2 * first.position.bias(places, places == 0))
+
+
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "my_scheme.py") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    return path
+
+
+GOOD = """
+import torch
+from hf_posenc import PositionScheme
+
+class Mine(PositionScheme):
+    def embed(self, x, positions):
+        return x + positions.unsqueeze(-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "my_scheme.py",
+            "from hf_posenc import PosEncModel\n" + GOOD,
+            r"my_scheme.py, line 1: 'from hf_posenc",
+        ),
+        ("my_scheme.py", "import hf_posenc.model\n" + GOOD, r"line 1: 'import hf_posenc.model' can't travel"),
+        (
+            "my_scheme.py",
+            "from hf_posenc.model.positions import POSITIONS\n" + GOOD,
+            "may import PositionScheme",
+        ),
+        ("my_scheme.py", GOOD + "    def f(self):\n        import hf_posenc\n", r"'import hf_posenc' can't travel"),
+        ("positions.py", GOOD, "positions.py has the name of a file of ours.*Rename it"),
+        ("my_scheme.py", '"""It says\nfrom .ghost import nothing\n"""\n' + GOOD, "reads like an import of 'ghost'"),
+        (
+            "my_scheme.py",
+            "from hf_posenc import PositionScheme\ndef make():\n    class Inner(PositionScheme):\n"
+            "        def embed(self, x, positions):\n            return x + 1\n    return Inner\nMine = make()\n",
+            "defined inside another class or a function",
+        ),
+    ],
+)
+def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
+) -> None:
+    monkeypatch.setattr("hf_posenc.model.positions.POSITIONS", POSITIONS)
+    path = own_module(tmp_path, monkeypatch, text, name)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    before = dict(POSITIONS)
+    try:
+        register_scheme_file(path, "mine")
+        model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=10, position_embedding_type="mine"))
+        for save in (model.save_pretrained, model.config.save_pretrained):
+            with pytest.raises(ValueError, match=message):
+                save(tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    finally:
+        POSITIONS.clear()
+        POSITIONS.update(before)

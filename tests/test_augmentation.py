@@ -1,0 +1,111 @@
+"""`position_augmentation`: positions moved at random in training."""
+
+import pytest
+import torch
+from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
+
+from hf_posenc import PosEncModel
+from hf_posenc.model.padding_free import augment_positions, make_layout
+
+IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
+
+
+def augmented(how: str, limit: int, seed: int, **arrangement) -> list[list[int]]:
+    """The positions of each sequence."""
+    torch.manual_seed(seed)
+    layout = make_layout(*IDS.shape, IDS.device, attention_mask=MASK, **arrangement)
+    layout = augment_positions(layout, how, limit)
+    if layout.unpadded:
+        return [layout.positions[layout.sequence == n].tolist() for n in range(3)]
+    return [row[mask.bool()].tolist() for row, mask in zip(layout.positions, MASK, strict=True)]
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+def test_a_shift_moves_each_sequence_by_one_number_and_reaches_every_place(unpad):
+    starts = [[], [], []]
+    for seed in range(300):
+        for n, positions in enumerate(augmented("shift", 12, seed, unpad=unpad)):
+            assert positions == list(range(positions[0], positions[0] + len(positions)))
+            starts[n].append(positions[0])
+    # 5 tokens in 12 places start at 0 to 7, 3 at 0 to 9, 9 at 0 to 3; each start as often as any other.
+    for found, room in zip(starts, (8, 10, 4), strict=True):
+        assert set(found) == set(range(room))
+        counts = torch.bincount(torch.tensor(found)).double()
+        assert ((counts - 300 / room) ** 2 / (300 / room)).sum() < 30  # chi-square, at most 9 degrees of freedom
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+def test_a_random_sample_is_in_order_without_repetition_and_uniform(unpad):
+    counts = torch.zeros(12)
+    for seed in range(400):
+        for n, positions in enumerate(augmented("random", 12, seed, unpad=unpad)):
+            assert positions == sorted(set(positions))
+            assert len(positions) == (5, 3, 9)[n]
+            assert positions[-1] < 12
+            if n == 0:
+                counts[positions] += 1
+    # Every place is one of five in twelve: 167 times in 400, give or take 10.
+    assert ((counts - 400 * 5 / 12).abs() < 45).all()
+
+
+def test_a_sequence_as_long_as_the_range_keeps_its_positions():
+    for how in ("shift", "random"):
+        assert augmented(how, 9, 0)[2] == list(range(9))
+
+
+@pytest.mark.parametrize("how", ["shift", "random"])
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_padding_free_and_padded_training_agree(scheme, how):
+    results = []
+    for unpad in (True, False):
+        model = encoder(scheme, position_augmentation=how, unpad_inputs=unpad).train()
+        torch.manual_seed(5)
+        results.append(model(IDS, attention_mask=MASK).last_hidden_state)
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+
+
+def test_packed_sequences_are_moved_each_by_its_own_number():
+    model = encoder("learned", position_augmentation="shift").train()
+    moved = []
+    forward = model.position.embed
+    model.position.embed = lambda x, positions: (moved.append(positions), forward(x, positions))[1]
+    model(tokens(1, 9), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]]))
+    first, second = moved[0][0, :4], moved[0][0, 4:]
+    assert first.diff().eq(1).all()
+    assert second.diff().eq(1).all()
+    assert first[0] != second[0]
+
+
+@pytest.mark.parametrize("how", ["shift", "random"])
+def test_it_changes_training_alone_and_leaves_given_positions_alone(how):
+    model, plain = encoder("learned", position_augmentation=how), encoder("learned")
+    torch.testing.assert_close(model(IDS, attention_mask=MASK)[0], plain(IDS, attention_mask=MASK)[0])
+    given = torch.tensor([[3, 1, 4, 2, 0]])
+    torch.testing.assert_close(
+        model.train()(tokens(1, 5), position_ids=given)[0], plain(tokens(1, 5), position_ids=given)[0]
+    )
+    state = torch.get_rng_state()
+    draws = [model(tokens(1, 5))[0] for _ in range(2)]
+    assert not torch.allclose(*draws)
+    torch.set_rng_state(state)
+    torch.testing.assert_close(model(tokens(1, 5))[0], draws[0])
+
+
+def test_a_shift_is_invisible_to_schemes_that_see_distances():
+    model = encoder("t5", position_augmentation="shift").train()
+    torch.testing.assert_close(model(tokens(1, 9))[0], model.eval()(tokens(1, 9))[0], atol=1e-5, rtol=1e-5)
+
+
+def test_the_range_is_an_option_and_must_fit():
+    config = tiny_config("rope", position_augmentation="random", position_augmentation_length=1000)
+    model = PosEncModel(config).train()
+    model(tokens(1, 500))
+    with pytest.raises(ValueError, match=r"has 1001 tokens, but position_augmentation='random' has 1000 positions"):
+        model(tokens(1, 1001))
+    model.eval()(tokens(1, 1001))
+    with pytest.raises(ValueError, match=r"position_augmentation_length=65 is past the 64 positions of 'learned'"):
+        tiny_config("learned+rope", position_augmentation="shift", position_augmentation_length=65)
+    with pytest.raises(ValueError, match="position_augmentation='shuffle' is unknown. Choose one of none, shift, rand"):
+        tiny_config("rope", position_augmentation="shuffle")
+    with pytest.raises(ValueError, match="position_augmentation_length=0 is out of range"):
+        tiny_config("rope", position_augmentation_length=0)

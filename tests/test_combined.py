@@ -1,0 +1,115 @@
+"""`a+b`: several schemes in one config value."""
+
+import pytest
+import torch
+from common import encoder, tiny_config, tokens
+
+from hf_posenc import PosEncConfig, PosEncModel, make_position
+
+
+def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
+    config = tiny_config("learned+t5", position_embedding_kwargs={"t5": {"num_buckets": 8}})
+    assert config.position_embedding_kwargs["t5"] == {"num_buckets": 8, "max_distance": 128, "per_layer": False}
+    assert config.position_embedding_kwargs["learned"]["std"] == config.token_rms
+    weights = {name: weight.shape for name, weight in PosEncModel(config).position.named_parameters()}
+    assert weights == {"learned.embedding.weight": (64, 32), "t5.tables.0.weight": (8, 4)}
+
+
+def test_a_combination_equals_its_parts_added_up():
+    x, positions = torch.randn(1, 6, 32), torch.arange(6)[None]
+    both = make_position(tiny_config("learned+sinusoidal"))
+    alone = [both.parts[name].embed(torch.zeros_like(x), positions) for name in ("learned", "sinusoidal")]
+    torch.testing.assert_close(both.embed(x, positions), x + alone[0] + alone[1])
+    biases = make_position(tiny_config("alibi+kerple+tupe"))
+    first = positions == 0
+    total = sum(part.bias(positions, first) for part in biases.parts.values())
+    torch.testing.assert_close(biases.bias(positions, first), total)
+    assert biases.query_scale == biases.parts["tupe"].query_scale == pytest.approx(0.5**0.5)
+    # Entry by entry as attention kernels ask for it, wherever every part can say it.
+    pair = make_position(tiny_config("alibi+kerple"))
+    expected = pair.bias(positions, first)
+    score = pair.score_mod(positions, 0)
+    for h, q, k in [(0, 1, 5), (3, 4, 2), (2, 0, 0)]:
+        entry = score(torch.tensor(0.0), *(torch.tensor(place) for place in (0, h, q, k)))
+        torch.testing.assert_close(entry, expected[0, h, q, k])
+
+
+def test_score_mod_is_there_only_if_it_tells_the_whole_bias():
+    assert make_position(tiny_config("rope+alibi")).uses("score_mod")
+    assert not make_position(tiny_config("alibi+deberta")).uses("score_mod")
+    assert not make_position(tiny_config("rope+learned")).uses("score_mod")
+
+
+def test_the_shortest_part_limits_the_length():
+    model = encoder("sinusoidal+learned+alibi", max_position_embeddings=16)
+    model(tokens(1, 16))
+    with pytest.raises(ValueError, match=r"'sinusoidal\+learned\+alibi' has 16 positions, the input has 17"):
+        model(tokens(1, 17))
+
+
+def test_rope_keeps_its_parameters_in_a_combination(tmp_path):
+    config = tiny_config("learned+rope", rope_parameters={"rope_theta": 500.0})
+    assert config.rope_parameters["rope_theta"] == 500.0
+    config.save_pretrained(tmp_path)
+    again = PosEncConfig.from_pretrained(tmp_path)
+    assert again.rope_parameters == config.rope_parameters
+    assert again.position_embedding_kwargs == config.position_embedding_kwargs
+    alone = PosEncConfig.from_pretrained(tmp_path, position_embedding_type="t5")
+    assert alone.rope_parameters is None
+    assert alone.position_embedding_kwargs["num_buckets"] == 32
+
+
+def test_the_first_part_starts_as_it_would_alone():
+    torch.manual_seed(3)
+    alone = PosEncModel(tiny_config("learned"))
+    torch.manual_seed(3)
+    both = PosEncModel(tiny_config("learned+t5"))
+    torch.testing.assert_close(both.position.learned.embedding.weight, alone.position.embedding.weight)
+    torch.testing.assert_close(both.layers[0].intermediate.weight, alone.layers[0].intermediate.weight)
+
+
+def test_saving_and_loading_keeps_every_bit(tmp_path):
+    model = encoder("tupe+t5")
+    model.save_pretrained(tmp_path)
+    again = PosEncModel.from_pretrained(tmp_path).eval()
+    assert torch.equal(model(tokens(2, 9))[0], again(tokens(2, 9))[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none+rope", r"'none\+rope' makes no sense. 'none' adds nothing to another scheme. Use 'rope'"),
+        ("rope+rope", r"'rope\+rope' makes no sense. 'rope' stands there twice. Use 'rope'"),
+        ("t5+learned+t5", r"'t5' stands there twice. Use 't5\+learned'"),
+        ("rope+", r"'rope\+' makes no sense. A part is missing"),
+        ("+", "A part is missing"),
+        ("learned+rotary", "position_embedding_type='rotary' is unknown. Did you mean 'rope'"),
+        ("xpos", "'xpos': xPos .*arXiv 2212.10554.* only under a causal mask.*nearest are 'rope'"),
+        ("CoPE", "'CoPE': CoPE .*arXiv 2405.18719.* causal attention alone.*'deberta'"),
+        ("learned+transformer-xl", "'transformer-xl': Transformer-XL.*arXiv 1901.02860.*'relative_key_query'"),
+        ("relative_key_value", "'relative_key_value': The value side of Shaw.*Use 'relative_key'"),
+    ],
+)
+def test_nonsense_is_refused_with_a_reason(name, message):
+    with pytest.raises(ValueError, match=message):
+        PosEncConfig(position_embedding_type=name)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_buckets": 8}, r"{'num_buckets': 8} doesn't fit 'learned\+t5'.*given by scheme: {'learned': {...}, 't5'"),
+        ({"t5": 8}, r"{'t5': 8} doesn't fit 'learned\+t5'"),
+        ({"rope": {}}, r"{'rope': {}} doesn't fit 'learned\+t5'"),
+        ({"t5": {"buckets": 8}}, r"\['buckets'\]=8 is no argument of 't5'. Did you mean 'num_buckets'"),
+        ({"learned": {"num_buckets": 8}}, r"\['num_buckets'\]=8 is no argument of 'learned'"),
+    ],
+)
+def test_arguments_of_a_combination_are_given_by_part(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_config("learned+t5", position_embedding_kwargs=kwargs)
+
+
+def test_an_argument_given_as_a_field_is_told_where_it_belongs():
+    with pytest.raises(ValueError, match=r"position_embedding_kwargs={'t5': {'num_buckets': 8}}"):
+        tiny_config("learned+t5", num_buckets=8)

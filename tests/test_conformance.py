@@ -1,0 +1,294 @@
+"""The public conformance checks: sound schemes pass all of them, and a broken one fails the check that is for it."""
+
+import contextlib
+import random
+import re
+import tempfile
+
+import broken_schemes as broken
+import pytest
+import torch
+from common import EVERY_HOOK, SCHEMES, tiny_config
+from rich.console import Console
+
+import hf_posenc
+from hf_posenc import POSITION_CHECKS, POSITIONS, PositionScheme, SinusoidalPosition, check_position, make_position
+from hf_posenc.model import position_alibi
+
+CHEAP = [name for name in POSITION_CHECKS if name not in ("export", "remote_code")]
+SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]
+
+
+@pytest.mark.parametrize("scheme", [*EVERY_HOOK, *SOUND])
+def test_sound_schemes_pass_every_check(scheme):
+    report = check_position(scheme, checks=CHEAP, raise_on_failure=True)
+    skipped = {result.name for result in report.results if result.outcome == "skipped"}
+    declared = make_position(tiny_config(scheme)) if isinstance(scheme, str) else scheme
+    assert ("used" in skipped) == declared.order_blind
+    assert ("shift" in skipped) == (declared.shift_invariant is None)
+    told = declared.uses("score_mod") if isinstance(scheme, str) else declared.score_mod is not PositionScheme.score_mod
+    assert ("score_mod" in skipped) != told
+    assert skipped <= {"used", "shift", "score_mod"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scheme", "kwargs"),
+    [
+        ("alibi", {"directional": True, "learned": True}),
+        ("t5", {"per_layer": True}),
+        ("tupe", {"reset_first": False}),
+        ("lspe", {"applies_to": "embeddings"}),
+        ("deberta", {"max_distance": 3, "terms": "p2c"}),
+    ],
+)
+def test_variants_pass_every_check(scheme, kwargs):
+    report = check_position(scheme, kwargs=kwargs, checks=CHEAP, raise_on_failure=True)
+    assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
+
+
+@pytest.mark.parametrize("scheme", [broken.Sound, broken.SoundTurn])
+def test_sound_schemes_of_a_user_can_be_exported(scheme):
+    assert check_position(scheme, checks=["export"]).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_published_schemes_can_be_exported_and_load_as_remote_code(scheme):
+    report = check_position(scheme, checks=["export", "remote_code"]).raise_on_failure()
+    assert [result.outcome for result in report.results] == ["passed", "passed"]
+
+
+BROKEN = [
+    (broken.PositionalArguments, "signature", "argument 'num_heads' isn't keyword-only", ()),
+    (broken.TupleDefault, "signature", r"default reach=\(4, 5\) doesn't survive a config\.json", ("saving",)),
+    (broken.NameOfTwoWords, "signature", "name='two words' can't name a scheme", ()),
+    (broken.NoAxisForRows, "shapes", r"bias returns \(4, 9, 9\) torch\.float32 for 1 rows of 9 places", ()),
+    (broken.HalfPrecisionAngles, "shapes", r"rotary returns .* torch\.bfloat16", ("shift", "checkpointing")),
+    (broken.FirstPlaceOfTheRow, "padding", "length 9 padded on the left .*differ by", ("packing", "attention")),
+    (broken.FirstTokenOfTheRow, "packing", "packed by position_ids .*unpad_inputs=False.*differ by", ()),
+    (broken.PlacesForPositions, "permutation", "differ by .* use `positions` instead of arange", ()),
+    (broken.ConstantVector, "order", "change the logits by .*, less than 0.001", ()),
+    (broken.SeesOrder, "order", "declares order_blind, but", ()),
+    (broken.SeesShift, "shift", "declares shift_invariant = True, but a shift by 37", ()),
+    (broken.SeesNoShift, "shift", "declares shift_invariant = False, but a shift by 37", ()),
+    (broken.NotItself, "attention", "sdpa on a sequence of length 1: not all numbers", ("padding", "packing")),
+    (broken.OtherSign, "score_mod", "score_mod and with the bias, in layer 0: they differ by", ()),
+    (broken.UnusedWeights, "gradients", r"position\.spare\.weight gets no gradient", ()),
+    (broken.ZeroTimesWeights, "gradients", r"gradient of model\.position\.spare\.weight is exactly zero", ()),
+    (broken.CutOff, "gradients", r"position\.table\.weight gets no gradient.*detach", ()),
+    (broken.InfiniteSlope, "gradients", "isn't finite.*sqrt", ("checkpointing",)),
+    (broken.KeptTable, "gradients", "second step fails: RuntimeError.*Keep nothing computed", ()),
+    (broken.StateOnTheScheme, "checkpointing", "use_reentrant=True.*not as an attribute of the scheme", ()),
+    (broken.LateBuffer, "buffers", "the buffer offset", ("score_mod",)),
+    (broken.OwnParameter, "weights", "slope is a parameter of the scheme itself", ()),
+    (broken.WeightWithoutItsModule, "weights", "weights of table are used without calling it", ()),
+    (broken.TensorFromTheConstructor, "saving", r"device meta .*broken_schemes\.py, line", ()),
+    (broken.WritesOverLoadedWeights, "saving", r"position\.table\.weight comes back different", ()),
+    (broken.PositionsInHalfPrecision, "bfloat16", "positions up to 3999 is .*more than three times", ()),
+    (broken.OneTooFew, "max_length", "max_length=65, but 65 tokens fail: IndexError", ()),
+    (broken.TableWithoutLimit, "max_length", "IndexError", ()),
+    (broken.BiasWithoutEffect, "used", "without bias the logits change by .*less than 0.001", ()),
+    (broken.ScoreModAlone, "used", "score_mod is overridden and no bias is", ()),
+    (broken.StateForNobody, "used", "rotary is overridden and rotate isn't", ()),
+    # What no encoder can run fails everything; the check that is for it says why.
+    (broken.HooksThatTakeLess, "signature", r"init_weights doesn't take \(self, std\)", None),
+    (broken.SavedBuffer, "buffers", "owns the buffer 'offset', which loading would leave uninitialised", None),
+    (broken.Float64Embeddings, "shapes", r"embed returns \(.*\) torch\.float64 for x", None),
+    (broken.UnknownSize, "signature", "argument 'width' is no size that a config knows .*has no default", None),
+]
+
+
+@pytest.mark.parametrize(("scheme", "check", "message"), [row[:3] for row in BROKEN])
+def test_a_broken_scheme_fails_the_check_that_is_for_it(scheme, check, message):
+    result = check_position(scheme, checks=[check])[check]
+    assert result.outcome == "failed"
+    assert re.search(message, result.message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "check", "message", "others"), BROKEN)
+def test_a_broken_scheme_fails_no_other_check(scheme, check, message, others):
+    report = check_position(scheme, checks=CHEAP)
+    failed = {result.name for result in report.results if not result.ok}
+    assert len(failed) > 10 if others is None else failed == {check, *others}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        (broken.BranchOnData, "torch.export fails: .*broken_schemes.py, line .*Guard it by position_base.tracing"),
+        (broken.FirstPlaceOfTheRow, r"exported program and of the model at \(5, 17\) tokens: they differ by"),
+    ],
+)
+def test_schemes_that_cannot_be_exported_fail_that_check(scheme, message, capfd):
+    result = check_position(scheme, checks=["export"])["export"]
+    assert result.outcome == "failed"
+    assert re.search(message, result.message)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_code_that_differs_from_what_travels_fails_the_remote_check(monkeypatch):
+    monkeypatch.setattr(position_alibi, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
+    result = check_position("alibi", checks=["remote_code"])["remote_code"]
+    assert result.outcome == "failed"
+    assert re.search("process without hf_posenc, and here: they differ by .*module-level setting", result.message)
+
+
+@pytest.mark.slow
+def test_code_that_is_missing_fails_the_remote_check(monkeypatch):
+    def save_without_a_file(self, folder):
+        saved(self, folder)
+        (folder / "position_alibi.py").unlink()
+
+    saved = hf_posenc.PosEncForSequenceClassification.save_pretrained
+    monkeypatch.setattr(hf_posenc.PosEncForSequenceClassification, "save_pretrained", save_without_a_file)
+    result = check_position("alibi", checks=["remote_code"])["remote_code"]
+    assert result.outcome == "failed"
+    assert re.search("can't load the checkpoint: .*position_alibi", result.message)
+
+
+def test_a_class_without_a_file_of_its_own_skips_the_remote_check_and_says_why():
+    class Local(broken.Sound):
+        pass
+
+    result = check_position(Local, checks=["remote_code"])["remote_code"]
+    assert result.outcome == "skipped"
+    assert re.search("<locals>.Local can't travel.*define the class at the top of a module file", result.message)
+
+
+def test_every_check_is_failed_by_some_broken_scheme():
+    proven = {row[1] for row in BROKEN} | {"export", "remote_code"}
+    assert proven == set(POSITION_CHECKS)
+
+
+def test_an_expected_failure_is_no_failure_and_must_fail():
+    reason = "tokens apart from a sequence's first are meant to share its place"
+    report = check_position(broken.PlacesForPositions, checks=CHEAP[4:6], expected_failures={"permutation": reason})
+    assert report.ok
+    assert [result.outcome for result in report.results] == ["expected_failure", "passed"]
+    assert reason in report["permutation"].message
+    assert "differ by" in report["permutation"].message
+
+    report = check_position(broken.Sound, checks=CHEAP[4:6], expected_failures={"permutation": reason})
+    assert not report.ok
+    assert report["permutation"].outcome == "unexpected_pass"
+    with pytest.raises(AssertionError, match="permutation: unexpected pass: expected to fail: tokens apart.*Remove it"):
+        report.raise_on_failure()
+
+    # A check that isn't run, or is skipped, neither fails nor passes.
+    report = check_position(broken.SoundWaves, checks=["score_mod"], expected_failures={"score_mod": "", "order": ""})
+    assert [result.outcome for result in report.results] == ["skipped"]
+
+
+def test_a_report_says_how_many_ran_and_why_the_others_did_not():
+    report = check_position(broken.OtherSign, checks=["padding", "score_mod", "buffers"])
+    assert not report.ok
+    assert re.fullmatch(r"OtherSign: 3 of 3 checks ran in \d+\.\d s: 2 passed, 1 failed\.", report.summary)
+    assert [result.name for result in report.results] == ["padding", "score_mod", "buffers"]
+    assert report.seconds == pytest.approx(sum(result.seconds for result in report.results))
+    for text in (str(report), printed(report)):
+        assert "they differ by" in text
+        assert "1 failed" in text
+    with pytest.raises(KeyError, match="packing"):
+        report["packing"]
+    skipping = check_position(broken.SoundWaves, checks=["shift", "score_mod"])
+    assert ": 0 of 2 checks ran in " in skipping.summary
+    assert "doesn't declare shift_invariant" in str(skipping)
+    assert "adds nothing to the logits" in str(skipping)
+    assert "has no score_mod" in check_position("fire", checks=["score_mod"])["score_mod"].message
+
+
+def printed(report) -> str:
+    console = Console(width=300)
+    with console.capture() as capture:
+        console.print(report)
+    return capture.get()
+
+
+def test_a_failure_raises_what_the_scheme_raised():
+    with pytest.raises(
+        AssertionError, match=r"(?s)TableWithoutLimit: 1 of 1 .*max_length: failed: IndexError"
+    ) as found:
+        check_position(broken.TableWithoutLimit, checks="max_length", raise_on_failure=True)
+    assert isinstance(found.value.__cause__, IndexError)
+
+
+def test_nothing_is_left_behind(monkeypatch, tmp_path):
+    class Draws(broken.WeightWithoutItsModule):
+        """Fails, draws numbers, and interrupts the whole at last."""
+
+        def uses(self, hook):
+            torch.rand(3)
+            return super().uses(hook)
+
+        def init_weights(self, std):
+            if len(built) == 3:
+                raise KeyboardInterrupt
+            built.append(torch.get_num_threads())
+
+    built = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = dict(POSITIONS), torch.get_rng_state(), random.getstate()
+    torch.set_num_threads(2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        for names in (["weights", "saving"], CHEAP):
+            with torch.inference_mode(), contextlib.suppress(KeyboardInterrupt):
+                check_position(Draws, checks=names)
+            assert torch.get_num_threads() == 2
+            assert torch.get_default_dtype() == torch.float64
+            assert (dict(POSITIONS), list(POSITIONS)) == (before[0], list(before[0]))
+            assert torch.equal(torch.get_rng_state(), before[1])
+            assert random.getstate() == before[2]
+            assert "name" not in vars(Draws)
+            assert list(tmp_path.iterdir()) == []
+            assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.set_num_threads(1)
+        torch.set_default_dtype(torch.float32)
+    assert built == [1, 1, 1]
+
+
+def test_a_name_is_taken_for_a_while_only():
+    class Mine(SinusoidalPosition):
+        """Inherits the name of another."""
+
+    class Named(broken.Sound):
+        name = "mine"
+
+    class Rope(broken.Sound):
+        name = "rope"
+
+    for scheme in (Mine, Named, Rope):
+        own = vars(scheme).get("name")
+        assert check_position(scheme, checks=["order"]).ok
+        assert vars(scheme).get("name") == own
+    assert list(POSITIONS) == [*SCHEMES, "test_slope", "test_layer_distance"]
+    assert SinusoidalPosition.name == "sinusoidal"
+
+
+def test_the_checks_run_with_other_arguments_and_sizes():
+    assert check_position("sinusoidal", kwargs={"rms": None}, checks=["order"]).ok
+    theta = {"rope_parameters": {"rope_theta": 500.0}, "hidden_size": 48}
+    assert check_position("rope", config_overrides=theta, checks=["order", "bfloat16"]).ok
+    with pytest.raises(ValueError, match=r"position_embedding_kwargs\['lerned'\]=True is no argument of 'alibi'"):
+        check_position("alibi", kwargs={"lerned": True})
+    short = check_position("learned", config_overrides={"max_position_embeddings": 8}, checks=["padding"])
+    assert "max_length=8 is too short for the checks, which use 32 tokens" in short["padding"].message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scheme": "rotary"}, "position_embedding_type='rotary' is unknown. Did you mean 'rope'"),
+        ({"scheme": 5}, "scheme=5 is no PositionScheme"),
+        ({"scheme": PositionScheme}, "PositionScheme overrides no hook"),
+        ({"scheme": "rope", "checks": ["paddings"]}, "checks: 'paddings' is no check. Choose from signature, shapes"),
+        ({"scheme": "rope", "expected_failures": {"x": "y"}}, "expected_failures: 'x' is no check. Choose from sig"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        check_position(**arguments)
+    assert list(POSITIONS) == [*SCHEMES, "test_slope", "test_layer_distance"]

@@ -1,0 +1,439 @@
+"""Pictures show the scheme's own numbers, whatever hooks it uses; nothing global is touched; files are whole."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from common import EVERY_HOOK, encoder, perturb, tiny_config
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from hf_posenc import (
+    DebertaPosition,
+    PosEncConfig,
+    PosEncForSequenceClassification,
+    PosEncModel,
+    PositionScheme,
+    RotaryPosition,
+    SinusoidalPosition,
+    cli,
+)
+from hf_posenc.model.position_alibi import alibi_slopes
+from hf_posenc.panels import Lines, Maps, Note, initial_scheme, position_panels
+from hf_posenc.plots import plot_comparison, plot_position, save_figure
+
+S = 12
+POSITIONS = torch.arange(S).unsqueeze(0)
+DISTANCES = np.arange(-(S - 1), S)
+
+
+def panels(source, **options) -> dict[str, Lines | Maps | Note]:
+    return {panel.title: panel for panel in position_panels(source, max_positions=S, **options)}
+
+
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_what_a_scheme_does_decides_what_is_shown(scheme):
+    config = tiny_config(scheme)
+    position = initial_scheme(config)
+    titles = " ".join(panels(config))
+    if scheme == "none":
+        assert titles == "No positions"
+        return
+    assert ("What is added" in titles) == position.uses("embed")
+    assert ("Wavelengths" in titles) == position.uses("rotate")
+    assert ("Attention among equal tokens" in titles) == position.uses("bias")
+    assert ("random q, k" in titles) == position.uses("layer_bias")
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "lspe"])
+def test_added_vectors(scheme):
+    model = encoder(scheme)
+    shown = panels(model)
+    added = model.position.embed(torch.zeros(1, S, 32), POSITIONS)[0].detach().double().numpy()
+    np.testing.assert_allclose(shown["What is added"].values[0], added.T, atol=1e-6)
+    np.testing.assert_allclose(shown["Norm"].y[0], np.linalg.norm(added, axis=1), rtol=1e-5)
+    mean, deviation = shown["Mean and deviation over 32 dimensions"].y
+    np.testing.assert_allclose(mean, added.mean(1), atol=1e-6)
+    np.testing.assert_allclose(deviation, added.std(1), atol=1e-6)
+    unit = added / np.linalg.norm(added, axis=1, keepdims=True)
+    np.testing.assert_allclose(shown["Cosine of positions"].values[0], unit @ unit.T, atol=1e-5)
+    np.testing.assert_allclose(shown["Cosine of neighbours"].y[0], (unit[1:] * unit[:-1]).sum(1), atol=1e-5)
+    by_distance = shown["Cosine against distance"]
+    assert by_distance.names == ("0", "6", "11")
+    row = by_distance.y[1]
+    assert np.isfinite(row).sum() == S
+    assert row[by_distance.x == 3] == pytest.approx(float(unit[6] @ unit[9]), abs=1e-5)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotation_decays_as_the_cosine_of_each_frequency(interleaved):
+    config = tiny_config("rope", position_embedding_kwargs={"interleaved": interleaved})
+    shown = panels(config)
+    frequencies = 10000.0 ** (-2 * np.arange(4) / 8)
+    expected = np.cos(frequencies[:, None] * np.arange(S))
+    np.testing.assert_allclose(shown["q.k of each pair of entries"].values[0], expected, atol=1e-6)
+    np.testing.assert_allclose(shown["Mean of 8 entries"].y, [expected.mean(0)], atol=1e-6)
+    np.testing.assert_allclose(shown["Wavelengths"].y[0], 2 * np.pi / frequencies, rtol=1e-4)
+
+
+def test_rotation_is_shown_beside_the_default_where_they_differ():
+    config = tiny_config("rope", rope_parameters={"rope_theta": 100.0, "partial_rotary_factor": 0.5})
+    mean = panels(config)["Mean of 8 entries, 4 of them turned"]
+    assert mean.names == ("as configured", "the default")
+    turned = np.cos(100.0 ** (-2 * np.arange(2) / 4)[:, None] * np.arange(S)).sum(0)
+    np.testing.assert_allclose(mean.y[0], (2 * turned + 4) / 8, atol=1e-6)
+    default = np.cos(10000.0 ** (-2 * np.arange(4) / 8)[:, None] * np.arange(S)).mean(0)
+    np.testing.assert_allclose(mean.y[1], default, atol=1e-6)
+
+
+def test_a_scaling_is_shown_with_its_factor_and_its_wavelengths():
+    linear = {"rope_type": "linear", "factor": 4.0}
+    waves = panels(tiny_config("rope", rope_parameters=linear))["Wavelengths"]
+    assert waves.names == ("as configured", "the default")
+    np.testing.assert_allclose(waves.y[0], 4 * waves.y[1], rtol=1e-4)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5}
+    shown = panels(tiny_config("rope", rope_parameters=yarn))
+    assert shown["Mean of 8 entries"].y[0, 0] == pytest.approx(1.5**2)
+    assert shown["q.k of each pair of entries"].limits[1] == pytest.approx(1.5**2)
+
+
+def test_bias_against_distance_has_its_sign_and_a_curve_per_head():
+    shown = panels(tiny_config("alibi"))
+    bias = shown["Bias against distance"]
+    np.testing.assert_array_equal(bias.x, DISTANCES)
+    np.testing.assert_allclose(bias.y, -np.array(alibi_slopes(4))[:, None] * np.abs(DISTANCES), rtol=1e-6)
+    np.testing.assert_allclose(shown["The same by head"].values[0], bias.y)
+    attention = shown["Attention among equal tokens, i = 6"].y
+    np.testing.assert_allclose(attention.sum(1), 1, rtol=1e-5)
+    assert attention[0, 6] / attention[0, 4] == pytest.approx(np.exp(2 * alibi_slopes(4)[0]), rel=1e-4)
+    directional = panels(tiny_config("alibi", position_embedding_kwargs={"directional": True}))
+    assert not np.allclose(directional["Bias against distance"].y, bias.y)
+
+
+def test_a_layers_own_bias_is_that_layers():
+    model = encoder("t5", position_embedding_kwargs={"per_layer": True})
+    first, second = (panels(model, layer=layer)[f"Bias against distance, layer {layer}"].y for layer in (0, 1))
+    assert not np.allclose(first, second)
+    table = model.position.tables[1].weight.detach().numpy()
+    np.testing.assert_allclose(second[:, S - 1], table[0], rtol=1e-6)  # distance 0 is bucket 0
+
+
+@pytest.mark.parametrize(("scheme", "kwargs"), [("fire", {"threshold": 2.0}), ("tupe", {})])
+def test_a_bias_that_depends_on_the_position_is_shown_for_all_pairs(scheme, kwargs):
+    model = encoder(scheme, position_embedding_kwargs=kwargs)
+    shown = panels(model)
+    bias = model.position.bias(POSITIONS, POSITIONS == 0)[0].detach().numpy()
+    maps = shown["Bias of each pair of positions"]
+    np.testing.assert_allclose(maps.values, bias, atol=1e-6)
+    assert maps.names == ("head 0", "head 1", "head 2", "head 3")
+    np.testing.assert_allclose(shown["Bias from position 6"].y, bias[:, 6], atol=1e-6)
+    several = shown["Head 0 from several positions"]
+    assert several.y[several.names.index("6"), list(several.x).index(-2)] == pytest.approx(bias[0, 6, 4], abs=1e-6)
+
+
+@pytest.mark.parametrize(("scheme", "terms"), [("relative_key", 1), ("relative_key_query", 2)])
+def test_a_bias_of_content_is_shown_by_the_vectors_of_distances(scheme, terms):
+    model = encoder(scheme)
+    shown = panels(model, layer=1)
+    table = model.position.tables[1].weight.detach().numpy()
+    vectors = table[64 - 1 - DISTANCES]  # E[i - j]
+    deviation = shown["Deviation of the bias over random q, k, layer 1"]
+    assert deviation.names == ("all heads",)
+    np.testing.assert_allclose(deviation.y[0], np.linalg.norm(vectors, axis=1) * (terms / 8) ** 0.5, rtol=1e-4)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosine = shown["Cosine of the distances' vectors, all heads"]
+    np.testing.assert_allclose(cosine.values[0], unit @ unit.T, atol=1e-5)
+
+
+def test_deviation_is_that_of_many_random_queries_and_keys():
+    model = encoder("deberta")
+    shown = panels(model)["Deviation of the bias over random q, k, layer 0"]
+    q, k = torch.randn(2, 4000, 4, 1, 8).expand(-1, -1, -1, S, -1)
+    bias = model.position.layer_bias(q, k, POSITIONS, 0).detach()
+    measured = bias.std(0)[:, 0].numpy()
+    np.testing.assert_allclose(shown.y[:, S - 1 :], measured, rtol=0.1)
+
+
+def test_trained_weights_are_those_of_the_checkpoint(tmp_path):
+    config = tiny_config("learned", num_labels=3)
+    model = perturb(PosEncForSequenceClassification(config))
+    model.save_pretrained(tmp_path / "run")
+    shown = panels(str(tmp_path / "run"))["What is added"].values[0]
+    table = model.model.position.embedding.weight.detach().numpy()
+    np.testing.assert_allclose(shown, table[:S].T, rtol=1e-6)
+    assert not np.allclose(shown, panels(config)["What is added"].values[0], atol=0.01)
+
+
+def test_a_scheme_starts_as_in_a_new_model():
+    torch.manual_seed(0)
+    for scheme in ("learned", "lspe", "tupe", "test_layer_distance"):
+        config = tiny_config(scheme)
+        alone, model = initial_scheme(config), PosEncModel(config).position
+        for (name, a), b in zip(alone.state_dict().items(), model.state_dict().values(), strict=True):
+            if name.endswith("weight"):
+                assert float(a.std()) == pytest.approx(float(b.std()), rel=0.3), (scheme, name)
+
+
+def test_the_source_is_left_as_it_was():
+    model = encoder("learned").train().to(torch.bfloat16)
+    state = torch.random.get_rng_state()
+    first = panels(model)
+    assert model.position.training
+    assert model.position.embedding.weight.dtype == torch.bfloat16
+    assert torch.equal(torch.random.get_rng_state(), state)
+    again = panels(model)["Norm"].y
+    np.testing.assert_array_equal(first["Norm"].y, again)
+
+
+class Both(PositionScheme):
+    """Two hooks at once, one of which takes lengths too."""
+
+    name = "both"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added = SinusoidalPosition(hidden_size=32)
+        self.turned = RotaryPosition(head_dim=8)
+
+    def embed(self, x, positions):
+        return self.added.embed(x, positions)
+
+    def rotary(self, positions, lengths):
+        assert lengths.shape == positions.shape
+        assert int(lengths[0, 0]) == S
+        return self.turned.rotary(positions, lengths)
+
+    def rotate(self, q, k, state, layer):
+        return self.turned.rotate(q, k, state, layer)
+
+
+def test_a_scheme_that_acts_twice_is_shown_twice():
+    shown = panels(Both(), config=tiny_config())
+    np.testing.assert_allclose(
+        shown["Cosine of positions"].values, panels(SinusoidalPosition(hidden_size=32))["Cosine of positions"].values
+    )
+    np.testing.assert_allclose(shown["Wavelengths"].y, panels(RotaryPosition(head_dim=8))["Wavelengths"].y, rtol=1e-6)
+
+
+class Nothing(nn.Module):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("rop", {}, "'rop' is neither a scheme .*nor a checkpoint"),
+        ("/no/such/folder", {}, "neither a scheme"),
+        (3, {}, "source=3 can't be plotted"),
+        (Nothing(), {}, "can't be plotted"),
+        (tiny_config("learned"), {"max_positions": 65}, "max_positions=65 .*2 to 64, as many as the scheme has"),
+        (tiny_config("rope"), {"max_positions": 1}, "max_positions=1 .*2 to 2048"),
+        (tiny_config("rope"), {"max_positions": True}, "max_positions=True"),
+        (tiny_config("rope"), {"layer": 2}, "layer=2 .*layers 0 to 1"),
+        (DebertaPosition(hidden_size=8, num_heads=2, num_layers=1), {}, "doesn't say its head_dim. Give config="),
+        (tiny_config("learned", max_position_embeddings=1), {}, "one position alone"),
+    ],
+)
+def test_bad_sources(source, options, message):
+    with pytest.raises(ValueError, match=message):
+        position_panels(source, **options)
+
+
+def test_a_scheme_without_its_weights_is_refused(tmp_path):
+    encoder("learned").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["position.embedding.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks weights of its scheme: position\.embedding\.weight"):
+        position_panels(str(tmp_path))
+    with torch.device("meta"):
+        model = PosEncModel(tiny_config("learned"))
+    with pytest.raises(ValueError, match="meta device"):
+        position_panels(model)
+
+
+def test_another_models_checkpoint_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match="is a bert model"):
+        position_panels(str(tmp_path))
+
+
+# Pictures
+
+
+@pytest.fixture
+def matplotlib():
+    return pytest.importorskip("matplotlib")
+
+
+def drawn(figure) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Curves and maps of a figure."""
+    axes = figure.get_axes()
+    return [line.get_ydata() for a in axes for line in a.lines], [
+        np.asarray(image.get_array()) for a in axes for image in a.images
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["lspe", "rope", "kerple", "fire", "relative_key"])
+def test_figures_hold_the_numbers(matplotlib, scheme):
+    config = tiny_config(scheme)
+    curves, maps = drawn(plot_position(config, max_positions=S))
+    expected = position_panels(config, max_positions=S)
+    wanted = [row for panel in expected if isinstance(panel, Lines) for row in panel.y]
+    assert len(curves) == len(wanted)
+    for curve, row in zip(curves, wanted, strict=True):
+        np.testing.assert_array_equal(curve, row)
+    wanted = [values for panel in expected if isinstance(panel, Maps) for values in panel.values]
+    assert len(maps) == len(wanted)
+    for image, values in zip(maps, wanted, strict=True):
+        np.testing.assert_array_equal(image, values)
+
+
+def test_every_scheme_can_be_drawn_and_compared(matplotlib, tmp_path):
+    configs = [tiny_config(scheme) for scheme in EVERY_HOOK]
+    figure = plot_comparison(configs, max_positions=S)
+    save_figure(figure, tmp_path / "all.png", dpi=30)
+    titles = [axes.get_title(loc) for axes in figure.get_axes() for loc in ("left", "center")]
+    rows = 0
+    for scheme, config in zip(EVERY_HOOK, configs, strict=True):
+        weights = ", initial weights" if any(True for _ in initial_scheme(config).parameters()) else ""
+        heads = [re.sub(r" \(.*\)", "", title.strip()) for title in titles]
+        acts = sum(initial_scheme(config).uses(hook) for hook in ("embed", "rotate", "bias", "layer_bias"))
+        assert heads.count(scheme + weights) == max(acts, 1), scheme
+        rows += acts
+    profiles = [axes for axes in figure.get_axes() if axes.lines]
+    assert len(profiles) == rows - 1  # none draws nothing
+    assert {axes.get_xlim() for axes in profiles} == {(-11.0, 11.0)}
+
+
+def test_a_heading_says_whose_weights_are_shown(matplotlib, tmp_path):
+    model = encoder("learned")
+    model.save_pretrained(tmp_path / "mine")
+
+    def heading(source) -> str:
+        return plot_position(source, max_positions=S).get_suptitle()
+
+    assert heading(model.config).endswith("initial weights")
+    assert heading(model).startswith("learned in PosEncModel")
+    saved = heading(str(tmp_path / "mine"))
+    assert saved.startswith("learned in mine")
+    assert saved.endswith("trained weights")
+    assert "weights" not in heading(tiny_config("rope"))
+
+
+def test_nothing_global_is_touched(matplotlib, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it is an error now
+
+    def settings():
+        return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}
+
+    before = settings()
+    save_figure(plot_position(tiny_config("fire"), max_positions=S), tmp_path / "a.svg")
+    save_figure(plot_comparison([tiny_config("alibi")], max_positions=S), tmp_path / "b.png", dpi=30)
+    assert settings() == before
+
+
+def test_files_are_whole_and_the_same_every_time(matplotlib, tmp_path, monkeypatch):
+    def draw():
+        return plot_position(tiny_config("alibi"), max_positions=S)
+
+    figure = draw()
+    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        path = tmp_path / "new" / f"a.{suffix}"
+        save_figure(draw(), path, dpi=40)
+        first = path.read_bytes()
+        assert first.startswith(start)
+        save_figure(draw(), path, dpi=40)
+        assert path.read_bytes() == first
+        monkeypatch.setattr(figure, "savefig", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            save_figure(figure, path)
+        monkeypatch.undo()
+        assert path.read_bytes() == first
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"a.png", "a.svg", "a.pdf"}
+    with pytest.raises(ValueError, match=r"a.jpg' names no format.*\.png, \.svg, \.pdf"):
+        save_figure(figure, tmp_path / "a.jpg")
+    (tmp_path / "b.png").mkdir()
+    with pytest.raises(ValueError, match="is a folder"):
+        save_figure(figure, tmp_path / "b.png")
+
+
+@pytest.mark.parametrize("sources", ["rope", []])
+def test_a_comparison_takes_a_list(matplotlib, sources):
+    with pytest.raises(ValueError, match="nothing to compare"):
+        plot_comparison(sources)
+
+
+def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r'pip install "hf-posenc\[plots\]"'):
+        plot_position("rope")
+    assert position_panels(tiny_config("rope"), max_positions=S)
+
+
+def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", "plot", *arguments])
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, capsys):
+    def run(*arguments):
+        return command(monkeypatch, capsys, *arguments, "--config-preset", "tiny", "--max-positions", "8")
+
+    one, two = str(tmp_path / "one.svg"), str(tmp_path / "two.png")
+    kwargs = ("--position-embedding-kwargs", '{"kernel": "power"}')
+    code, out, err = run("kerple", "-o", one, *kwargs)
+    assert code == 0, err
+    assert one in out
+    assert (tmp_path / "one.svg").stat().st_size > 1000
+    encoder("alibi").save_pretrained(tmp_path / "mine")
+    code, _, err = run("rope", str(tmp_path / "mine"), "-o", two)
+    assert code == 0, err
+    assert (tmp_path / "two.png").stat().st_size > 1000
+
+    for arguments, message in [
+        (("rope", "-o", "a.jpg"), "names no format"),
+        (("rope", "alibi", "-o", one, *kwargs), "goes with one scheme's name"),
+        (("rope", "-o", one, "--rope-parameters", "{theta"), "is no JSON"),
+        (("rope", "-o", one, "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
+        (("somebody/nothing", "-o", one), "Error: "),
+    ]:
+        code, _, err = run(*arguments)
+        assert code == 2, err
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+
+
+def test_the_commands_of_the_readme_draw(matplotlib, tmp_path, monkeypatch, capsys):
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    lines = [line.partition("  #")[0].split() for line in readme.splitlines() if line.startswith("hf-posenc plot")]
+    assert len(lines) == 2
+    monkeypatch.chdir(tmp_path)
+    encoder("learned").save_pretrained("runs/mine")
+    for line in lines:
+        code, _, err = command(monkeypatch, capsys, *line[2:], "--max-positions", "8")
+        assert code == 0, err
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "rope.png", "sheet.png"}
+
+
+def test_the_command_names_the_missing_package(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, _, err = command(monkeypatch, capsys, "rope", "-o", "never.png")
+    assert code == 2
+    assert err.strip() == 'Error: Plots need matplotlib. Install it with: pip install "hf-posenc[plots]"'
+
+
+def test_a_config_isnt_changed_by_plotting_it():
+    config = PosEncConfig.from_preset("tiny", position_embedding_type="lspe")
+    before = config.to_dict()
+    position_panels(config, max_positions=S)
+    assert config.to_dict() == before

@@ -1,0 +1,417 @@
+"""RoPE scalings: their frequencies, and that a sequence's angles depend on its own length alone."""
+
+import json
+
+import pytest
+import torch
+from common import encoder, padded, perturb, tiny_config, tokens
+from references import encode, rope, rope_frequencies
+from transformers import AutoConfig, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from hf_posenc import (
+    POSITIONS,
+    PosEncConfig,
+    PosEncForSequenceClassification,
+    PosEncModel,
+    PositionScheme,
+    RotaryPosition,
+)
+from hf_posenc.model.padding_free import make_layout
+from hf_posenc.model.position_rope import ROPE_TYPES
+
+f64 = torch.float64
+
+
+def scalings(pairs: int, trained: int) -> dict[str, dict]:
+    """Parameters of each type that change something at lengths on both sides of the trained one."""
+    short, long = [1.0 + 0.1 * i for i in range(pairs)], [2.0 + 0.5 * i for i in range(pairs)]
+    base = {"original_max_position_embeddings": trained}
+    return {
+        "default": {"rope_type": "default", "rope_theta": 500.0},
+        "linear": {"rope_type": "linear", "factor": 4.0},
+        "dynamic": {"rope_type": "dynamic", "factor": 2.0, **base},
+        "yarn": {"rope_type": "yarn", "factor": 8.0, **base},
+        "yarn_mscale": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "beta_fast": 8.0,
+            "beta_slow": 0.5,
+            "mscale": 0.7,
+            "mscale_all_dim": 1.3,
+            "truncate": False,
+            **base,
+        },
+        "yarn_attention": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5, **base},
+        "longrope": {"rope_type": "longrope", "factor": 8.0, "short_factor": short, "long_factor": long, **base},
+        "llama3": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            **base,
+        },
+        "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+    }
+
+
+KINDS = list(scalings(4, 64))
+
+
+def test_every_type_is_tested():
+    assert {parameters["rope_type"] for parameters in scalings(4, 64).values()} == set(ROPE_TYPES)
+
+
+def llama(parameters: dict, head_dim: int, trained: int) -> LlamaRotaryEmbedding:
+    given = {"rope_theta": 10000.0, **parameters}
+    if parameters["rope_type"] == "dynamic":  # transformers takes the trained length from elsewhere
+        given.pop("original_max_position_embeddings")
+    config = LlamaConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        head_dim=head_dim,
+        max_position_embeddings=trained,
+        rope_parameters=given,
+    )
+    return LlamaRotaryEmbedding(config)
+
+
+# Llama's default ignores partial_rotary_factor, and proportional has it in any case.
+PARTIAL = [
+    (kind, partial)
+    for kind in KINDS
+    for partial in ((False,) if kind in ("default", "proportional") else (False, True))
+]
+
+
+@pytest.mark.parametrize("last", [99, 128, 4100])
+@pytest.mark.parametrize(("kind", "partial"), PARTIAL)
+def test_angles_and_gradients_equal_transformers_llama(kind, partial, last):
+    head_dim, trained = 64, 128
+    parameters = scalings(16 if partial else 32, trained)[kind] | ({"partial_rotary_factor": 0.5} if partial else {})
+    positions = torch.cat((torch.arange(8), torch.arange(last - 40, last + 1)))[None]
+    q, k = torch.randn(2, 1, 2, 49, head_dim).unbind(0)
+    # A module for each: what it saw before changes the next result of transformers' own.
+    cos, sin = llama(parameters, head_dim, trained)(q, positions)
+    mine = RotaryPosition(head_dim=head_dim, rope_parameters=parameters)
+    size = mine.rotary_dim
+    assert size == (32 if partial else 64)
+    got_cos, got_sin = mine.angles(positions)
+    torch.testing.assert_close(got_cos, cos, atol=1e-5, rtol=0)
+    torch.testing.assert_close(got_sin, sin, atol=1e-5, rtol=0)
+
+    leaves = [t.clone().requires_grad_() for t in (q, k)]
+    theirs = apply_rotary_pos_emb(*(t[..., :size] for t in leaves), cos, sin)
+    theirs = [torch.cat((a, b[..., size:]), -1) for a, b in zip(theirs, leaves, strict=True)]
+    ours = mine(*leaves, positions)
+    target = torch.randn(2, *q.shape)
+    wanted = torch.autograd.grad((torch.stack(theirs) * target).sum(), leaves)
+    gradients = torch.autograd.grad((torch.stack(ours) * target).sum(), leaves)
+    for a, b in zip((*ours, *gradients), (*theirs, *wanted), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("last", [40, 300])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rotation_equals_its_float64_twin_in_values_and_gradients(kind, last, interleaved):
+    scheme = RotaryPosition(head_dim=16, rope_parameters=scalings(8, 64)[kind], interleaved=interleaved)
+    x = torch.randn(5, 16, requires_grad=True)
+    positions = torch.tensor([0, last, 7, last // 2, 7])
+    got, _ = scheme(x, x, positions)
+    expected = rope(scheme).rotate(x.to(f64), positions)
+    # float32 holds an angle of 300 to 1.5e-5.
+    torch.testing.assert_close(got.double(), expected, atol=2e-4, rtol=0)
+    target = torch.randn(5, 16)
+    mine, theirs = (torch.autograd.grad((out * target).sum(), x)[0] for out in (got, expected))
+    torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frequencies_equal_the_formulas_to_float32(kind):
+    scheme = RotaryPosition(head_dim=16, rope_parameters=scalings(8, 64)[kind])
+    lengths = torch.tensor([10, 64, 65, 5000]) if scheme.needs_lengths else None
+    frequencies, factor = scheme.frequencies(lengths, torch.device("cpu"))
+    for row, length in enumerate((10, 64, 65, 5000)):
+        expected, scale = rope_frequencies(scheme.rope_parameters, 16, length)
+        got = frequencies[row] if scheme.needs_lengths else frequencies
+        torch.testing.assert_close(got.double(), torch.tensor(expected, dtype=f64), atol=0, rtol=2e-6)
+        assert factor == pytest.approx(scale, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_encoder_equals_its_float64_twin_past_the_trained_length(kind):
+    model = encoder("rope", rope_parameters=scalings(4, 8)[kind])
+    ids = tokens(12)
+    hidden = model(ids[None]).last_hidden_state[0]
+    torch.testing.assert_close(hidden.double(), encode(model, ids), atol=2e-5, rtol=1e-5)
+
+
+def packed(*sequences: torch.Tensor) -> dict[str, torch.Tensor]:
+    positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences])
+    return {"input_ids": torch.cat(sequences)[None], "position_ids": positions[None]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbours_in_the_batch_change_nothing(kind):
+    model = encoder("rope", rope_parameters=scalings(4, 128)[kind], num_hidden_layers=1)
+    short, long = tokens(100, seed=1), tokens(300, seed=2)
+    alone = model(short[None]).last_hidden_state[0]
+    for model.config.unpad_inputs in (True, False):
+        for side in ("left", "right"):
+            ids, mask = padded([short, long], side)
+            beside = model(ids, attention_mask=mask).last_hidden_state[0][mask[0] == 1]
+            torch.testing.assert_close(beside, alone, atol=1e-5, rtol=1e-5)
+        after = model(**packed(long, short)).last_hidden_state[0, 300:]
+        torch.testing.assert_close(after, alone, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            model(**packed(long, short)).last_hidden_state[0, :300],
+            model(long[None]).last_hidden_state[0],
+            atol=1e-5,
+            rtol=1e-5,
+        )
+    torch.testing.assert_close(alone, model(short[None], position_ids=torch.arange(100)[None])[0][0])
+    if model.position.needs_lengths:  # the long sequence does get other angles, or nothing was shown
+        scheme = model.position
+        own, others = (scheme.angles(torch.arange(100), torch.full((100,), n)) for n in (100, 300))
+        assert (own[0] - others[0]).abs().max() > 0.1
+
+
+def test_lengths_are_those_of_each_sequence():
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1]])
+    seq_idx = torch.tensor([[1, 1, 1, 0, 2, 2, 0], [0] * 7, [0, 1, 1, 1, 1, 1, 1]])
+    shifted = torch.tensor([[0, 1, 2, 99, 0, 1, 99], [99] * 7, [99, 5, 8, 6, 7, 9, 10]])
+    whole = {"device": torch.device("cpu"), "attention_mask": mask}
+    for unpad in (True, False):
+        layout = make_layout(3, 7, seq_idx=seq_idx, unpad=unpad, **whole)
+        lengths = layout.put_back(layout.lengths().unsqueeze(-1)).squeeze(-1)
+        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [6] * 6]
+        layout = make_layout(3, 7, seq_idx=seq_idx, position_ids=shifted, unpad=unpad, **whole)
+        lengths = layout.put_back(layout.lengths().unsqueeze(-1)).squeeze(-1)
+        assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
+    layout = make_layout(2, 7, torch.device("cpu"), attention_mask=mask[[0, 2]], unpad=False)
+    assert layout.lengths().tolist() == [[5] * 7, [6] * 7]
+
+
+class Seen(PositionScheme):
+    """Turns nothing, and remembers what it was told."""
+
+    def rotary(self, positions, lengths):
+        self.told = lengths
+        return positions
+
+    def rotate(self, q, k, state, layer):
+        return q, k
+
+
+def test_a_scheme_is_told_the_lengths_if_it_asks(monkeypatch):
+    monkeypatch.setitem(POSITIONS, "seen", Seen)
+    monkeypatch.setattr(Seen, "name", "seen", raising=False)
+    model = PosEncModel(tiny_config("seen"))
+    ids, mask = padded([tokens(3), tokens(5)])
+    model(ids, attention_mask=mask)
+    assert model.position.told is None
+    model.position.needs_lengths = True
+    model(ids, attention_mask=mask)
+    assert model.position.told.tolist() == [[3, 3, 3, 5, 5, 5, 5, 5]]
+
+
+@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "llama3"])
+def test_an_exported_program_follows_each_rows_length(kind):
+    model = perturb(PosEncModel(tiny_config("rope", rope_parameters=scalings(4, 8)[kind]))).eval()
+
+    class Hidden(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask):
+            return self.model(input_ids, attention_mask=attention_mask)[0]
+
+    batches = [padded([tokens(n, seed=n) for n in lengths]) for lengths in ((9, 4, 6), (3,), (17, 1, 8, 5))]
+    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=64)
+    shapes = {"input_ids": {0: batch, 1: length}, "attention_mask": {0: batch, 1: length}}
+    program = torch.export.export(Hidden(), batches[0], dynamic_shapes=shapes)
+    for ids, mask in batches:
+        expected = model(ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(program.module()(ids, mask), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_packed_rows_keep_their_lengths_when_compiled(kind):
+    torch._dynamo.reset()
+    model = perturb(PosEncModel(tiny_config("rope", rope_parameters=scalings(4, 3)[kind]))).eval()
+    ids, mask = tokens(2, 9), torch.tensor([[1] * 9, [1] * 7 + [0] * 2])
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for positions in (
+        torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2], [0, 1, 0, 1, 2, 3, 4, 0, 0]]),
+        torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 2, 1, 4, 3, 5, 6, 0, 0]]),
+    ):
+        expected = model(ids, attention_mask=mask, position_ids=positions).last_hidden_state
+        got = compiled(ids, attention_mask=mask, position_ids=positions).last_hidden_state
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_onnxruntime_follows_each_rows_length(kind, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    config = tiny_config("rope", rope_parameters=scalings(4, 8)[kind], num_hidden_layers=1)
+    model = perturb(PosEncForSequenceClassification(config)).eval()
+    ids, mask = padded([tokens(n, seed=n) for n in (17, 4, 8)])
+    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=64)
+    shapes = {"input_ids": {0: batch, 1: length}, "attention_mask": {0: batch, 1: length}}
+    torch.onnx.export(
+        model,
+        kwargs={"input_ids": ids[:, :9].contiguous(), "attention_mask": mask[:, :9].contiguous()},
+        f=tmp_path / "model.onnx",
+        dynamo=True,
+        output_names=["logits"],
+        dynamic_shapes=shapes,
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), model(ids, attention_mask=mask).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_keeps_its_scaling_whatever_max_position_embeddings_says(kind, tmp_path):
+    parameters = scalings(4, 8)[kind]
+    given = {key: value for key, value in parameters.items() if key != "original_max_position_embeddings"}
+    model = encoder("rope", rope_parameters=given, max_position_embeddings=8)
+    resolved = dict(model.config.rope_parameters)
+    assert resolved.items() >= parameters.items()
+    model.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["rope_parameters"] == resolved
+    # What follows from the config has been written into it: the length may change, the angles don't.
+    (tmp_path / "config.json").write_text(json.dumps(written | {"max_position_embeddings": 999}))
+    again = PosEncModel.from_pretrained(tmp_path)
+    assert again.config.rope_parameters == resolved
+    ids = tokens(2, 12)
+    torch.testing.assert_close(again(ids)[0], model(ids)[0], atol=0, rtol=0)
+    with torch.device("meta"):
+        on_meta = RotaryPosition(head_dim=8, rope_parameters=resolved)
+    assert torch.equal(on_meta.angles(torch.arange(9))[0], model.position.angles(torch.arange(9))[0])
+
+
+def test_longrope_takes_its_factor_from_the_two_lengths():
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
+    config = tiny_config("rope", rope_parameters={"rope_type": "longrope", **factors}, max_position_embeddings=64)
+    assert config.rope_parameters["factor"] == 4.0
+
+
+def test_legacy_forms_are_read():
+    wanted = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}
+    for given in (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 500.0},
+        {"rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 2.0}, "rope_theta": 500.0},
+        {"rope_parameters": {"type": "linear", "factor": 2.0, "rope_theta": 500.0, "attention_factor": None}},
+    ):
+        assert tiny_config("rope", **given).rope_parameters == wanted
+    assert tiny_config("rope", partial_rotary_factor=0.5).rope_parameters["partial_rotary_factor"] == 0.5
+
+
+def test_a_scaling_can_be_put_on_when_a_checkpoint_is_loaded(tmp_path, caplog):
+    model = encoder("rope", max_position_embeddings=8)
+    model.save_pretrained(tmp_path)
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    assert AutoConfig.from_pretrained(tmp_path, rope_parameters=yarn).rope_parameters == {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 8,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": True,
+    }
+    longer = PosEncModel.from_pretrained(tmp_path, rope_parameters=yarn).eval()
+    assert (longer(tokens(1, 12))[0] - model(tokens(1, 12))[0]).abs().max() > 1e-3
+    assert "ecognized keys" not in caplog.text
+
+
+LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rope_type": "yarrn"}, "rope_type='yarrn' is unknown. Choose one of default, linear, dynamic, yarn"),
+        ({"rope_type": ["yarn"]}, r"rope_type=\['yarn'\] is unknown"),
+        ({"rope_type": "linear", "type": "dynamic", "factor": 2.0}, "rope_type='linear' and its old name, type='dyn"),
+        ({"factor": 2.0}, "no 'factor' for rope_type='default'. That belongs to linear, dynamic, yarn, longrope"),
+        ({**YARN, "beta_fats": 3}, "no 'beta_fats' for rope_type='yarn'. Did you mean 'beta_fast'"),
+        ({"rope_type": "linear"}, "lacks 'factor', which rope_type='linear' needs"),
+        ({"rope_type": "yarn"}, "lacks 'factor', which rope_type='yarn' needs"),
+        ({**LONG, "long_factor": None}, "lacks 'long_factor', which rope_type='longrope' needs"),
+        ({"rope_type": "llama3", "factor": 8.0}, "lacks 'low_freq_factor'.*Give factor, low_freq_factor, high_freq"),
+        ({"rope_type": "linear", "factor": 0.5}, "factor=0.5 is out of range. It must be at least 1"),
+        ({"rope_type": "dynamic", "factor": "2"}, "factor='2' is out of range"),
+        ({**YARN, "attention_factor": -1.0}, r"attention_factor=-1\.0 is out of range"),
+        ({**YARN, "beta_fast": 1.0, "beta_slow": 2.0}, r"beta_slow=2\.0 must be less than beta_fast=1\.0"),
+        ({**YARN, "beta_slow": 40.0}, r"beta_slow=40\.0 must be less than beta_fast=32\.0"),
+        ({**YARN, "mscale": 1.0}, "mscale and mscale_all_dim act together. Give both or neither"),
+        ({**YARN, "truncate": 1}, "truncate=1 is neither True nor False"),
+        ({**YARN, "rope_theta": 1.0}, r"rope_theta=1\.0 is out of range for rope_type='yarn'"),
+        ({**YARN, "original_max_position_embeddings": 0}, "original_max_position_embeddings=0 is out of range"),
+        ({**YARN, "original_max_position_embeddings": 9.5}, r"original_max_position_embeddings=9\.5 is out of range"),
+        ({**LONG, "short_factor": 2.0}, r"short_factor=2\.0 is no list of numbers, one per pair"),
+        ({**LONG, "short_factor": [1.0] * 3}, "short_factor has 3 numbers.*each of the 4 pairs of head_dim=8"),
+        ({**LONG, "long_factor": [1.0, 1.0, 0.0, 1.0]}, r"long_factor\[2\]=0\.0 is out of range"),
+        ({**LONG, "original_max_position_embeddings": 1}, "original_max_position_embeddings=1 is out of range"),
+        ({**LLAMA3, "high_freq_factor": 1.0}, r"low_freq_factor=1\.0 must be less than high_freq_factor=1\.0"),
+        ({**LLAMA3, "low_freq_factor": float("inf")}, "low_freq_factor=inf is out of range"),
+        ({"rope_type": "proportional", "partial_rotary_factor": 0.1}, "turns none of the 4 pairs of head_dim=8"),
+        ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor=1\.5 is out of range. It lies in \(0, 1\]"),
+        (
+            {"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 0.25},
+            "'dynamic' needs at least 4 turned entries per head, not 2",
+        ),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_config("rope", rope_parameters=parameters)
+    with pytest.raises(ValueError, match=message):
+        RotaryPosition(head_dim=8, max_positions=64, rope_parameters=parameters)
+
+
+def test_alone_a_scaling_must_be_told_the_trained_length():
+    with pytest.raises(ValueError, match="lacks 'original_max_position_embeddings'.*Give the length that the weights"):
+        RotaryPosition(head_dim=8, rope_parameters=YARN)
+    assert (
+        RotaryPosition(head_dim=8, rope_parameters=YARN, max_positions=9).rope_parameters[
+            "original_max_position_embeddings"
+        ]
+        == 9
+    )
+
+
+def test_plain_tensors_follow_the_largest_position_of_each_row():
+    parameters = scalings(4, 16)["dynamic"]
+    scheme = RotaryPosition(head_dim=8, rope_parameters=parameters)
+    q, k = torch.randn(2, 2, 3, 5, 8).unbind(0)
+    positions = torch.stack((torch.arange(5), torch.arange(30, 35)))
+    both = scheme(q, k, positions)
+    for row in range(2):
+        alone = scheme(q[row], k[row], positions[row])
+        for a, b in zip(both, alone, strict=True):
+            torch.testing.assert_close(a[row], b)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_is_off_by_its_last_rounding_alone(kind, dtype):
+    scheme = RotaryPosition(head_dim=8, rope_parameters=scalings(4, 64)[kind])
+    q = torch.randn(50, 8).to(dtype)
+    exact, _ = scheme(q.float(), q.float(), start=4000)
+    turned, _ = scheme(q, q, start=4000)
+    torch.testing.assert_close(turned.float(), exact, rtol=torch.finfo(dtype).eps / 2 * 1.01, atol=1e-7)
+
+
+def test_config_of_a_preset_takes_a_scaling():
+    config = PosEncConfig.from_preset("tiny", rope_scaling={"type": "dynamic", "factor": 2.0})
+    assert config.rope_parameters["original_max_position_embeddings"] == 512
