@@ -12,7 +12,7 @@ import torch
 from common import SCHEMES
 from transformers import BertConfig
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, cli
+from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
 from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
 
 ROOT = Path(__file__).parent.parent
@@ -228,10 +228,21 @@ def test_ctrl_c_while_importing_is_one_line():
     assert "Traceback" not in rest
 
 
-def test_importing_the_package_leaves_ctrl_c_alone():
-    code = "import signal, hf_posenc; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.strip() == "True"
+@pytest.mark.parametrize(
+    ("name", "words", "expected"),
+    [
+        ("/usr/bin/hf-posenc", [], True),
+        ("C:\\tools\\hf-posenc.exe", [], sys.platform == "win32"),
+        ("-m", ["python", "-u", "-m", "hf_posenc.cli", "train"], True),
+        ("-m", ["python", "-m", "pytest"], False),
+        ("-c", ["python", "-c", "import hf_posenc"], False),
+        ("", ["python"], False),
+    ],
+)
+def test_a_program_that_imports_the_package_keeps_its_ctrl_c(monkeypatch, name, words, expected):
+    monkeypatch.setattr(sys, "argv", [name])
+    monkeypatch.setattr(sys, "orig_argv", words)
+    assert _ctrl_c.is_command_line() is expected
 
 
 def test_inspect_refuses_another_kind_of_model(run, tmp_path):

@@ -54,7 +54,7 @@ class DataArguments:
         default=None,
         metadata={"help": "Several labels in one cell of a csv, with this between them: multi-label classification."},
     )
-    do_regression: bool | None = field(
+    do_regression: bool = field(  # type: ignore[assignment]
         default=None,
         metadata={"help": "Predict a number. Default: if the labels are real numbers."},
     )
@@ -215,7 +215,8 @@ class RunArguments(TrainingArguments):
         metadata={"help": "When to save a checkpoint: no, steps, epoch, best. Default: when it is evaluated."},
     )
     save_total_limit: int | None = field(default=2, metadata={"help": "How many checkpoints are kept."})
-    load_best_model_at_end: bool | None = field(  # type: ignore[assignment]
+    # The three-valued switches are annotated as bool: HfArgumentParser takes a bare --switch only then.
+    load_best_model_at_end: bool = field(  # type: ignore[assignment]
         default=None,
         metadata={
             "help": "Keep the weights of the best evaluation, by metric_for_best_model (default: loss), not the last "
@@ -251,10 +252,10 @@ class RunArguments(TrainingArguments):
             self.save_strategy = "epoch" if evaluated == "no" else evaluated
             if evaluated == "steps" and self.save_steps == _DEFAULT_SAVE_STEPS:
                 self.save_steps = self.eval_steps or self.logging_steps
-        if self.load_best_model_at_end is None:
-            self.load_best_model_at_end = self.do_train and (
-                self.early_stopping_patience is not None or self._saves_what_it_evaluates()
-            )
+        if not self.do_train:  # the same options can be given again to evaluate alone
+            self.load_best_model_at_end = False
+        elif self.load_best_model_at_end is None:
+            self.load_best_model_at_end = self.early_stopping_patience is not None or self._saves_what_it_evaluates()
         if self.metric_for_best_model is None and (
             self.early_stopping_patience is not None or strategy_name(self.save_strategy) == "best"
         ):

@@ -295,6 +295,12 @@ def find_columns(dataset: Dataset, data: DataArguments) -> Columns:
             f"--text_column_names {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them "
             "with --text_column_delimiter ' '."
         )
+    for name in text:
+        if not isinstance(dataset.features[name], Value):
+            raise UserError(
+                f"Column {name!r} holds {dataset[0][name]!r:.60}, which is no text. Join its parts to one string "
+                "first, or name another with --text_column_names."
+            )
     if label in text:
         raise UserError(f"Column {label!r} can't be both text and label. Name another with --label_column_name.")
     return Columns(text, label, data.text_column_delimiter)

@@ -266,6 +266,12 @@ def test_columns_that_are_not_there_are_refused(options, message):
         find_columns(dataset, DataArguments(**options))
 
 
+def test_lists_of_words_are_no_text():
+    dataset = Dataset.from_dict({"text": [["a", "b"]], "label": ["z"]})
+    with pytest.raises(UserError, match=r"Column 'text' holds \['a', 'b'\], which is no text. Join its parts"):
+        find_columns(dataset, DataArguments())
+
+
 def test_joined_columns_are_one_text():
     columns = Columns(("a", "b"), "label", " / ")
     assert columns.texts({"a": ["x", None], "b": ["y", 3]}) == (["x / y", " / 3"], None)
