@@ -523,6 +523,114 @@ def plot(
     Console().print(f"The picture is in {output}", highlight=False, markup=False)
 
 
+@app.command()
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer or PosEnc: folder or Hub name.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    position_embedding_type: Annotated[
+        str | None, typer.Option(help="Positional scheme: see `schemes`; default: the source's own, exactly.")
+    ] = None,
+    position_embedding_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")
+    ] = None,
+    rope_parameters: Annotated[str | None, typer.Option(metavar="JSON", help="RoPE's parameters.")] = None,
+    max_position_embeddings: Annotated[
+        int | None, typer.Option(min=1, help="How long inputs may be; default: as in the source.")
+    ] = None,
+    extension: Annotated[
+        str | None,
+        typer.Option(help="How: tile (default), interpolate, hierarchical for tables; linear, dynamic, yarn for RoPE."),
+    ] = None,
+    heal: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="Time for healing.")] = 10.0,
+    eval_text: Annotated[
+        str | None, typer.Option(help="Text to measure on; default: a part of --heal, or sentences that come along.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Head of the result, such as text-classification; default: the source's.")
+    ] = None,
+    num_labels: Annotated[int | None, typer.Option(min=1, help="Labels of a new classifier.")] = None,
+    allow_pickle: Annotated[bool, typer.Option(help="Read a .bin file where there is no safetensors file.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
+    revision: Revision = None,
+) -> None:
+    """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
+
+    Without a scheme the result computes what the source does. With another one it doesn't: the report says how far it
+    is from the original, and `--heal` brings it nearer. A healing that was stopped goes on where it was: give the
+    same command again.
+    """
+    from hf_posenc.conversion import convert as run
+    from hf_posenc.conversion.heal import read_training_texts
+
+    _, report = run(
+        source,
+        out,
+        position_embedding_type=position_embedding_type,
+        position_embedding_kwargs=_json_option("--position-embedding-kwargs", position_embedding_kwargs),
+        rope_parameters=_json_option("--rope-parameters", rope_parameters),
+        max_position_embeddings=max_position_embeddings,
+        extension=extension,
+        heal=heal,
+        minutes=minutes,
+        eval_texts=None if eval_text is None else read_training_texts(eval_text),
+        task=task,
+        num_labels=num_labels,
+        allow_pickle=allow_pickle,
+        overwrite=overwrite,
+        seed=seed,
+        revision=revision,
+    )
+    Console().print(report)
+    Console().print(f"The checkpoint and conversion.json are in {out}", highlight=False, markup=False)
+
+
+@app.command("export-bert")
+def export_bert(
+    source: Checkpoint,
+    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    model_type: Annotated[
+        str | None,
+        typer.Option(help="bert, roberta, xlm-roberta, camembert, distilbert or electra; default: what can hold it."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    revision: Revision = None,
+) -> None:
+    """Write a `learned` checkpoint with BERT's body as transformers' own model, and measure that it is the same."""
+    from hf_posenc.conversion import export_bert as run
+
+    model, found = run(source, out, model_type=model_type, overwrite=overwrite, revision=revision)
+    Console().print(
+        f"{type(model).__name__} is in {out}: hidden states differ by at most {found.hidden_max:.2g} on "
+        f"{found.sequences} texts ({found.texts}).",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _json_option(option: str, text: str | None) -> dict[str, Any] | None:
+    import json
+
+    from hf_posenc.training.errors import UserError
+
+    try:
+        value = None if text is None else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f'{option} {text!r} is no JSON ({error}). Write it as {{"name": value}}.') from error
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f'{option} {text!r} is no JSON object. Write it as {{"name": value}}.')
+    return value
+
+
 def _show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"
