@@ -68,6 +68,13 @@ class PositionScheme(nn.Module):
         """
         return None
 
+    def untie_first(self, bias: Tensor, is_first: Tensor) -> Tensor:
+        """What the scheme makes of the sum of all schemes' `bias` at first tokens: TUPE unties them from positions.
+
+        (1 or B, H, S, S), (1 or B, S) -> (1 or B, H, S, S).
+        """
+        return bias
+
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
         """Added to one layer's logits. Grid layout: q, k (B, H, S, d), unrotated and unscaled; positions (1 or B, S).
 
