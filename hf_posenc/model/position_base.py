@@ -279,7 +279,7 @@ def relative_positions(positions: Tensor) -> Tensor:
 def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
 
-    There are at most 2 L - 1 distances in a grid of L places, not L^2: learned biases evaluate their network or table
+    There are 2 L - 1 distances in a grid of L places in a row, not L^2: learned biases evaluate their network or table
     on those alone, and their gradient is summed by distance in one pass.
 
     Args:
@@ -293,6 +293,9 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tenso
     if tracing():
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
     reach = int(positions.max() - positions.min())
+    if 2 * reach + 1 > distance.numel():  # a few positions far apart, as a random sample of many is
+        distinct, index = distance.unique(return_inverse=True)
+        return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
     distinct = torch.arange(-reach, reach + 1, device=positions.device)
     table = function(distinct).T.contiguous()
     flat = table.index_select(1, (distance + reach).flatten())

@@ -82,8 +82,9 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
     if not under_way["trusted"] and not _is_remote():
         raise ValueError(
             f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code ({reference}) comes with the "
-            f"checkpoint {source or ''}. If you trust it, load with from_pretrained(..., trust_remote_code=True); if "
-            f"you have the class, register it first: register_position({name!r}, ...)."
+            f"checkpoint{f' {source}' if source else ''}. If you trust it, load the model, or the configuration by "
+            "PosEncConfig, with from_pretrained(..., trust_remote_code=True); if you have the class, register it "
+            f"first: register_position({name!r}, ...)."
         )
     if source is None:
         raise ValueError(

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from remote_code_harness import BATCH, assert_same_outputs, outputs, put_in_hub_cache, run_clean, tiny_model
+from safetensors.torch import load_file
+from transformers import AutoModel
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, register_position
 from hf_posenc.model.scheme_code import _rewritten
@@ -175,6 +177,26 @@ def test_changed_code_is_loaded_anew(
     second = PosEncModel.from_pretrained(folder, trust_remote_code=True)
     places = torch.arange(4)[None]
     torch.testing.assert_close(second.position.bias(places, places == 0), 2 * first.position.bias(places, places == 0))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_trusted_configuration_builds_and_saves_where_hf_posenc_is_installed(
+    saved: dict[str, tuple[Path, Any]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    for own in ("recency", "stripes"):
+        monkeypatch.delitem(POSITIONS, own)
+    folder = saved[name][0]
+    config = PosEncConfig.from_pretrained(folder, trust_remote_code=True)
+    expected = load_file(folder / "model.safetensors")
+    built = AutoModel.from_config(config).state_dict()
+    assert {f"model.{key}": weight.shape for key, weight in built.items()} == {
+        key: weight.shape for key, weight in expected.items() if key.startswith("model.")
+    }
+    config.save_pretrained(tmp_path / "config")
+    assert (tmp_path / "config" / "recency.py").read_text() == (folder / "recency.py").read_text()
+    with pytest.raises(ValueError, match="or the configuration by PosEncConfig, with from_pretrained"):
+        AutoModel.from_config(PosEncConfig.from_pretrained(folder))
 
 
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "my_scheme.py") -> Path:
