@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -25,7 +26,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.utils import logging
 
 from .measure import encode, pad_rows
@@ -99,6 +100,39 @@ class _Clock(TrainerCallback, ExportableState):
         """Stops the training, after a last checkpoint is of no use."""
         if not self.max_steps and self.used >= self.seconds:
             control.should_training_stop = True
+
+
+class _Progress(TrainerCallback):
+    """A bar of the budget: the Trainer's own counts steps, and how many there will be isn't known."""
+
+    def __init__(self, trainer: Any, minutes: float, max_steps: int | None) -> None:
+        self.trainer, self.total = trainer, max_steps or round(minutes * 60)
+        self.unit = "step" if max_steps else "s"
+        self.bar: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Draws it."""
+        self.bar = tqdm(total=self.total, unit=self.unit, desc="Healing")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Moves it."""
+        self.bar.n = round(self.trainer.clock.progress(state.global_step) * self.total)
+        self.bar.refresh()
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> None:
+        """Says the loss."""
+        if logs and "loss" in logs and self.bar is not None:
+            self.bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Closes it."""
+        self.bar.close()
 
 
 class _Distillation(Trainer):
@@ -209,7 +243,7 @@ def heal(
         logging_strategy="steps",
         logging_steps=20,
         report_to="none",
-        disable_tqdm=disable_tqdm,
+        disable_tqdm=True,  # its bar counts steps, see _Progress
         remove_unused_columns=False,
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -235,6 +269,9 @@ def heal(
     trainer.original = original.eval().to(trainer.args.device)  # type: ignore[arg-type]
     trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
     trainer.model_accepts_loss_kwargs = False
+    trainer.remove_callback(PrinterCallback)
+    if not disable_tqdm:
+        trainer.add_callback(_Progress(trainer, minutes, max_steps))
     if work_dir is not None:
         trainer.add_callback(_SaveByTime(save_minutes * 60))
     try:

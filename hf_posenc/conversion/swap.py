@@ -374,8 +374,8 @@ def _descend(
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for _ in range(steps):
             loss = (weight.view(-1, *[1] * (wanted.dim() - 1)) * (function() - wanted).square()).sum() / size
-            if float(loss) < best:
-                best, kept = float(loss), [p.detach().clone() for p in parameters]
+            if loss.item() < best:
+                best, kept = loss.item(), [p.detach().clone() for p in parameters]
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -515,9 +515,12 @@ def _fit_biases(
             lines.append({"scheme": name, "what": "heads in order of how local they are"})
         if not any(p.requires_grad for p in part.parameters()):
             continue
+        if shared and part.shift_invariant is False:  # positions themselves count: all of them must be fitted
+            r2 = _fit_grid(part, effect.mean(0), model.config.max_position_embeddings)
+            lines.append({"scheme": name, "what": "fitted to the old effect by distance", "r2": r2})
+            continue
         target = effect.mean(0, keepdim=True) if shared else effect
         positions = torch.arange(reach + 1)[None]
-
         queries = None if shared else _mean_queries(model, original, rows)
         bias = functools.partial(_bias_by_distance, part, positions, queries, weight)
         wanted = target.permute(2, 0, 1)
@@ -526,6 +529,23 @@ def _fit_biases(
         r2 = 1 - float(left / (weight[:, None, None] * wanted.square()).sum().clamp(min=1e-30))
         lines.append({"scheme": name, "what": "fitted to the old effect by distance", "r2": r2})
     return lines
+
+
+def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 150) -> float:
+    """Fits a bias that sees positions, not distances alone, on the grid of up to 512 of them; returns R^2."""
+    positions = torch.arange(min(length, part.max_length or length, 512))[None]
+    reach = (effect.shape[-1] - 1) // 2
+    distance = (positions - positions.T).clamp(-reach, reach) + reach
+    wanted = effect[:, distance]  # (H, S, S)
+    wanted = wanted - wanted.mean(-1, keepdim=True)
+
+    def bias() -> Tensor:
+        grid = part.bias(positions, positions == 0)
+        assert grid is not None
+        return grid[0] - grid[0].mean(-1, keepdim=True)
+
+    _descend(part, bias, wanted, torch.ones(len(wanted)), steps, lr=1e-2)
+    return 1 - float((bias() - wanted).square().sum() / wanted.square().sum().clamp(min=1e-30))
 
 
 def _bias_by_distance(
