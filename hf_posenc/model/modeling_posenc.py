@@ -29,6 +29,7 @@ from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_posenc import PosEncConfig
+from .linear import Linear
 from .padding_free import Layout, augment_positions, make_layout
 from .position_base import PositionScheme, check_length, tracing
 from .positions import POSITIONS, independent_generator, make_position, own_code, resolve_position_config
@@ -47,7 +48,7 @@ class PosEncEmbeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
+        self.projection = Linear(width, config.hidden_size) if config.embedding_size is not None else None
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
 
     def forward(
@@ -120,10 +121,10 @@ class PosEncAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.head_dim = config.hidden_size // config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, config.hidden_size)
+        self.value = Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(
         self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: "AttentionHooks", *rotary: Any
@@ -193,9 +194,9 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.pre_norm = config.norm_position == "pre"
         self.attention = PosEncAttention(config, layer_idx)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate = Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output = Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -439,10 +440,10 @@ class PosEncPooledHead(PosEncPreTrainedModel):
         assert outputs is not None  # PreTrainedConfig always has labels
         self.num_labels = outputs
         self.model = PosEncModel(config)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
+        self.dense = Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, outputs)
+        self.classifier = Linear(config.hidden_size, outputs)
         self.post_init()
 
     def _classify(self, hidden: Tensor | None, layout: Layout) -> Tensor:
@@ -576,11 +577,11 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         super().__init__(config)
         width = config.embedding_width
         self.model = PosEncModel(config)
-        self.dense = nn.Linear(config.hidden_size, width)
+        self.dense = Linear(config.hidden_size, width)
         self.activation = ACT2FN[config.hidden_act]
         # Not `norm`: the loader takes a head's child named like the encoder's own for the encoder's.
         self.head_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(width, config.vocab_size)
+        self.decoder = Linear(width, config.vocab_size)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
@@ -643,7 +644,7 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
+        self.classifier = Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
     @can_return_tuple
@@ -699,7 +700,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
         self.model = PosEncModel(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs = Linear(config.hidden_size, 2)
         self.post_init()
 
     @can_return_tuple
