@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .position_base import tracing
+from .position_base import plain
 
 
 @functools.cache
@@ -32,24 +32,22 @@ def onednn_is_faster() -> bool:
 
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether the product is plain float32 on the CPU, and nobody traces, transforms or watches it."""
-    return (
-        not tracing()
+    return bool(
+        plain(x)
         and onednn_is_faster()
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and x.numel() > 0
-        and type(x) is Tensor
         and type(weight) in (Tensor, nn.Parameter)
+        and weight.is_contiguous()
         and (bias is None or bias.dtype == torch.float32)
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()
     )
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b of dense matrices, transposed or not: for other strides oneDNN has nothing but a slow reference."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -59,19 +57,19 @@ class _OneDNNLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
+        return product(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         # A gradient that is to be differentiated again is made of ordinary operations.
-        product = functional.linear if torch.is_grad_enabled() else _product
+        multiply = functional.linear if torch.is_grad_enabled() else product
         rows, by_row = x.flatten(0, -2), gradient.flatten(0, -2)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         return (
-            product(gradient, weight.t()) if wants_x else None,
-            product(by_row.t(), rows.t()) if wants_weight else None,
+            multiply(gradient, weight.t()) if wants_x else None,
+            multiply(by_row.t(), rows.t()) if wants_weight else None,
             by_row.sum(0) if wants_bias else None,
         )
 
@@ -84,5 +82,5 @@ class Linear(nn.Linear):
         if not _fits(input, self.weight, self.bias):
             return functional.linear(input, self.weight, self.bias)
         if torch.is_grad_enabled():
-            return _OneDNNLinear.apply(input, self.weight, self.bias)
-        return _product(input, self.weight, self.bias)
+            return _OneDNNLinear.apply(input.contiguous(), self.weight, self.bias)
+        return product(input.contiguous(), self.weight, self.bias)
