@@ -155,5 +155,5 @@ def test_moving_to_a_device_moves_every_tensor():
     layout = make_layout(2, 3, CPU, attention_mask=torch.tensor([[1, 1, 0], [1, 1, 1]]))
     moved = layout.to("meta")
     tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 6
+    assert len(tensors) == 7
     assert all(value.device.type == "meta" for value in tensors)

@@ -43,6 +43,8 @@ class Layout:
     """int64 (T,): place of each real token in the flattened grid."""
     grid_shape: tuple[int, int] = (0, 0)
     """(n, L) of the grid."""
+    counts: Tensor | None = None
+    """int64 (n,): tokens in each row of the grid, unpadded."""
     segment: Tensor | None = None
     """int64 (B, S), traced graphs only: the sequence of each place in its row, for whether a row is packed is data."""
 
@@ -361,6 +363,7 @@ def _unpad(layout: Layout) -> Layout:
         token_index=token_index,
         grid_index=row.index_select(0, sequence) * longest + offset,
         grid_shape=(rows, longest),
+        counts=counts[counts > 0],
     )
 
 
