@@ -631,6 +631,51 @@ def _json_option(option: str, text: str | None) -> dict[str, Any] | None:
     return value
 
 
+@app.command()
+def benchmark(
+    contenders: Annotated[
+        str, typer.Option(help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first.")
+    ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
+    sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",
+    works: Annotated[str, typer.Option(help="sst2 (32 sentences of real lengths) or ROWSxTOKENS.")] = "sst2,8x128",
+    modes: Annotated[
+        str, typer.Option(help="inference, training (forward, backward), step (and optimizer).")
+    ] = "inference,training",
+    dtype: Annotated[str, typer.Option(help="Of all but the first: float32, bfloat16, float16.")] = "float32",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Results: .json, and a .md table and .png plot beside it.")
+    ] = None,
+) -> None:
+    """Measure speed and memory of schemes against transformers' encoders, in turns on the same batches."""
+    import torch
+
+    from hf_posenc.benchmark import markdown_table, run_benchmark, write_results
+    from hf_posenc.training.errors import UserError
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if output is not None and not output.endswith(".json"):
+        raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
+    lists = [[part.strip() for part in text.split(",")] for text in (contenders, sizes, works, modes)]
+    errors = Console(stderr=True)
+    found = run_benchmark(
+        lists[0],
+        sizes=lists[1],
+        works=lists[2],
+        modes=lists[3],
+        dtype=dtype,
+        rounds=rounds,
+        device=device,
+        report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+    )
+    print(markdown_table(found))
+    for path in write_results(found, output) if output else ():
+        errors.print(f"Wrote {path}", highlight=False, markup=False)
+
+
 def _show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"

@@ -376,11 +376,12 @@ class PosEncModel(PosEncPreTrainedModel):
             return None
         if layout.counts is not None:
             return layout.counts.tolist()
-        learned = torch.is_grad_enabled() and (
-            self._scheme.uses("layer_bias") or (bias is not None and bias.requires_grad)
-        )
+        learned = self._scheme.uses("layer_bias") or (bias is not None and bias.requires_grad)
+        half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
         padded = layout.mask is not None or layout.packed
-        return [layout.shape[1]] * layout.shape[0] if learned and not padded else None
+        if padded or not (torch.is_grad_enabled() and (learned or half)):
+            return None
+        return [layout.shape[1]] * layout.shape[0]
 
     @can_return_tuple
     def forward(
