@@ -6,7 +6,7 @@ Parts, each written into the result as it ends; a study that was stopped goes on
 
 - `exact`: conversion to `learned`, against transformers' BERT; a classifier fine-tuned from either.
 - `stock`: the stock BERT, fine-tuned with the stock Trainer on each task: the baseline.
-- `swap/SCHEME`, `heal/SCHEME`: without and with healing, agreement with the original on unseen text, and the same tasks.
+- `swap/SCHEME`, `heal/SCHEME`: without and with healing, agreement with the original on unseen text, and the tasks.
 - `extend/HOW`: from 512 to 2,048 tokens, on long documents, fine-tuned and tested at both lengths.
 """
 

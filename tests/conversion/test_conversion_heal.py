@@ -123,6 +123,11 @@ def test_a_source_without_a_tokenizer_cannot_be_healed(tmp_path):
         convert(tmp_path / "source", position_embedding_type="rope", heal=sentences(50))
 
 
+def test_what_was_not_swapped_is_not_healed(source):
+    with pytest.raises(ValueError, match="heal has no effect: the scheme stays 'learned'"):
+        convert(source, heal=sentences(50))
+
+
 def test_a_work_folder_that_holds_something_else_is_left_alone(source, tmp_path):
     (tmp_path / "out.healing").mkdir()
     (tmp_path / "out.healing/thesis.txt").write_text("long")
