@@ -10,7 +10,7 @@ MARK ?= not slow and not gpu
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor format clean
+.PHONY: help install quickstart test lint pytest test-all test-floor format cards clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -45,6 +45,9 @@ test-floor: ## the tests under the oldest transformers that is supported
 format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+cards: $(INSTALLED) ## the generated parts of model_cards
+	$(BIN)/python -m hf_posenc.cards
 
 clean: ## remove what the commands made
 	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

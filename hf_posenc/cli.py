@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -12,17 +13,35 @@ from typer.core import TyperCommand, TyperGroup
 
 from hf_posenc import _ctrl_c
 
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
+
 
 class _Ended(Exception):
     """Carries what typer would end in its own way, without our line."""
 
 
+@contextlib.contextmanager
+def _in_our_words(ctx: Any) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        raise _Ended from error
+    except _UsageError as error:
+        where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
+        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+        raise ValueError(f"{text}. `{where} --help` lists what there is.") from error
+
+
 class _Commands(TyperGroup):
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        try:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:  # the help
+            return super().parse_args(ctx, args)
+        with _in_our_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_our_words(ctx):
             return super().invoke(ctx)
-        except (KeyboardInterrupt, BrokenPipeError) as error:
-            raise _Ended from error
 
 
 app = typer.Typer(
@@ -37,6 +56,10 @@ app = typer.Typer(
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a checkpoint on the Hub.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the checkpoint's code, for a scheme of its author's own.")
+]
+SchemeFile = Annotated[str | None, typer.Option(help="A Python file with a scheme of your own.", show_default=False)]
 
 
 @app.command()
@@ -52,10 +75,14 @@ def schemes() -> None:
     console = Console()
     console.print(table)
     console.print("Parameters at base size (12 layers, D = 768, 12 heads, 512 positions).", style="dim")
+    console.print(
+        "model_cards/SCHEME.md in the repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
+        style="dim",
+    )
 
 
 @app.command("inspect")
-def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
+def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_remote_code: Trust = False) -> None:
     """Show a checkpoint's scheme and arguments, length limit, parameters, versions and the code it carries."""
     from safetensors import SafetensorError
 
@@ -65,16 +92,20 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
 
     check_is_checkpoint(checkpoint)
     try:
-        found = inspect_checkpoint(checkpoint, revision)
+        found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
+    length = "any" if found.max_length is None else f"{found.max_length:,} tokens"
+    if not found.scheme_loaded:
+        length = "what the scheme's own code says: --trust-remote-code runs it"
     rows: dict[str, Any] = {
         "model": found.architecture,
         "scheme": found.position_embedding_type,
         "scheme arguments": ", ".join(f"{k}={v!r}" for k, v in found.position_embedding_kwargs.items()) or "none",
         "rope parameters": found.rope_parameters and ", ".join(f"{k}={v!r}" for k, v in found.rope_parameters.items()),
-        "max length": "any" if found.max_length is None else f"{found.max_length:,} tokens",
+        "own code": found.own_code,
+        "max length": length,
         "parameters": f"{found.parameters:,}, of them {found.position_parameters:,} positional ({share:.2%})",
         "weights": ", ".join(found.dtypes),
         "labels": ", ".join(found.labels),
@@ -111,6 +142,7 @@ def predict(
     top_k: Annotated[int | None, typer.Option(min=1, help="Show the n most probable labels; default: all.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Classify texts, a pair, a file or standard input: labels with probabilities."""
     from rich.markup import escape
@@ -126,7 +158,7 @@ def predict(
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
     inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
-    classifier = load_classifier(checkpoint, device, revision)
+    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k)
     if output_format == "jsonl":
         for prediction in predictions:
@@ -156,7 +188,7 @@ class _Train(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         written: list[str] = []
-        for word, following in zip(args, [*args[1:], "--"], strict=True):
+        for word, following in zip(args, [*args, "--"][1:], strict=True):
             if word.startswith("--"):
                 name, equals, value = word.partition("=")
                 word = name.replace("_", "-") + equals + value
@@ -227,6 +259,13 @@ def train(
     position_embedding_kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.", rich_help_panel=_MODEL)
     ] = None,
+    scheme_file: Annotated[
+        str | None, typer.Option(help="A Python file with a scheme of your own.", rich_help_panel=_MODEL)
+    ] = None,
+    position_augmentation: Annotated[
+        str | None,
+        typer.Option(help="Positions in training: none (default), shift or random.", rich_help_panel=_MODEL),
+    ] = None,
     config_preset: Annotated[
         str | None,
         typer.Option(help="Size of a new encoder: tiny (default), mini, small, base.", rich_help_panel=_MODEL),
@@ -294,8 +333,8 @@ def train(
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
 
     Here are the options that are asked for most. All others of `examples/run_classification.py`, and so every one of
-    transformers' TrainingArguments, are accepted too: `--help-all` lists them. Several GPUs:
-    `accelerate launch -m hf_posenc.cli train` and the same options.
+    transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
+    `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
     from hf_posenc.training import parse_arguments, train_classifier
 
@@ -328,6 +367,7 @@ def evaluate(
     text_column_delimiter: Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Score a checkpoint on labelled data: loss and the metrics of its task."""
     import json
@@ -351,6 +391,7 @@ def evaluate(
         result = train_classifier(
             *make_arguments(
                 model_name_or_path=checkpoint,
+                trust_remote_code=trust_remote_code,
                 do_eval=True,
                 output_dir=folder,
                 per_device_eval_batch_size=batch_size,
@@ -394,11 +435,13 @@ def check(
     scheme: Annotated[str, typer.Argument(help="A positional scheme: see `schemes`.", show_default=False)],
     kwargs: Annotated[str | None, typer.Option(help="The scheme's own arguments, as a JSON object.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
+    scheme_file: SchemeFile = None,
 ) -> None:
     """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
     import json
 
     from hf_posenc.conformance import check_position
+    from hf_posenc.scheme_file import register_scheme_file
     from hf_posenc.training.errors import UserError
 
     try:
@@ -407,6 +450,8 @@ def check(
         raise UserError(f"--kwargs {kwargs!r} is no JSON: {error}. Write it as '{{\"name\": 1}}'.") from error
     if not isinstance(own, dict):
         raise UserError(f"--kwargs {kwargs!r} is no JSON object. Write it as '{{\"name\": 1}}'.")
+    if scheme_file is not None:
+        register_scheme_file(scheme_file, scheme)
     report = check_position(scheme, kwargs=own, checks=only or None)
     Console().print(report)
     if not report.ok:
@@ -434,16 +479,22 @@ def plot(
     ] = None,
     rope_parameters: Annotated[str | None, typer.Option(help="RoPE's parameters, as JSON.")] = None,
     revision: Revision = None,
+    scheme_file: SchemeFile = None,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
     import json
 
     from hf_posenc.model.configuration_posenc import PosEncConfig
+    from hf_posenc.model.modeling_posenc import PosEncModel
     from hf_posenc.panels import is_scheme
     from hf_posenc.plots import check_picture_path, plot_comparison, plot_position, save_figure
+    from hf_posenc.scheme_file import register_scheme_file
     from hf_posenc.training.errors import UserError, one_line
 
     check_picture_path(output)
+    if scheme_file is not None:
+        register_scheme_file(scheme_file, "+".join(sources))
     fields = {}
     given = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
     for name, text in given.items():
@@ -458,6 +509,8 @@ def plot(
     read = [
         PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
         if is_scheme(source)
+        else PosEncModel.from_pretrained(source, revision=revision or "main", trust_remote_code=True)
+        if trust_remote_code
         else source
         for source in sources
     ]
@@ -605,7 +658,10 @@ def main() -> None:
 
         line, code = explain(error)
         kind, _, text = line.partition(":")
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
+        if line:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"[red]{kind.capitalize()}:[/red]{escape(text)}"
+            )
         sys.exit(code)
 
 

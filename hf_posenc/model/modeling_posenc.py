@@ -28,7 +28,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from .attention_kernels import attend_by_sequence, runs_by_sequence
 from .configuration_posenc import PosEncConfig
+from .linear import Linear
 from .padding_free import Layout, augment_positions, make_layout
 from .position_base import PositionScheme, check_length, tracing
 from .positions import POSITIONS, independent_generator, make_position, own_code, resolve_position_config
@@ -47,7 +49,7 @@ class PosEncEmbeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
+        self.projection = Linear(width, config.hidden_size) if config.embedding_size is not None else None
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
 
     def forward(
@@ -120,10 +122,10 @@ class PosEncAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.head_dim = config.hidden_size // config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, config.hidden_size)
+        self.value = Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(
         self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: "AttentionHooks", *rotary: Any
@@ -136,6 +138,14 @@ class PosEncAttention(nn.Module):
             layer_bias = hooks.layer_bias(plain_q, plain_k, layout.grid_positions(), self.layer_idx)
         if hooks.rotate is not None:
             q, k = hooks.rotate(q, k, tree_unflatten(rotary, hooks.rotary_tree), self.layer_idx)
+        scale = self.head_dim**-0.5 * hooks.query_scale
+        if hooks.lengths is not None:
+            if runs_by_sequence(q):
+                bias = add_bias(mask, layer_bias, torch.promote_types(q.dtype, torch.float32))
+                q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+                out = attend_by_sequence(q, k, v, bias, hooks.lengths, scale)
+                return self.dense(out.view(*x.shape[:-1], -1)), None
+            mask = add_bias(layout.attention_mask(), mask, q.dtype)
         if layout.grid_index is None:
             q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         else:
@@ -152,7 +162,7 @@ class PosEncAttention(nn.Module):
             v,
             add_bias(mask, layer_bias, q.dtype),
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
-            scaling=self.head_dim**-0.5 * hooks.query_scale,
+            scaling=scale,
         )
         if tracing():  # the exporter may replace attention by operations whose result lies in memory in another order
             out = out.clone(memory_format=torch.contiguous_format)
@@ -163,12 +173,14 @@ class PosEncAttention(nn.Module):
 class AttentionHooks:
     """What every layer asks of the scheme, as plain functions: a module here would be moved by accelerate's hooks."""
 
-    def __init__(self, scheme: PositionScheme, rotary: Any, output_attentions: bool) -> None:
+    def __init__(self, scheme: PositionScheme, rotary: Any, lengths: list[int] | None, output_attentions: bool) -> None:
         # Gradient checkpointing sees tensors only as arguments of their own, so that a tuple is passed in parts.
         self.rotary_leaves, self.rotary_tree = tree_flatten(rotary)
         self.rotate = scheme.rotate if scheme.uses("rotate") else None
         self.layer_bias = scheme.layer_bias if scheme.uses("layer_bias") else None
         self.query_scale = scheme.query_scale
+        # Tokens of each sequence, where attention goes sequence by sequence: the mask is then the bias alone.
+        self.lengths = lengths
         self.output_attentions = output_attentions
 
 
@@ -193,9 +205,9 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.pre_norm = config.norm_position == "pre"
         self.attention = PosEncAttention(config, layer_idx)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate = Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output = Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -357,6 +369,19 @@ class PosEncModel(PosEncPreTrainedModel):
         """Replaces the token embedding."""
         self.embeddings.word_embeddings = value  # type: ignore[assignment]
 
+    def _lengths_by_sequence(self, x: Tensor, bias: Tensor | None, layout: Layout) -> list[int] | None:
+        """Tokens of each sequence if attention can go sequence by sequence, and gains by it; else None."""
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        if self.config._attn_implementation != "sdpa" or dropout or not runs_by_sequence(x):
+            return None
+        if layout.counts is not None:
+            return layout.counts.tolist()
+        learned = torch.is_grad_enabled() and (
+            self._scheme.uses("layer_bias") or (bias is not None and bias.requires_grad)
+        )
+        padded = layout.mask is not None or layout.packed
+        return [layout.shape[1]] * layout.shape[0] if learned and not padded else None
+
     @can_return_tuple
     def forward(
         self,
@@ -408,12 +433,12 @@ class PosEncModel(PosEncPreTrainedModel):
             )
         scheme = self.position
         x = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, scheme.embed)
-        mask = layout.attention_mask()
-        if scheme.uses("bias"):
-            mask = add_bias(mask, scheme.bias(layout.grid_positions(), layout.grid_is_first()), x.dtype)
+        bias = scheme.bias(layout.grid_positions(), layout.grid_is_first()) if scheme.uses("bias") else None
+        sequences = None if wants_attentions else self._lengths_by_sequence(x, bias, layout)
+        mask = bias if sequences is not None else add_bias(layout.attention_mask(), bias, x.dtype)
         lengths = layout.lengths() if scheme.needs_lengths else None
         rotary = scheme.rotary(layout.positions, lengths) if scheme.uses("rotary") else None
-        hooks = AttentionHooks(scheme, rotary, wants_attentions)
+        hooks = AttentionHooks(scheme, rotary, sequences, wants_attentions)
 
         hidden_states, attentions = [x], []
         for layer in self.layers:
@@ -439,10 +464,10 @@ class PosEncPooledHead(PosEncPreTrainedModel):
         assert outputs is not None  # PreTrainedConfig always has labels
         self.num_labels = outputs
         self.model = PosEncModel(config)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
+        self.dense = Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, outputs)
+        self.classifier = Linear(config.hidden_size, outputs)
         self.post_init()
 
     def _classify(self, hidden: Tensor | None, layout: Layout) -> Tensor:
@@ -576,11 +601,11 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         super().__init__(config)
         width = config.embedding_width
         self.model = PosEncModel(config)
-        self.dense = nn.Linear(config.hidden_size, width)
+        self.dense = Linear(config.hidden_size, width)
         self.activation = ACT2FN[config.hidden_act]
         # Not `norm`: the loader takes a head's child named like the encoder's own for the encoder's.
         self.head_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(width, config.vocab_size)
+        self.decoder = Linear(width, config.vocab_size)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
@@ -643,7 +668,7 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
+        self.classifier = Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
     @can_return_tuple
@@ -699,7 +724,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
         self.model = PosEncModel(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs = Linear(config.hidden_size, 2)
         self.post_init()
 
     @can_return_tuple

@@ -43,6 +43,8 @@ class Layout:
     """int64 (T,): place of each real token in the flattened grid."""
     grid_shape: tuple[int, int] = (0, 0)
     """(n, L) of the grid."""
+    counts: Tensor | None = None
+    """int64 (n,): tokens in each row of the grid, unpadded."""
     segment: Tensor | None = None
     """int64 (B, S), traced graphs only: the sequence of each place in its row, for whether a row is packed is data."""
 
@@ -211,9 +213,12 @@ def augment_positions(layout: Layout, how: str, limit: int) -> Layout:
         ValueError: a sequence has more tokens than there are positions.
     """
     positions, device = layout.positions, layout.positions.device
-    if not tracing() and layout.longest > limit and int(positions.max()) >= limit:
+    longest = layout.longest  # all that a traced graph knows, padding included
+    if not tracing() and longest > limit:
+        longest = int(positions.max()) + 1
+    if longest > limit:
         raise ValueError(
-            f"A training sequence has {int(positions.max()) + 1} tokens, but position_augmentation={how!r} has "
+            f"A training sequence has {longest} tokens, but position_augmentation={how!r} has "
             f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
         )
     if layout.sequence is None:
@@ -358,6 +363,7 @@ def _unpad(layout: Layout) -> Layout:
         token_index=token_index,
         grid_index=row.index_select(0, sequence) * longest + offset,
         grid_shape=(rows, longest),
+        counts=counts[counts > 0],
     )
 
 

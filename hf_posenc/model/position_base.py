@@ -68,6 +68,13 @@ class PositionScheme(nn.Module):
         """
         return None
 
+    def untie_first(self, bias: Tensor, is_first: Tensor) -> Tensor:
+        """What the scheme makes of the sum of all schemes' `bias` at first tokens: TUPE unties them from positions.
+
+        (1 or B, H, S, S), (1 or B, S) -> (1 or B, H, S, S).
+        """
+        return bias
+
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
         """Added to one layer's logits. Grid layout: q, k (B, H, S, d), unrotated and unscaled; positions (1 or B, S).
 
@@ -259,6 +266,16 @@ def tracing() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def plain(x: Tensor) -> bool:
+    """Whether nobody traces, transforms or watches what is done to a tensor, so that kernels may be called directly."""
+    return bool(
+        not tracing()
+        and type(x) is Tensor
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
 def wide(x: Tensor) -> torch.dtype:
     """The dtype to accumulate in: float32, or float64 for float64."""
     return torch.promote_types(x.dtype, torch.float32)
@@ -269,11 +286,49 @@ def relative_positions(positions: Tensor) -> Tensor:
     return positions[:, None, :] - positions[:, :, None]
 
 
+def are_consecutive(positions: Tensor) -> bool:
+    """Whether all rows of positions (1 or B, S) are alike, each one more than the last. Not while a graph is traced."""
+    return not tracing() and positions.shape[0] == 1 and bool((positions.diff() == 1).all())
+
+
+def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
+    """Takes, of each query's row, the column of each key's distance: (B, H, S, R) -> (B, H, S, S).
+
+    Args:
+        x: columns hold distances p_j - p_i from -reach to reach, R = 2 reach + 1.
+        positions: grid layout (1 or B, S).
+        reach: at least the largest distance.
+    """
+    length = x.shape[-2]
+    if length > 1 and x.shape[-1] == 2 * length - 1 and are_consecutive(positions):
+        # Each row starts one column before the last one: in rows shorter by one, all start at the same.
+        return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
+    index = (relative_positions(positions) + reach).unsqueeze(1)
+    return x.gather(-1, index.expand(*x.shape[:2], -1, -1))
+
+
+class _Diagonals(torch.autograd.Function):
+    """(H, 2S - 1) -> (H, S, S), entry (i, j) being column j - i + S - 1; backward sums along diagonals."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor) -> Tensor:
+        return table.unfold(1, (table.shape[1] + 1) // 2, 1).flip(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        # With S zeros before it and rows of 2S + 1, what was in column j of row i stands in column j - i + S.
+        length = gradients[0].shape[-1]
+        heads = [nn.functional.pad(head, (length, 0)).flatten() for head in gradients[0]]
+        rows = [nn.functional.pad(head, (0, length)).unflatten(0, (length, 2 * length + 1)) for head in heads]
+        return torch.stack([row.sum(0) for row in rows])[:, 1:-1]
+
+
 def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
 
-    There are at most 2 L - 1 distances in a grid of L places, not L^2: learned biases evaluate their network or table
-    on those alone, and their gradient is summed by distance in one pass.
+    There are 2 L - 1 distances in a grid of L places in a row, not L^2: learned biases evaluate their network or table
+    on those alone, and their gradient is summed by distance in one pass: along diagonals where positions are
+    consecutive.
 
     Args:
         function: int64 (R,) -> (R, H).
@@ -282,11 +337,18 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tenso
     Returns:
         (1 or B, H, S, S).
     """
-    distance = relative_positions(positions)
     if tracing():
+        distance = relative_positions(positions)
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
     reach = int(positions.max() - positions.min())
-    distinct = torch.arange(-reach, reach + 1, device=positions.device)
-    table = function(distinct).T.contiguous()
+    if are_consecutive(positions):
+        return _Diagonals.apply(
+            function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
+        ).unsqueeze(0)
+    distance = relative_positions(positions)
+    if 2 * reach + 1 > distance.numel():  # a few positions far apart, as a random sample of many is
+        distinct, index = distance.unique(return_inverse=True)
+        return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
+    table = function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
     flat = table.index_select(1, (distance + reach).flatten())
     return flat.unflatten(1, distance.shape).transpose(0, 1)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, relative_positions
+from .linear import Linear
+from .position_base import PositionScheme, gather_by_distance, relative_positions, tracing
 
 
 class DebertaPosition(PositionScheme):
@@ -53,24 +54,36 @@ class DebertaPosition(PositionScheme):
         self.query_scale = (1 + (2 if terms == "both" else 1)) ** -0.5
         self.embedding = nn.Embedding(2 * max_distance, hidden_size)
         layers = range(num_layers)
-        self.keys = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
-        self.queries = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
+        self.keys = nn.ModuleList([Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
+        self.queries = nn.ModuleList([Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
 
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
         """c2p and p2c logits: q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
         limit = self.max_distance
-        distance = (-relative_positions(positions)).clamp(-limit, limit - 1)
-        index = (distance + limit).unsqueeze(1).expand(q.shape[0], q.shape[1], -1, -1)
-        relative = self.embedding(torch.arange(2 * limit, device=positions.device))
+        reach = limit if tracing() else int(positions.max() - positions.min())
+        index = torch.arange(2 * limit, device=positions.device)
+        if reach < limit:  # nothing is clipped: the vectors in reach alone
+            index = index[limit - reach : limit + reach + 1]
+        relative = self.embedding(index)
         bias = None
         if self.keys is not None:
-            bias = torch.matmul(q, self._heads(self.keys[layer](relative))).gather(-1, index)
+            # Each query's row by j - i, which grows as the vectors' i - j falls.
+            keys = self._heads(self.keys[layer](relative)).flip(-1)
+            bias = self._gather(torch.matmul(q, keys), positions, reach, 1)
         if self.queries is not None:
-            p2c = torch.matmul(k, self._heads(self.queries[layer](relative)))
-            p2c = p2c.gather(-1, index.transpose(-1, -2)).transpose(-1, -2)
+            queries = self._heads(self.queries[layer](relative))
+            p2c = self._gather(torch.matmul(k, queries), positions, reach, 0).transpose(-1, -2)
             bias = p2c if bias is None else bias + p2c
         assert bias is not None
         return bias * (self.query_scale * q.shape[-1] ** -0.5)
+
+    def _gather(self, logits: Tensor, positions: Tensor, reach: int, least: int) -> Tensor:
+        """(B, H, S, R) by distance -> (B, H, S, S); where clipped, columns start at `least` - max_distance."""
+        limit = self.max_distance
+        if reach < limit:
+            return gather_by_distance(logits, positions, reach)
+        place = relative_positions(positions).clamp(least - limit, least + limit - 1) + limit - least
+        return logits.gather(-1, place.unsqueeze(1).expand(*logits.shape[:2], -1, -1))
 
     def _heads(self, vectors: Tensor) -> Tensor:
         """(R, D) -> (H, d, R)."""

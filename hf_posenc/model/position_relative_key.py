@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, relative_positions, tracing
+from .position_base import PositionScheme, gather_by_distance, tracing
 
 
 class RelativeKeyPosition(PositionScheme):
@@ -34,14 +34,13 @@ class RelativeKeyPosition(PositionScheme):
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
         """q.E (+ k.E), over sqrt(d): q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
         limit = self.max_length or 0
-        distance = -relative_positions(positions)
         reach = limit - 1 if tracing() else int(positions.max() - positions.min())
-        index = torch.arange(limit - 1 - reach, limit + reach, device=positions.device)
-        vectors = self.tables[layer](index)
-        place = (distance + reach).unsqueeze(1).expand(q.shape[0], q.shape[1], -1, -1)
-        bias = torch.matmul(q, vectors.T).gather(-1, place)
+        # From the largest distance i - j to the least, so that j - i grows along the columns.
+        vectors = self.tables[layer](torch.arange(limit - 1 + reach, limit - 2 - reach, -1, device=positions.device))
+        bias = gather_by_distance(torch.matmul(q, vectors.T), positions, reach)
         if self.with_keys:
-            bias = bias + torch.matmul(k, vectors.T).gather(-1, place.transpose(-1, -2)).transpose(-1, -2)
+            keys = torch.matmul(k, vectors.flip(0).T)
+            bias = bias + gather_by_distance(keys, positions, reach).transpose(-1, -2)
         return bias / q.shape[-1] ** 0.5
 
     def init_weights(self, std: float) -> None:

@@ -10,6 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from .position_base import (
     PositionScheme,
     per_distinct_position,
+    plain,
     plain_positions,
     require_positive,
     require_size,
@@ -156,6 +157,31 @@ class _FrequencySettings:
 
     def standardize_rope_params(self) -> None:
         """They are complete."""
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """x cos + partner sin, the partner of each entry being the other one of its pair; sin has the signs."""
+    if interleaved:
+        partner = torch.stack((x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    else:
+        first, second = x.chunk(2, -1)
+        partner = torch.cat((second, first), -1)
+    return torch.addcmul(x * cos, partner, sin)
+
+
+class _Rotation(torch.autograd.Function):
+    """`_rotate`, whose backward is the rotation by the opposite angle."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.interleaved = interleaved
+        return _rotate(x, cos, sin, interleaved)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        cos, sin = ctx.saved_tensors
+        return _Rotation.apply(gradients[0], cos, -sin, ctx.interleaved), None, None, None
 
 
 def apply_rotary(
@@ -353,12 +379,13 @@ class RotaryPosition(PositionScheme):
         """Rotates x (..., d) by angles that broadcast against it, in float32, and gives x's dtype back."""
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         precise = turned.to(wide(turned))
+        half = sin.shape[-1] // 2
         if self.interleaved:
-            partner = torch.stack((-precise[..., 1::2], precise[..., ::2]), -1).flatten(-2)
+            signed = torch.stack((-sin[..., ::2], sin[..., 1::2]), -1).flatten(-2)
         else:
-            first, second = precise.chunk(2, -1)
-            partner = torch.cat((-second, first), -1)
-        turned = (precise * cos + partner * sin).to(x.dtype)
+            signed = torch.cat((-sin[..., :half], sin[..., half:]), -1)
+        direct = plain(x) and not cos.requires_grad and not sin.requires_grad
+        turned = (_Rotation.apply if direct else _rotate)(precise, cos, signed, self.interleaved).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
     def rotary(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from .data import Labels, encode, find_columns, load_splits, number_labels
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, compute_metrics_for
-from .model import check_resumed_model, default_learning_rate, input_length, load_config, make_model
+from .model import check_resumed, default_learning_rate, input_length, load_config, make_model
 from .report import summarize
 from .run import (
     Run,
@@ -94,7 +94,7 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
     if resume_from is not None:
-        check_resumed_model(resume_from, model)
+        check_resumed(resume_from, model, training)
     if training.learning_rate is None:
         training.learning_rate = default_learning_rate(arguments, model.config)
     max_length = input_length(data, model, tokenizer)

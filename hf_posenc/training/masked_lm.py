@@ -24,7 +24,7 @@ from transformers.utils import logging
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data import Columns, encode, find_columns, load_splits
 from .errors import UserError
-from .model import check_resumed_model, default_learning_rate, input_length, load_config, make_model
+from .model import check_resumed, default_learning_rate, input_length, load_config, make_model
 from .report import summarize
 from .run import (
     Run,
@@ -125,7 +125,7 @@ def train_masked_lm(
     set_seed(training.seed)
     network = make_model(model, data, config, tokenizer, None)
     if resume_from is not None:
-        check_resumed_model(resume_from, network)
+        check_resumed(resume_from, network, training)
     if training.learning_rate is None:
         training.learning_rate = default_learning_rate(model, network.config)
     max_length = input_length(data, network, tokenizer)
