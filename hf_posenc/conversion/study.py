@@ -39,6 +39,7 @@ from ..training.report import versions
 from . import convert
 from .measure import encode
 
+NAME = "all-MiniLM-L6-v2"
 SCHEMES = ("sinusoidal", "lspe", "rope", "alibi", "t5")
 TASKS = {"trec": "accuracy", "cola": "matthews", "bshift_novels": "accuracy"}
 LONG = ("hyperpartisan", "review_polarity")
@@ -216,8 +217,9 @@ class Study:
     def exact(self) -> dict[str, Any]:
         """Hidden states of the conversion to `learned`, against transformers' own."""
         texts = [row["text"] for row in read_rows(self.data, "sst2", "test")]
-        _, report = convert(self.source, eval_texts=texts[:64], task="feature-extraction")
-        return report.to_dict()
+        long = [" ".join(texts[start : start + 30]) for start in range(0, 240, 30)]  # up to the end of the table
+        _, report = convert(self.source, eval_texts=[*texts[:48], *long], task="feature-extraction")
+        return {**report.to_dict(), "source": NAME}
 
     def same_start(self, name: str) -> dict[str, Any]:
         """A classifier with the same first weights and no dropout, fine-tuned as BERT or as PosEnc."""
@@ -255,7 +257,7 @@ class Study:
             healing={"bf16": self.options.bf16, "disable_tqdm": True},
             overwrite=True,
         )
-        return report.to_dict()
+        return {**report.to_dict(), "source": NAME}
 
     def extend(self, how: str, task: str, length: int) -> dict[str, Any]:
         """Long documents, fine-tuned and tested at one length."""
