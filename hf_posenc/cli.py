@@ -551,6 +551,7 @@ def convert(
         str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time for healing.")] = 10.0,
+    bf16: Annotated[bool, typer.Option(help="Heal in mixed precision: about twice as fast where it is.")] = False,
     eval_text: Annotated[
         str | None, typer.Option(help="Text to measure on; default: a part of --heal, or sentences that come along.")
     ] = None,
@@ -582,6 +583,7 @@ def convert(
         extension=extension,
         heal=heal,
         minutes=minutes,
+        healing={"bf16": bf16},
         eval_texts=None if eval_text is None else read_training_texts(eval_text),
         task=task,
         num_labels=num_labels,

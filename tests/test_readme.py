@@ -24,6 +24,11 @@ RUN_ELSEWHERE = {
     "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
     "hf-posenc plot rope -o rope.png": "tests/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "the same",
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --position-embedding-type rope "
+    "--heal sentences.txt": "the same",
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "the same",
+    "hf-posenc export-bert minilm minilm-bert": "the same",
     "make test": "this is it; the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install hf-posenc": "needs a network; the name is checked below",

@@ -88,6 +88,11 @@ def convert(
     )
     if heal is not None and tokenizer is None:
         raise ValueError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
+    if heal is not None and not changed:
+        raise ValueError(
+            f"heal has no effect: the scheme stays {config.position_embedding_type!r} and the model computes what the "
+            "source does. Leave it out, or name another scheme."
+        )
     texts = _Texts(heal, eval_texts, tokenizer, before)
     report = ConversionReport(
         source=_shown(source),

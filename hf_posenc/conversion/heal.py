@@ -26,6 +26,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.utils import logging
 
@@ -170,8 +171,8 @@ def distillation_loss(ours: Any, theirs: Any, attention_mask: Tensor) -> Tensor:
         wanted = other[real].float()
         losses.append((mine[real].float() - wanted).square().mean() / wanted.var().clamp(min=1e-6))
     loss = torch.stack(losses).mean()
-    if getattr(theirs, "logits", None) is not None and theirs.logits.shape[:2] == real.shape:
-        expected = theirs.logits[real].float().log_softmax(-1)
+    if isinstance(theirs, MaskedLMOutput):
+        expected = cast(Tensor, theirs.logits)[real].float().log_softmax(-1)
         given = ours.logits[real].float().log_softmax(-1)
         loss = loss + torch.nn.functional.kl_div(given, expected, log_target=True, reduction="batchmean")
     return loss

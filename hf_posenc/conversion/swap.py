@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
-from ..model.positions import scheme_names
+from ..model.positions import given_arguments, scheme_names
 from .loading import build_config
 
 EXTENSIONS = ("tile", "interpolate", "hierarchical")
@@ -111,7 +111,11 @@ def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     names = scheme_names(kind)
     table = _added_vectors(parts_of(original), original.config)
     given: dict[str, dict[str, Any]] = {}
+    kept = given_arguments(original.config)
     for name in names:
+        if name in kept:
+            given[name] = kept[name]
+            continue
         given[name] = dict(_SUITABLE.get(name, {}))
         if name in ("sinusoidal", "lspe", "fourier") and table is not None:
             # A factor on what is added: of the size that the old scheme had.
@@ -521,9 +525,10 @@ def _fit_biases(
             continue
         target = effect.mean(0, keepdim=True) if shared else effect
         positions = torch.arange(reach + 1)[None]
-        queries = None if shared else _mean_queries(model, original, rows)
+        queries = None if shared else _sample_queries(model, original, rows, reach + 1)
         bias = functools.partial(_bias_by_distance, part, positions, queries, weight)
-        wanted = target.permute(2, 0, 1)
+        with torch.no_grad():
+            wanted = target.permute(2, 0, 1).repeat_interleave(len(bias()[0]) // len(target), dim=1)
         _descend(part, bias, wanted, weight, steps=300, lr=3e-2)
         left = (weight[:, None, None] * (bias() - wanted).square()).sum()
         r2 = 1 - float(left / (weight[:, None, None] * wanted.square()).sum().clamp(min=1e-30))
@@ -551,12 +556,12 @@ def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 15
 def _bias_by_distance(
     part: PositionScheme, positions: Tensor, queries: tuple[Tensor, Tensor] | None, weight: Tensor
 ) -> Tensor:
-    """A scheme's biases without their mean, (2 R + 1, L or 1, H); `queries` is None for one that all layers share."""
+    """A scheme's biases without their mean: (2 R + 1, L x samples, H), or (2 R + 1, 1, H) where `queries` is None."""
     if queries is None:
         grids = [part.bias(positions, positions == 0)]
     else:
         grids = [part.layer_bias(q, k, positions, layer) for layer, (q, k) in enumerate(zip(*queries, strict=True))]
-    found = torch.cat([grid for grid in grids if grid is not None])
+    found = torch.cat([grid for grid in grids if grid is not None])  # (L x samples, H, S, S)
     line = torch.cat((found[:, :, -1, :-1], found[:, :, 0, :]), -1)
     return (line - _mean(line, weight).unsqueeze(-1)).permute(2, 0, 1)
 
@@ -628,19 +633,22 @@ class _without_positions:
         self.base.position = self.scheme
 
 
-def _mean_queries(model: PreTrainedModel, original: PreTrainedModel, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Each layer's mean query and key at every place, for biases that depend on them: (L, 1, H, S, d)."""
+def _sample_queries(
+    model: PreTrainedModel, original: PreTrainedModel, rows: Tensor, length: int, count: int = 24
+) -> tuple[Tensor, Tensor]:
+    """Each layer's query and key at some tokens, the same one at every place: (L, count, H, length, d) both.
+
+    For biases that depend on what the token is: fitted to one mean token, they would be noise at every other.
+    """
     found: list[list[Tensor]] = [[], []]
     hidden = _base(original)(rows, output_hidden_states=True).hidden_states
-    length = None
     for index, layer in enumerate(_base(model).layers):
         x = layer.attention_norm(hidden[index]) if layer.pre_norm else hidden[index]
-        x = x[:, 1:-1].flatten(0, 1) if rows.shape[1] > 4 else x.flatten(0, 1)
-        size = rows.shape[1] - 2 if rows.shape[1] > 4 else rows.shape[1]
-        length = max(1, size // 2) + 1
+        x = x.flatten(0, 1)
+        x = x[torch.randint(len(x), (count,))]
         for place, linear in enumerate((layer.attention.query, layer.attention.key)):
-            mean = linear(x).mean(0).view(1, -1, 1, layer.attention.head_dim)
-            found[place].append(mean.expand(-1, -1, length, -1))
+            heads = linear(x).view(count, -1, 1, layer.attention.head_dim)
+            found[place].append(heads.expand(-1, -1, length, -1))
     return torch.stack(found[0]), torch.stack(found[1])
 
 

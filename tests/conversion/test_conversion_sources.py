@@ -3,12 +3,14 @@
 import json
 import os
 import pickle
+import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from conversion_harness import tiny_source, tiny_tokenizer
+from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, ModernBertConfig
 
@@ -244,3 +246,31 @@ def test_the_command_line(source, tmp_path, run):
     code, out, err = run("export-bert", tmp_path / "exact", tmp_path / "back")
     assert code == 0, err
     assert "BertForMaskedLM" in out
+
+
+def test_the_commands_of_the_readme_work_as_written(tmp_path, run, monkeypatch):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    commands = re.findall(r"^hf-posenc ((?:convert|export-bert) .*)$", readme, flags=re.MULTILINE)
+    assert len(commands) == 4
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "sentence-transformers/all-MiniLM-L6-v2"
+    tiny_source(folder)
+    tiny_tokenizer(folder)
+    (tmp_path / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences(60)))
+    for command in commands:
+        short = ["--minutes", "0.01"] if "--heal" in command else []
+        code, _, err = run(*command.split(), *short)
+        assert code == 0, f"{command}: {err}"
+    assert {path.name for path in tmp_path.iterdir()} >= {"minilm", "minilm-rope", "minilm-2048", "minilm-bert"}
+
+
+def test_the_table_of_the_readme_is_what_was_measured():
+    root = Path(__file__).parents[2]
+    parts = json.loads((root / "model_cards/results/conversion.json").read_text())["parts"]
+    readme = (root / "README.md").read_text()
+    assert parts["exact/agreement"]["exact"]["hidden_max"] <= 1e-5
+    measured = [name.split("/")[1] for name in parts if name.startswith("swap/") and name.endswith("/agreement")]
+    assert len(measured) == 5
+    for scheme in measured:
+        found = parts[f"swap/{scheme}/agreement"]["before"]
+        assert f"| `{scheme}` | {found['cosine']:.3f} | {found['cosine_min']:.3f} |" in readme
