@@ -13,6 +13,7 @@ v being the variance over test units of mean(d), from the bootstrap. With few se
 family of comparisons are corrected by Holm's step-down rule (1979).
 """
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Sample:
         return other
 
 
+@functools.lru_cache(maxsize=32)
 def unit_weights(test: str, units: int) -> np.ndarray:
     """How often each unit of a test is drawn: (B, U), the same for every scheme and seed."""
     seed = int.from_bytes(hashlib.sha256(f"{test} {units}".encode()).digest()[:8])
