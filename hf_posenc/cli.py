@@ -678,6 +678,117 @@ def benchmark(
         errors.print(f"Wrote {path}", highlight=False, markup=False)
 
 
+@app.command()
+def compare(
+    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
+    plan: Annotated[
+        str | None, typer.Option(help="A YAML file that says all of the below, or the name of a plan that comes along.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False
+        ),
+    ] = None,
+    masked_lm: Annotated[
+        list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
+    ] = None,
+    schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="What the others are compared with; default: the first.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Size: tiny (default), mini, small, base.")] = None,
+    pretrained: Annotated[
+        str | None, typer.Option(help="Start from checkpoints, one per scheme: converted/{scheme}.")
+    ] = None,
+    train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
+    test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,
+    train_examples: Annotated[int | None, typer.Option(help="Training examples per task.")] = None,
+    test_examples: Annotated[int | None, typer.Option(help="Test examples per part and length.")] = None,
+    options: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")
+    ] = None,
+    shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
+) -> None:
+    """Compare schemes: the same encoder, data, seeds and budget; only positions change.
+
+    What is done is skipped, so that the same command goes on after Ctrl-C, and other seeds or schemes are added to a
+    folder. `hf-posenc report` writes the report, also while runs are missing.
+    """
+    from hf_posenc.comparison import execute, read_plan
+    from hf_posenc.training.arguments import parse_json_option
+    from hf_posenc.training.errors import UserError
+
+    if sum((plan is not None, quick)) > 1:
+        raise UserError("--plan and --quick are both given. Give one of them.")
+    tasks: list[Any] = [*(data or []), *({"masked_lm": name} for name in masked_lm or [])]
+    chosen = read_plan(
+        "quick" if quick else plan or {},
+        tasks=tasks or None,
+        schemes=None if schemes is None else _words(schemes),
+        seeds=None if seeds is None else _numbers("seeds", seeds) if "," in seeds else _numbers("seeds", seeds)[0],
+        baseline=baseline,
+        preset=preset,
+        pretrained=pretrained,
+        train_length=train_length,
+        test_lengths=None if test_lengths is None else _numbers("test-lengths", test_lengths),
+        train_examples=train_examples,
+        test_examples=test_examples,
+        options=parse_json_option("options", options),
+    )
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit()):
+        raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
+    if dry_run:
+        runs = chosen.runs()[max(int(part), 1) - 1 :: max(int(parts), 1)]
+        for run in runs:
+            print(run.name)
+        return
+    made = execute(chosen, output_dir, shard=(int(part), int(parts)))
+    Console().print(
+        f"{len(made.done)} runs made, {len(made.skipped)} were there, {len(made.failed)} failed. "
+        f"Report: hf-posenc report {output_dir}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if made.failed:
+        Console().print("The same command tries those that failed again.")
+        raise typer.Exit(1)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    from hf_posenc.training.errors import UserError
+
+    words = _words(text)
+    if not words or not all(word.isdigit() for word in words):
+        raise UserError(f"--{option} {text!r} are no whole numbers. Write 64 or 64,128.")
+    return [int(word) for word in words]
+
+
+@app.command()
+def report(
+    results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)],
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", "-o", help="Folder for the report; default: the results' own.")
+    ] = None,
+) -> None:
+    """Write the report of a comparison: report.md, and report.html, one page that holds everything."""
+    from hf_posenc.comparison.report import write_report
+    from hf_posenc.training.errors import UserError, one_line
+
+    try:
+        markdown, page = write_report(results, output_dir)
+    except ImportError as error:
+        raise UserError(one_line(error)) from error
+    Console().print(f"The report is in {markdown} and {page}", highlight=False, markup=False, soft_wrap=True)
+
+
 def _show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"

@@ -196,14 +196,14 @@ def _encode(
             overwrite_cache=data.overwrite_cache,
         )
         if not training.line_by_line:
-            tokens = _join(tokens, max_length)
+            tokens = join_blocks(tokens, max_length)
         encoded[split] = tokens
     if "validation" in encoded:
         encoded["validation"] = mask_once(encoded["validation"], tokenizer, training.mlm_probability)
     return encoded
 
 
-def _join(dataset: Dataset, length: int) -> Dataset:
+def join_blocks(dataset: Dataset, length: int) -> Dataset:
     """All texts in a row, cut into blocks of `length` tokens; the last one may be shorter."""
 
     def blocks(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
