@@ -141,6 +141,7 @@ def test_what_arrives_damaged_is_not_called_published(
     assert "revision=" not in text
     assert "## Checked" not in text
     hub.faults.clear()
+    monkeypatch.setattr(publishing, "_verify", lambda *_: None)
     assert send(hub, checkpoint).changed
     assert "## Checked" in hub.files("me/mine")["README.md"].decode()
 

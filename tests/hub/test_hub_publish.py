@@ -28,7 +28,7 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "_verify", lambda *_: None)
 
 
-@pytest.mark.parametrize("xet", [False, True], ids=["lfs", "xet"])
+@pytest.mark.parametrize("xet", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["lfs", "xet"])
 def test_a_checkpoint_is_published_and_loaded_back(
     hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, xet: bool
 ) -> None:
