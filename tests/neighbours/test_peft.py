@@ -1,4 +1,4 @@
-"""PEFT: LoRA on `query` and `value`, the classifier and the positions trained beside it, merged, loaded by strangers."""
+"""PEFT: LoRA on `query` and `value`, beside it the classifier or the positions; merged, and loaded by strangers."""
 
 from pathlib import Path
 
