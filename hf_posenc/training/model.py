@@ -141,6 +141,8 @@ def make_model(
                 f"{arguments.model_name_or_path!r} was trained for other labels than those of this data. Give it a new "
                 "classifier with --ignore_mismatched_sizes."
             ) from error
+        if "trust_remote_code=True" in str(error):
+            raise UserError(f"{sentence(error)} For this command: --trust_remote_code.") from error
         raise UserError(
             f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."
