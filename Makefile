@@ -10,7 +10,7 @@ MARK ?= not slow and not gpu
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor benchmark format clean
+.PHONY: help install quickstart test lint pytest test-all test-floor format cards clean benchmark
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -48,6 +48,9 @@ benchmark: $(INSTALLED) ## speed against transformers' encoders; on a GPU where 
 format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+cards: $(INSTALLED) ## the generated parts of model_cards
+	$(BIN)/python -m hf_posenc.cards
 
 clean: ## remove what the commands made
 	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

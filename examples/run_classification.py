@@ -12,8 +12,8 @@ From a pretrained model, on a data set of the Hub:
     python examples/run_classification.py --model_name_or_path me/my-posenc --dataset_name stanfordnlp/sst2 \
         --do_train --do_eval --output_dir runs/sst2
 
-All of transformers' TrainingArguments are options too; --help lists them. On several GPUs:
-    accelerate launch examples/run_classification.py ...
+All of transformers' TrainingArguments are options too; --help lists them. On two GPUs:
+    accelerate launch --multi_gpu --num_processes 2 examples/run_classification.py ...
 """
 
 from rich import print

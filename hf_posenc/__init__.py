@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from .conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
+from .conversion import ConversionReport, convert, export_bert
 from .model.configuration_posenc import POSENC_VERSION, PRESETS, PosEncConfig
 from .model.modeling_posenc import (
     PosEncForMaskedLM,
@@ -62,6 +63,7 @@ __all__ = [
     "AddedPosition",
     "AlibiPosition",
     "CheckResult",
+    "ConversionReport",
     "DebertaPosition",
     "FirePosition",
     "FourierPosition",
@@ -88,6 +90,8 @@ __all__ = [
     "TupePosition",
     "apply_rotary",
     "check_position",
+    "convert",
+    "export_bert",
     "make_position",
     "register_position",
     "register_scheme_file",

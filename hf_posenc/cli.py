@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -12,17 +13,35 @@ from typer.core import TyperCommand, TyperGroup
 
 from hf_posenc import _ctrl_c
 
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
+
 
 class _Ended(Exception):
     """Carries what typer would end in its own way, without our line."""
 
 
+@contextlib.contextmanager
+def _in_our_words(ctx: Any) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        raise _Ended from error
+    except _UsageError as error:
+        where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
+        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+        raise ValueError(f"{text}. `{where} --help` lists what there is.") from error
+
+
 class _Commands(TyperGroup):
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        try:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:  # the help
+            return super().parse_args(ctx, args)
+        with _in_our_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_our_words(ctx):
             return super().invoke(ctx)
-        except (KeyboardInterrupt, BrokenPipeError) as error:
-            raise _Ended from error
 
 
 app = typer.Typer(
@@ -37,6 +56,10 @@ app = typer.Typer(
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a checkpoint on the Hub.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the checkpoint's code, for a scheme of its author's own.")
+]
+SchemeFile = Annotated[str | None, typer.Option(help="A Python file with a scheme of your own.", show_default=False)]
 
 
 @app.command()
@@ -52,10 +75,14 @@ def schemes() -> None:
     console = Console()
     console.print(table)
     console.print("Parameters at base size (12 layers, D = 768, 12 heads, 512 positions).", style="dim")
+    console.print(
+        "model_cards/SCHEME.md in the repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
+        style="dim",
+    )
 
 
 @app.command("inspect")
-def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
+def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_remote_code: Trust = False) -> None:
     """Show a checkpoint's scheme and arguments, length limit, parameters, versions and the code it carries."""
     from safetensors import SafetensorError
 
@@ -65,16 +92,20 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None) -> None:
 
     check_is_checkpoint(checkpoint)
     try:
-        found = inspect_checkpoint(checkpoint, revision)
+        found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
+    length = "any" if found.max_length is None else f"{found.max_length:,} tokens"
+    if not found.scheme_loaded:
+        length = "what the scheme's own code says: --trust-remote-code runs it"
     rows: dict[str, Any] = {
         "model": found.architecture,
         "scheme": found.position_embedding_type,
         "scheme arguments": ", ".join(f"{k}={v!r}" for k, v in found.position_embedding_kwargs.items()) or "none",
         "rope parameters": found.rope_parameters and ", ".join(f"{k}={v!r}" for k, v in found.rope_parameters.items()),
-        "max length": "any" if found.max_length is None else f"{found.max_length:,} tokens",
+        "own code": found.own_code,
+        "max length": length,
         "parameters": f"{found.parameters:,}, of them {found.position_parameters:,} positional ({share:.2%})",
         "weights": ", ".join(found.dtypes),
         "labels": ", ".join(found.labels),
@@ -111,6 +142,7 @@ def predict(
     top_k: Annotated[int | None, typer.Option(min=1, help="Show the n most probable labels; default: all.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Classify texts, a pair, a file or standard input: labels with probabilities."""
     from rich.markup import escape
@@ -126,7 +158,7 @@ def predict(
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
     inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
-    classifier = load_classifier(checkpoint, device, revision)
+    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k)
     if output_format == "jsonl":
         for prediction in predictions:
@@ -156,7 +188,7 @@ class _Train(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         written: list[str] = []
-        for word, following in zip(args, [*args[1:], "--"], strict=True):
+        for word, following in zip(args, [*args, "--"][1:], strict=True):
             if word.startswith("--"):
                 name, equals, value = word.partition("=")
                 word = name.replace("_", "-") + equals + value
@@ -227,6 +259,13 @@ def train(
     position_embedding_kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.", rich_help_panel=_MODEL)
     ] = None,
+    scheme_file: Annotated[
+        str | None, typer.Option(help="A Python file with a scheme of your own.", rich_help_panel=_MODEL)
+    ] = None,
+    position_augmentation: Annotated[
+        str | None,
+        typer.Option(help="Positions in training: none (default), shift or random.", rich_help_panel=_MODEL),
+    ] = None,
     config_preset: Annotated[
         str | None,
         typer.Option(help="Size of a new encoder: tiny (default), mini, small, base.", rich_help_panel=_MODEL),
@@ -294,8 +333,8 @@ def train(
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
 
     Here are the options that are asked for most. All others of `examples/run_classification.py`, and so every one of
-    transformers' TrainingArguments, are accepted too: `--help-all` lists them. Several GPUs:
-    `accelerate launch -m hf_posenc.cli train` and the same options.
+    transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
+    `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
     from hf_posenc.training import parse_arguments, train_classifier
 
@@ -328,6 +367,7 @@ def evaluate(
     text_column_delimiter: Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Score a checkpoint on labelled data: loss and the metrics of its task."""
     import json
@@ -351,6 +391,7 @@ def evaluate(
         result = train_classifier(
             *make_arguments(
                 model_name_or_path=checkpoint,
+                trust_remote_code=trust_remote_code,
                 do_eval=True,
                 output_dir=folder,
                 per_device_eval_batch_size=batch_size,
@@ -394,11 +435,13 @@ def check(
     scheme: Annotated[str, typer.Argument(help="A positional scheme: see `schemes`.", show_default=False)],
     kwargs: Annotated[str | None, typer.Option(help="The scheme's own arguments, as a JSON object.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
+    scheme_file: SchemeFile = None,
 ) -> None:
     """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
     import json
 
     from hf_posenc.conformance import check_position
+    from hf_posenc.scheme_file import register_scheme_file
     from hf_posenc.training.errors import UserError
 
     try:
@@ -407,6 +450,8 @@ def check(
         raise UserError(f"--kwargs {kwargs!r} is no JSON: {error}. Write it as '{{\"name\": 1}}'.") from error
     if not isinstance(own, dict):
         raise UserError(f"--kwargs {kwargs!r} is no JSON object. Write it as '{{\"name\": 1}}'.")
+    if scheme_file is not None:
+        register_scheme_file(scheme_file, scheme)
     report = check_position(scheme, kwargs=own, checks=only or None)
     Console().print(report)
     if not report.ok:
@@ -434,16 +479,22 @@ def plot(
     ] = None,
     rope_parameters: Annotated[str | None, typer.Option(help="RoPE's parameters, as JSON.")] = None,
     revision: Revision = None,
+    scheme_file: SchemeFile = None,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
     import json
 
     from hf_posenc.model.configuration_posenc import PosEncConfig
+    from hf_posenc.model.modeling_posenc import PosEncModel
     from hf_posenc.panels import is_scheme
     from hf_posenc.plots import check_picture_path, plot_comparison, plot_position, save_figure
+    from hf_posenc.scheme_file import register_scheme_file
     from hf_posenc.training.errors import UserError, one_line
 
     check_picture_path(output)
+    if scheme_file is not None:
+        register_scheme_file(scheme_file, "+".join(sources))
     fields = {}
     given = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
     for name, text in given.items():
@@ -458,6 +509,8 @@ def plot(
     read = [
         PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
         if is_scheme(source)
+        else PosEncModel.from_pretrained(source, revision=revision or "main", trust_remote_code=True)
+        if trust_remote_code
         else source
         for source in sources
     ]
@@ -468,6 +521,116 @@ def plot(
         raise UserError(one_line(error)) from error
     save_figure(figure, output)
     Console().print(f"The picture is in {output}", highlight=False, markup=False)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer or PosEnc: folder or Hub name.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    position_embedding_type: Annotated[
+        str | None, typer.Option(help="Positional scheme: see `schemes`; default: the source's own, exactly.")
+    ] = None,
+    position_embedding_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")
+    ] = None,
+    rope_parameters: Annotated[str | None, typer.Option(metavar="JSON", help="RoPE's parameters.")] = None,
+    max_position_embeddings: Annotated[
+        int | None, typer.Option(min=1, help="How long inputs may be; default: as in the source.")
+    ] = None,
+    extension: Annotated[
+        str | None,
+        typer.Option(help="How: tile (default), interpolate, hierarchical for tables; linear, dynamic, yarn for RoPE."),
+    ] = None,
+    heal: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="Time for healing.")] = 10.0,
+    bf16: Annotated[bool, typer.Option(help="Heal in mixed precision: about twice as fast where it is.")] = False,
+    eval_text: Annotated[
+        str | None, typer.Option(help="Text to measure on; default: a part of --heal, or sentences that come along.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Head of the result, such as text-classification; default: the source's.")
+    ] = None,
+    num_labels: Annotated[int | None, typer.Option(min=1, help="Labels of a new classifier.")] = None,
+    allow_pickle: Annotated[bool, typer.Option(help="Read a .bin file where there is no safetensors file.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
+    revision: Revision = None,
+) -> None:
+    """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
+
+    Without a scheme the result computes what the source does. With another one it doesn't: the report says how far it
+    is from the original, and `--heal` brings it nearer. A healing that was stopped goes on where it was: give the
+    same command again.
+    """
+    from hf_posenc.conversion import convert as run
+    from hf_posenc.conversion.heal import read_training_texts
+
+    _, report = run(
+        source,
+        out,
+        position_embedding_type=position_embedding_type,
+        position_embedding_kwargs=_json_option("--position-embedding-kwargs", position_embedding_kwargs),
+        rope_parameters=_json_option("--rope-parameters", rope_parameters),
+        max_position_embeddings=max_position_embeddings,
+        extension=extension,
+        heal=heal,
+        minutes=minutes,
+        healing={"bf16": bf16},
+        eval_texts=None if eval_text is None else read_training_texts(eval_text),
+        task=task,
+        num_labels=num_labels,
+        allow_pickle=allow_pickle,
+        overwrite=overwrite,
+        seed=seed,
+        revision=revision,
+    )
+    Console().print(report)
+    Console().print(f"The checkpoint and conversion.json are in {out}", highlight=False, markup=False)
+
+
+@app.command("export-bert")
+def export_bert(
+    source: Checkpoint,
+    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    model_type: Annotated[
+        str | None,
+        typer.Option(help="bert, roberta, xlm-roberta, camembert, distilbert or electra; default: what can hold it."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    revision: Revision = None,
+) -> None:
+    """Write a `learned` checkpoint with BERT's body as transformers' own model, and measure that it is the same."""
+    from hf_posenc.conversion import export_bert as run
+
+    model, found = run(source, out, model_type=model_type, overwrite=overwrite, revision=revision)
+    Console().print(
+        f"{type(model).__name__} is in {out}: hidden states differ by at most {found.hidden_max:.2g} on "
+        f"{found.sequences} texts ({found.texts}).",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _json_option(option: str, text: str | None) -> dict[str, Any] | None:
+    import json
+
+    from hf_posenc.training.errors import UserError
+
+    try:
+        value = None if text is None else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f'{option} {text!r} is no JSON ({error}). Write it as {{"name": value}}.') from error
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f'{option} {text!r} is no JSON object. Write it as {{"name": value}}.')
+    return value
 
 
 @app.command()
@@ -515,6 +678,155 @@ def benchmark(
         errors.print(f"Wrote {path}", highlight=False, markup=False)
 
 
+@app.command()
+def compare(
+    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
+    plan: Annotated[
+        str | None, typer.Option(help="A YAML file that says all of the below, or the name of a plan that comes along.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False
+        ),
+    ] = None,
+    masked_lm: Annotated[
+        list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
+    ] = None,
+    schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="What the others are compared with; default: the first.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Size: tiny (default), mini, small, base.")] = None,
+    pretrained: Annotated[
+        str | None, typer.Option(help="Start from checkpoints, one per scheme: converted/{scheme}.")
+    ] = None,
+    train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
+    test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,
+    train_examples: Annotated[int | None, typer.Option(help="Training examples per task.")] = None,
+    test_examples: Annotated[int | None, typer.Option(help="Test examples per part and length.")] = None,
+    options: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")
+    ] = None,
+    shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
+) -> None:
+    """Compare schemes: the same encoder, data, seeds and budget; only positions change.
+
+    What is done is skipped, so that the same command goes on after Ctrl-C, and other seeds or schemes are added to a
+    folder. `hf-posenc report` writes the report, also while runs are missing.
+    """
+    from hf_posenc.comparison import execute, read_plan
+    from hf_posenc.training.arguments import parse_json_option
+    from hf_posenc.training.errors import UserError
+
+    if sum((plan is not None, quick)) > 1:
+        raise UserError("--plan and --quick are both given. Give one of them.")
+    tasks: list[Any] = [*(data or []), *({"masked_lm": name} for name in masked_lm or [])]
+    chosen = read_plan(
+        "quick" if quick else plan or {},
+        tasks=tasks or None,
+        schemes=None if schemes is None else _words(schemes),
+        seeds=None if seeds is None else _numbers("seeds", seeds) if "," in seeds else _numbers("seeds", seeds)[0],
+        baseline=baseline,
+        preset=preset,
+        pretrained=pretrained,
+        train_length=train_length,
+        test_lengths=None if test_lengths is None else _numbers("test-lengths", test_lengths),
+        train_examples=train_examples,
+        test_examples=test_examples,
+        options=parse_json_option("options", options),
+    )
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit()):
+        raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
+    if dry_run:
+        runs = chosen.runs()[max(int(part), 1) - 1 :: max(int(parts), 1)]
+        for run in runs:
+            print(run.name)
+        return
+    made = execute(chosen, output_dir, shard=(int(part), int(parts)))
+    Console().print(
+        f"{len(made.done)} runs made, {len(made.skipped)} were there, {len(made.failed)} failed. "
+        f"Report: hf-posenc report {output_dir}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if made.failed:
+        Console().print("The same command tries those that failed again.")
+        raise typer.Exit(1)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    from hf_posenc.training.errors import UserError
+
+    words = _words(text)
+    if not words or not all(word.isdigit() for word in words):
+        raise UserError(f"--{option} {text!r} are no whole numbers. Write 64 or 64,128.")
+    return [int(word) for word in words]
+
+
+@app.command()
+def report(
+    results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)],
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", "-o", help="Folder for the report; default: the results' own.")
+    ] = None,
+) -> None:
+    """Write the report of a comparison: report.md, and report.html, one page that holds everything."""
+    from hf_posenc.comparison.report import write_report
+    from hf_posenc.training.errors import UserError, one_line
+
+    try:
+        markdown, page = write_report(results, output_dir)
+    except ImportError as error:
+        raise UserError(one_line(error)) from error
+    Console().print(f"The report is in {markdown} and {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def publish(
+    checkpoint: Annotated[str, typer.Argument(help="A checkpoint's folder.", show_default=False)],
+    repo_id: Annotated[str, typer.Option(help="Where to: owner/name.", show_default=False)],
+    private: Annotated[
+        bool | None,
+        typer.Option(
+            "--private/--public", help="Who sees a repository that is made now; default: the owner's setting."
+        ),
+    ] = None,
+    create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; made if it doesn't exist.")] = None,
+    commit_message: Annotated[str, typer.Option(help="Title of the commit.")] = "Upload a PosEnc model",
+    trust_remote_code: Trust = False,
+) -> None:
+    """Publish a checkpoint on the Hub: weights, code, tokenizer, card and checksums; then load it back and compare.
+
+    The token is that of `hf auth login` or the environment variable HF_TOKEN. What isn't part of the model stays here.
+    """
+    from hf_posenc.hub import publish as send
+
+    done = send(
+        checkpoint,
+        repo_id,
+        private=private,
+        create_pr=create_pr,
+        revision=revision,
+        commit_message=commit_message,
+        trust_remote_code=trust_remote_code,
+    )
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    if done.left_out:
+        console.print(f"Not sent: {', '.join(done.left_out)}")
+    console.print(
+        "Published and verified:" if done.changed else "Nothing has changed since it was published:", done.url
+    )
+
+
 def _show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"
@@ -540,7 +852,10 @@ def main() -> None:
 
         line, code = explain(error)
         kind, _, text = line.partition(":")
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
+        if line:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"[red]{kind.capitalize()}:[/red]{escape(text)}"
+            )
         sys.exit(code)
 
 

@@ -677,8 +677,8 @@ def _check_checkpointing(case: _Case) -> None:
         model = case.classifier().train()
         model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         cause = (
-            "What a layer needs must reach it as a tensor or a tuple of tensors: `rotary` may not hide tensors in "
-            "another container."
+            "What a layer needs must reach it in the state that `rotary` returns, a tensor or any tuple, list or dict "
+            "of tensors, and not as an attribute of the scheme."
         )
         what = f"checkpointing with use_reentrant={use_reentrant}"
         try:
@@ -697,8 +697,10 @@ def _check_checkpointing(case: _Case) -> None:
 
 @_check
 def _check_buffers(case: _Case) -> None:
-    """The scheme has no buffers."""
-    names = [name for name, _ in case.position.named_buffers()]
+    """The scheme has no buffers, nor registers one when it is used."""
+    model = case.classifier()
+    model(input_ids=torch.ones(1, 8, dtype=torch.int64))
+    names = [name for name, _ in model.model.position.named_buffers()]
     if names:
         raise _Failure(
             f"the scheme has the buffer{'s' if len(names) > 1 else ''} {', '.join(names)}. One that isn't saved comes "
@@ -749,10 +751,25 @@ def _poisoned_memory() -> Iterator[None]:
         settings.fill_uninitialized_memory = filling
 
 
+def _foreign_classes(model: nn.Module) -> list[type]:
+    """The classes of schemes that aren't ours; skips the check where one is being tried out and can't be saved yet."""
+    schemes = {type(module) for module in model.modules() if hasattr(module, "uses")}
+    foreign = [scheme for scheme in schemes if not scheme.__module__.startswith(__package__ + ".model")]
+    for scheme in foreign:
+        file = getattr(sys.modules.get(scheme.__module__), "__file__", None)
+        if scheme.__module__ == "__main__" or file is None or "<locals>" in scheme.__qualname__:
+            raise _Skip(
+                f"{scheme.__module__}.{scheme.__qualname__} can't travel with a checkpoint: define the class at the "
+                "top of a module file."
+            )
+    return foreign
+
+
 @_check
 def _check_saving(case: _Case) -> None:
     """A model loaded from its checkpoint gives the same logits, bit by bit."""
     model = case.classifier()
+    _foreign_classes(model)
     ids, mask = _padded(_SEQUENCES, "left")
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
@@ -903,22 +920,12 @@ save_file({"logits": logits.contiguous(), "expected": load_file(folder + "/expec
 def _check_remote_code(case: _Case) -> None:
     """A fresh process without hf_posenc loads the checkpoint with `trust_remote_code=True`: the same logits."""
     model = case.classifier()
-    schemes = {type(module) for module in model.modules() if hasattr(module, "uses")}
-    foreign = [scheme for scheme in schemes if not scheme.__module__.startswith(__package__ + ".model")]
-    for scheme in foreign:
-        where = f"{scheme.__module__}.{scheme.__qualname__}"
-        file = getattr(sys.modules.get(scheme.__module__), "__file__", None)
-        if scheme.__module__ == "__main__" or file is None or "<locals>" in scheme.__qualname__:
-            raise _Skip(f"{where} can't travel with a checkpoint: define the class at the top of a module file.")
+    foreign = _foreign_classes(model)
     ids, mask = _padded(_SEQUENCES, "left")
     batch = {"input_ids": ids, "attention_mask": mask}
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "checkpoint"
         model.save_pretrained(folder)
-        code = "\n".join(file.read_text() for file in folder.glob("*.py"))
-        for scheme in foreign:
-            if f"class {scheme.__name__}(" not in code:
-                raise _Skip(f"the code of {scheme.__module__}.{scheme.__qualname__} isn't saved with the checkpoint.")
         with torch.no_grad():
             save_file({"logits": model(**batch).logits}, folder / "expected")
         save_file(batch, folder / "batch")

@@ -11,7 +11,8 @@ from huggingface_hub import HfApi, get_safetensors_metadata
 from safetensors import safe_open
 
 from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.model.positions import POSITIONS, make_position
+from hf_posenc.model.positions import POSITIONS, make_position, scheme_classes
+from hf_posenc.model.scheme_code import KEY, loading_from
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class CheckpointSummary:
     position_embedding_type: str
     position_embedding_kwargs: dict[str, Any]
     rope_parameters: dict[str, Any] | None
+    own_code: str | None
+    """`module.Class` of a scheme of its author's own, which comes with the checkpoint."""
+    scheme_loaded: bool
+    """Whether that code, if there is any, was trusted; if not, `max_length` isn't known."""
     max_length: int | None
     parameters: int
     position_parameters: int
@@ -66,8 +71,12 @@ class CheckpointSummary:
     missing_code_files: list[str]
 
 
-def inspect_checkpoint(source: str, revision: str | None = None) -> CheckpointSummary:
+def inspect_checkpoint(
+    source: str, revision: str | None = None, *, trust_remote_code: bool = False
+) -> CheckpointSummary:
     """Reads a checkpoint's config and the headers of its weight files, local or on the Hub; loads no weight.
+
+    Code that comes with it, a scheme of its author's own, runs only with `trust_remote_code`.
 
     Raises:
         OSError: there is no such checkpoint.
@@ -77,18 +86,25 @@ def inspect_checkpoint(source: str, revision: str | None = None) -> CheckpointSu
     if values.get("model_type") != PosEncConfig.model_type:
         raise ValueError(f"it is a {values.get('model_type')} model, not a PosEnc one.")
     config = PosEncConfig.from_pretrained(source, revision=revision or "main")
-    with torch.device("meta"):
-        position = make_position(config)
+    with loading_from(source, trust_remote_code, {"revision": revision}):
+        loaded = trust_remote_code or None not in scheme_classes(config).values()
+        with torch.device("meta"):
+            position = make_position(config) if loaded else None
     sizes, dtypes = _tensor_sizes(source, revision)
     files = _files(source, revision)
-    entries = {str(reference).rpartition("--")[2].split(".")[0] + ".py" for reference in config.auto_map.values()}
+    own = config.auto_map.get(KEY)
+    own = [reference for reference in (own if isinstance(own, list) else [own]) if reference]
+    references = [*(value for key, value in config.auto_map.items() if key != KEY), *own]
+    entries = {reference.rpartition("--")[2].split(".")[0] + ".py" for reference in references}
     return CheckpointSummary(
         source=source,
         architecture=", ".join(config.architectures or []),
         position_embedding_type=config.position_embedding_type,
         position_embedding_kwargs=dict(config.position_embedding_kwargs or {}),
         rope_parameters=config.rope_parameters,
-        max_length=position.max_length,
+        own_code=", ".join(own) or None,
+        scheme_loaded=loaded,
+        max_length=position.max_length if position is not None else None,
         parameters=sum(sizes.values()),
         position_parameters=sum(n for name, n in sizes.items() if re.match(r"(model\.)?position\.", name)),
         dtypes=sorted(dtypes),

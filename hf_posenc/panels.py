@@ -33,7 +33,7 @@ MOST_POSITIONS = 2048
 """More would need gigabytes: matrices are (H, S, S)."""
 _MOST_MAPS = 12
 _MOST_ROWS = 128
-_DRAWS = 4
+_DRAWS = 2
 
 
 _DISTANCE = "distance j - i (tokens)"
@@ -152,7 +152,7 @@ def position_panels(
     return [panel for effect in read_effects(subject, max_positions, layer) for panel in effect.panels]
 
 
-def read_source(source: Source, config: PosEncConfig | None, revision: str | None) -> Subject:
+def read_source(source: Source, config: PosEncConfig | None = None, revision: str | None = None) -> Subject:
     """The scheme that a source names: see `position_panels`."""
     if isinstance(source, PositionScheme):
         name = getattr(source, "name", type(source).__name__)
@@ -169,7 +169,7 @@ def read_source(source: Source, config: PosEncConfig | None, revision: str | Non
             "folder or Hub name, or a PositionScheme."
         )
     if is_scheme(source):
-        return read_source(PosEncConfig.from_preset("base", position_embedding_type=source), None, None)
+        return read_source(PosEncConfig.from_preset("base", position_embedding_type=source))
     return _read_checkpoint(source, revision)
 
 
@@ -395,20 +395,28 @@ def _decay(turned: Tensor) -> Tensor:
     return torch.einsum("ab,pab->ap", turned[0], turned)
 
 
+def _pairs(turned: Tensor) -> tuple[list[int], np.ndarray]:
+    """The first entry of each turned pair, the fastest first, and the pairs' wavelengths in tokens."""
+    diagonal = turned.diagonal(dim1=1, dim2=2)
+    # Entry a turns together with the one other that its image reaches; one that reaches none isn't turned.
+    reach = (turned - torch.diag_embed(diagonal)).abs().amax(0)
+    partner = reach.argmax(-1)
+    # One step of positions gives the speed.
+    angle = torch.linalg.vector_norm(turned[1] - diagonal[1].diag(), dim=-1).atan2(diagonal[1])
+    pairs = [a for a in range(len(reach)) if reach[a].max() > 0 and a < int(partner[a])]
+    pairs.sort(key=lambda a: -float(angle[a]))
+    return pairs, _numpy(2 * torch.pi / angle[pairs])
+
+
 def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     head_dim = _size(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
     turned = _rotation(subject.scheme, head_dim, length, layer)
     decay = _decay(turned)
-    # Entry a turns together with the one other that its image reaches; an entry that reaches none isn't turned.
-    # One step of positions gives the speed.
-    angle = torch.linalg.vector_norm(turned[1] - turned[1].diag().diag(), dim=-1).atan2(turned[1].diag())
-    reach = (turned - torch.diag_embed(turned.diagonal(dim1=1, dim2=2))).abs().amax(0)
-    partner = reach.argmax(-1)
-    pairs = [a for a in range(head_dim) if reach[a].max() > 0 and a < int(partner[a])]
-    pairs.sort(key=lambda a: -float(angle[a]))
-    wavelengths = _numpy(2 * torch.pi / angle[pairs])
+    pairs, wavelengths = _pairs(turned)
     distances = np.arange(length)
     mean = _numpy(decay.mean(0))
+    # Above 1 where a scaling multiplies cos and sin by a factor.
+    most = max(1.0, float(decay.abs().max()))
     names, curves, waves = ["this one"], [mean], [wavelengths]
     default = _default_of(subject)
     if default is not None:
@@ -416,13 +424,14 @@ def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
         other_mean = _numpy(_decay(other).mean(0))
         if not np.allclose(other_mean, mean, atol=1e-4):
             names, curves = ["as configured", "the default"], [mean, other_mean]
+            waves = [row for row in (wavelengths, _pairs(other)[1]) if row.size == wavelengths.size]
     size = 2 * len(pairs)
     heat = Maps(
         title="q.k of each pair of entries",
         values=_numpy(decay[pairs])[None],
         y_label="wavelength of the pair (tokens)",
-        value_label="q.k over that at 0",
-        limits=(-1, 1),
+        value_label="q.k over q.k unturned",
+        limits=(-most, most),
         y_names=tuple(_short(wave) for wave in wavelengths),
     )
     line = Lines(
@@ -430,14 +439,14 @@ def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
         x=distances,
         y=np.stack(curves),
         names=tuple(names),
-        y_label="q.k over that at 0",
-        limits=(-1.05, 1.05),
+        y_label="q.k over q.k unturned",
+        limits=(-1.05 * most, 1.05 * most),
     )
     wave = Lines(
         title="Wavelengths",
         x=np.arange(len(pairs)),
         y=np.stack(waves),
-        names=("one turn",),
+        names=tuple(names[: len(waves)]),
         x_label="pair of entries, fastest first",
         y_label="tokens per turn",
         log=True,
@@ -448,16 +457,16 @@ def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
         values=mean[np.abs(distances[:, None] - distances[None, :])][None],
         x_label="position",
         y_label="position",
-        value_label="q.k",
-        limits=(-1, 1),
+        value_label="q.k over q.k unturned",
+        limits=(-most, most),
     )
     profile = Lines(
         title="Mean of rotated q.k against distance",
         x=both,
         y=mean[np.abs(both)][None],
         names=("q = k",),
-        y_label="q.k over that at 0",
-        limits=(-1.05, 1.05),
+        y_label="q.k over q.k unturned",
+        limits=(-1.05 * most, 1.05 * most),
     )
     return Effect("rotation", (heat, line, wave), matrix, profile)
 
@@ -532,7 +541,7 @@ def _bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
             )
         )
     if not steady:
-        queries = _queries(length, 5)
+        queries = _queries(length, 3)
         curves = np.full((len(queries), distances.size), np.nan)
         for row, query in enumerate(queries):
             curves[row, length - 1 - query : 2 * length - 1 - query] = _numpy(bias[0, query])

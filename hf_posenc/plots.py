@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, which the colour-blind tell apart."""
 _SMALL, _MEDIUM, _LARGE = 8, 9.5, 11
 
@@ -261,7 +261,7 @@ def _bar_place(axes: "Axes") -> dict[str, Any]:
 
 def _draw_lines(figure: "Figure | SubFigure", axes: "Axes", panel: Lines) -> None:
     count = len(panel.names)
-    colours: list[Any] = [_PALETTE[index % len(_PALETTE)] for index in range(count)]
+    colours: list[Any] = [PALETTE[index % len(PALETTE)] for index in range(count)]
     if panel.group and count > 1:
         from matplotlib import colormaps
         from matplotlib.cm import ScalarMappable

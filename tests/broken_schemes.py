@@ -245,12 +245,21 @@ class KeptTable(Sound):
     score_mod = PositionScheme.score_mod
 
 
-class StateInADictionary(SoundTurn):
+class SoundStateInADictionary(SoundTurn):
     def rotary(self, positions, lengths=None):
-        return {"angle": super().rotary(positions)}
+        return {"angle": [super().rotary(positions), None]}
 
     def rotate(self, q, k, state, layer):
-        return super().rotate(q, k, state["angle"], layer)
+        return super().rotate(q, k, state["angle"][0], layer)
+
+
+class StateOnTheScheme(SoundTurn):
+    def rotary(self, positions, lengths=None):
+        self.angle = super().rotary(positions)
+        return self.angle.detach()
+
+    def rotate(self, q, k, state, layer):
+        return super().rotate(q, k, self.angle, layer)
 
 
 class SavedBuffer(Sound):
@@ -266,12 +275,11 @@ class SavedBuffer(Sound):
         return lambda score, b, h, q, k: add(score, b, h, q, k) + self.offset
 
 
-class ForgottenBuffer(SavedBuffer):
-    def __init__(self, *, num_heads):
-        super().__init__(num_heads=num_heads)
-        self.register_buffer("offset", torch.tensor([0.5, 1.0, 2.0, 0.25])[:, None, None], persistent=False)
-
-    score_mod = PositionScheme.score_mod
+class LateBuffer(Sound):
+    def bias(self, positions, is_first):
+        if not hasattr(self, "offset"):
+            self.register_buffer("offset", torch.tensor(0.5), persistent=False)
+        return super().bias(positions, is_first) + self.offset
 
 
 class OwnParameter(Sound):

@@ -396,10 +396,19 @@ def reference_of(model) -> Reference:
         used = [getattr(part, hook) for part in parts if getattr(part, hook)]
         return (lambda *arguments: sum(function(*arguments) for function in used)) if used else None
 
+    def untied(positions: Tensor) -> Tensor:
+        """TUPE-R: theta takes the place of all positional terms in the first token's row and column."""
+        bias, scheme = total("bias")(positions), getattr(model.position, "tupe", None)
+        if scheme is not None and scheme.first is not None:
+            for head, (theta_row, theta_column) in enumerate(scheme.first.weight.to(f64).T):
+                bias[head, :, 0] = theta_column
+                bias[head, 0, :] = theta_row
+        return bias
+
     return Reference(
         embed=chain("embed"),
         rotate=chain("rotate"),
-        bias=total("bias"),
+        bias=untied if total("bias") else None,
         layer_bias=total("layer_bias"),
         query_scale=math.prod(part.query_scale for part in parts),
     )

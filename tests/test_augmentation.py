@@ -6,6 +6,7 @@ from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model.padding_free import augment_positions, make_layout
+from hf_posenc.model.position_base import per_distinct_distance
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 
@@ -109,3 +110,28 @@ def test_the_range_is_an_option_and_must_fit():
         tiny_config("rope", position_augmentation="shuffle")
     with pytest.raises(ValueError, match="position_augmentation_length=0 is out of range"):
         tiny_config("rope", position_augmentation_length=0)
+
+
+@pytest.mark.parametrize("how", ["shift", "random"])
+def test_a_compiled_model_refuses_rows_that_are_too_long(how):
+    model = PosEncModel(tiny_config("rope", position_augmentation=how, position_augmentation_length=16)).train()
+    compiled = torch.compile(model, backend="eager")
+    assert compiled(tokens(2, 16))[0].isfinite().all()
+    with pytest.raises(ValueError, match=r"has 17 tokens.*Raise position_augmentation_length"):
+        compiled(tokens(2, 17))
+
+
+def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
+    asked = []
+
+    def function(distance):
+        asked.append(len(distance))
+        return torch.stack((distance, -2 * distance), -1).float()
+
+    positions = torch.tensor([[0, 7, 3_000_000, 16_000_000], [5, 4, 3, 2]])
+    bias = per_distinct_distance(function, positions)
+    distance = (positions[:, None, :] - positions[:, :, None]).float()
+    assert torch.equal(bias, torch.stack((distance, -2 * distance), 1))
+    assert asked[0] <= distance.numel()
+    per_distinct_distance(function, positions[1:])
+    assert asked[1] == 7

@@ -12,7 +12,7 @@ import torch
 from common import SCHEMES
 from transformers import BertConfig
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, cli
+from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
 from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
 
 ROOT = Path(__file__).parent.parent
@@ -141,6 +141,12 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
     ("arguments", "message"),
     [
         (("inspect", "./nowhere"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
+        (("inspect", __file__), "is a file. Give the folder of a checkpoint"),
+        (("train",), "Missing option '--output-dir' / '-o'. `hf-posenc train --help` lists what there is."),
+        (("train", "-o"), "Option '-o' requires an argument. `hf-posenc --help` lists"),
+        (("train", "-o", "x", "--seed", "a"), "Invalid value for '--seed': "),
+        (("--foo",), "No such option: --foo. `hf-posenc --help` lists what there is."),
+        (("trian",), "No such command 'trian'. "),
         (("predict", "./nowhere", "text"), "'./nowhere' doesn't exist"),
         (("predict", "CHECKPOINT"), "Give texts to classify, or --file"),
         (("predict", "CHECKPOINT", "a", "-f", "b"), "and not both"),
@@ -156,7 +162,10 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         (("evaluate", "CHECKPOINT"), "Give the data: --file FILE, or --dataset-name NAME"),
         (("evaluate", "CHECKPOINT", "--file", "none.csv"), "'none.csv' doesn't exist"),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight_decay"),
-        (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"), "invalid float value: 'a'"),
+        (
+            ("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"),
+            "Invalid value for '--weight-decay': ",
+        ),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--position-embedding-type", "rop"), "mean 'rope'"),
         (("quickstart", "-o", "x", "--schemes", "rop"), "Did you mean 'rope'"),
     ],
@@ -219,10 +228,21 @@ def test_ctrl_c_while_importing_is_one_line():
     assert "Traceback" not in rest
 
 
-def test_importing_the_package_leaves_ctrl_c_alone():
-    code = "import signal, hf_posenc; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.strip() == "True"
+@pytest.mark.parametrize(
+    ("name", "words", "expected"),
+    [
+        ("/usr/bin/hf-posenc", [], True),
+        ("C:\\tools\\hf-posenc.exe", [], sys.platform == "win32"),
+        ("-m", ["python", "-u", "-m", "hf_posenc.cli", "train"], True),
+        ("-m", ["python", "-m", "pytest"], False),
+        ("-c", ["python", "-c", "import hf_posenc"], False),
+        ("", ["python"], False),
+    ],
+)
+def test_a_program_that_imports_the_package_keeps_its_ctrl_c(monkeypatch, name, words, expected):
+    monkeypatch.setattr(sys, "argv", [name])
+    monkeypatch.setattr(sys, "orig_argv", words)
+    assert _ctrl_c.is_command_line() is expected
 
 
 def test_inspect_refuses_another_kind_of_model(run, tmp_path):
@@ -280,6 +300,16 @@ def test_several_labels_and_top_k(run, tmp_path):
     assert (len(json.loads(out)["label"]), len(json.loads(out)["probabilities"])) == (3, 2)
     _, out, _ = run("predict", folder, "red", "--threshold", "1")
     assert "(none)" in out
+
+
+def test_what_is_no_text_is_named(run, checkpoint, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"who saw karla\n\xff\xfe\n")
+    code, _, err = run("predict", str(checkpoint), "-f", str(tmp_path / "a.txt"))
+    assert code == 2
+    assert "a.txt isn't UTF-8 text: " in err
+    code, _, err = run("predict", str(checkpoint), "-f", "-", stdin="who \udcff")
+    assert code == 2
+    assert "standard input isn't UTF-8 text: " in err
 
 
 def test_a_model_that_does_not_classify_is_named(run, tmp_path):

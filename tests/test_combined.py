@@ -20,7 +20,8 @@ def test_a_combination_equals_its_parts_added_up():
     both = make_position(tiny_config("learned+sinusoidal"))
     alone = [both.parts[name].embed(torch.zeros_like(x), positions) for name in ("learned", "sinusoidal")]
     torch.testing.assert_close(both.embed(x, positions), x + alone[0] + alone[1])
-    biases = make_position(tiny_config("alibi+kerple+tupe"))
+    kwargs = {"tupe": {"reset_first": False}}
+    biases = make_position(tiny_config("alibi+kerple+tupe", position_embedding_kwargs=kwargs))
     first = positions == 0
     total = sum(part.bias(positions, first) for part in biases.parts.values())
     torch.testing.assert_close(biases.bias(positions, first), total)
@@ -32,6 +33,22 @@ def test_a_combination_equals_its_parts_added_up():
     for h, q, k in [(0, 1, 5), (3, 4, 2), (2, 0, 0)]:
         entry = score(torch.tensor(0.0), *(torch.tensor(place) for place in (0, h, q, k)))
         torch.testing.assert_close(entry, expected[0, h, q, k])
+
+
+@pytest.mark.parametrize("scheme", ["tupe+t5", "t5+tupe", "alibi+tupe"])
+def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
+    position = make_position(tiny_config(scheme))
+    with torch.no_grad():
+        for weight in position.parameters():
+            weight.copy_(torch.randn(weight.shape))
+    positions, first = torch.arange(6)[None], torch.tensor([[True, False, False, True, False, False]])
+    bias = position.bias(positions, first)[0]
+    row, column = position.tupe.first.weight[..., None]
+    for place in (0, 3):
+        assert torch.equal(bias[:, place], row.expand(-1, 6))
+        assert torch.equal(bias[:, [1, 2, 4, 5], place], column.expand(-1, 4))
+    total = sum(part.bias(positions, first) for part in position.parts.values())[0]
+    torch.testing.assert_close(bias[:, 1:3, 4:], total[:, 1:3, 4:])
 
 
 def test_score_mod_is_there_only_if_it_tells_the_whole_bias():

@@ -8,25 +8,26 @@ import tempfile
 import broken_schemes as broken
 import pytest
 import torch
-from common import EVERY_HOOK, SCHEMES
+from common import EVERY_HOOK, SCHEMES, tiny_config
 from rich.console import Console
 
 import hf_posenc
-from hf_posenc import POSITION_CHECKS, POSITIONS, PositionScheme, SinusoidalPosition, check_position
+from hf_posenc import POSITION_CHECKS, POSITIONS, PositionScheme, SinusoidalPosition, check_position, make_position
 from hf_posenc.model import position_alibi
 
 CHEAP = [name for name in POSITION_CHECKS if name not in ("export", "remote_code")]
-SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundWindow]
+SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]
 
 
 @pytest.mark.parametrize("scheme", [*EVERY_HOOK, *SOUND])
 def test_sound_schemes_pass_every_check(scheme):
     report = check_position(scheme, checks=CHEAP, raise_on_failure=True)
     skipped = {result.name for result in report.results if result.outcome == "skipped"}
-    declared = POSITIONS[scheme] if isinstance(scheme, str) else scheme
+    declared = make_position(tiny_config(scheme)) if isinstance(scheme, str) else scheme
     assert ("used" in skipped) == declared.order_blind
     assert ("shift" in skipped) == (declared.shift_invariant is None)
-    assert ("score_mod" in skipped) == (declared.score_mod is PositionScheme.score_mod)
+    told = declared.uses("score_mod") if isinstance(scheme, str) else declared.score_mod is not PositionScheme.score_mod
+    assert ("score_mod" in skipped) != told
     assert skipped <= {"used", "shift", "score_mod"}
 
 
@@ -78,9 +79,8 @@ BROKEN = [
     (broken.CutOff, "gradients", r"position\.table\.weight gets no gradient.*detach", ()),
     (broken.InfiniteSlope, "gradients", "isn't finite.*sqrt", ("checkpointing",)),
     (broken.KeptTable, "gradients", "second step fails: RuntimeError.*Keep nothing computed", ()),
-    (broken.StateInADictionary, "checkpointing", "use_reentrant=True fails.*tuple of tensors", ()),
-    (broken.SavedBuffer, "buffers", "the buffer offset", ()),
-    (broken.ForgottenBuffer, "saving", "not all numbers are finite.*meta device", ("buffers",)),
+    (broken.StateOnTheScheme, "checkpointing", "use_reentrant=True.*not as an attribute of the scheme", ()),
+    (broken.LateBuffer, "buffers", "the buffer offset", ("score_mod",)),
     (broken.OwnParameter, "weights", "slope is a parameter of the scheme itself", ()),
     (broken.WeightWithoutItsModule, "weights", "weights of table are used without calling it", ()),
     (broken.TensorFromTheConstructor, "saving", r"device meta .*broken_schemes\.py, line", ()),
@@ -93,6 +93,7 @@ BROKEN = [
     (broken.StateForNobody, "used", "rotary is overridden and rotate isn't", ()),
     # What no encoder can run fails everything; the check that is for it says why.
     (broken.HooksThatTakeLess, "signature", r"init_weights doesn't take \(self, std\)", None),
+    (broken.SavedBuffer, "buffers", "owns the buffer 'offset', which loading would leave uninitialised", None),
     (broken.Float64Embeddings, "shapes", r"embed returns \(.*\) torch\.float64 for x", None),
     (broken.UnknownSize, "signature", "argument 'width' is no size that a config knows .*has no default", None),
 ]
@@ -145,6 +146,23 @@ def test_code_that_is_missing_fails_the_remote_check(monkeypatch):
     result = check_position("alibi", checks=["remote_code"])["remote_code"]
     assert result.outcome == "failed"
     assert re.search("can't load the checkpoint: .*position_alibi", result.message)
+
+
+def test_a_file_that_imports_too_much_fails_the_remote_check(tmp_path, monkeypatch):
+    (tmp_path / "greedy.py").write_text(
+        "from hf_posenc import AlibiPosition\n\nclass Greedy(AlibiPosition):\n"
+        "    def bias(self, positions, is_first):\n        return 2 * super().bias(positions, is_first)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import greedy
+
+    result = check_position(greedy.Greedy, checks=["remote_code"])["remote_code"]
+    assert result.outcome == "failed"
+    assert re.search("greedy.py, line 1: 'from hf_posenc import AlibiPosition' can't travel", result.message)
+
+
+def test_a_users_own_scheme_passes_the_remote_check():
+    assert check_position(broken.Sound, checks=["remote_code"])["remote_code"].outcome == "passed"
 
 
 def test_a_class_without_a_file_of_its_own_skips_the_remote_check_and_says_why():
@@ -263,7 +281,7 @@ def test_a_name_is_taken_for_a_while_only():
         own = vars(scheme).get("name")
         assert check_position(scheme, checks=["order"]).ok
         assert vars(scheme).get("name") == own
-    assert list(POSITIONS) == [*SCHEMES, *EVERY_HOOK[len(SCHEMES) :]]
+    assert list(POSITIONS) == [*SCHEMES, "test_slope", "test_layer_distance"]
     assert SinusoidalPosition.name == "sinusoidal"
 
 
@@ -290,4 +308,4 @@ def test_the_checks_run_with_other_arguments_and_sizes():
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         check_position(**arguments)
-    assert list(POSITIONS) == [*SCHEMES, *EVERY_HOOK[len(SCHEMES) :]]
+    assert list(POSITIONS) == [*SCHEMES, "test_slope", "test_layer_distance"]

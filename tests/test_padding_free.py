@@ -62,6 +62,9 @@ def test_packed_layouts_number_place_and_pool_like_plain_python(batch, unpad, sa
         torch.testing.assert_close(layout.pool(taken, how), expected)
     restored = layout.put_back(taken)
     torch.testing.assert_close(restored, values * mask[..., None])
+    sizes = [size for row in rows for size in row for _ in range(size)]
+    lengths = layout.put_back(layout.lengths().unsqueeze(-1)).squeeze(-1)
+    assert lengths[mask == 1].tolist() == sizes
     if unpad and mask.any() and (layout.packed or not mask.all()):
         assert layout.unpadded
         assert taken.shape[1] == mask.sum()

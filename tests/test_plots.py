@@ -1,6 +1,8 @@
 """Pictures show the scheme's own numbers, whatever hooks it uses; nothing global is touched; files are whole."""
 
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,6 +89,17 @@ def test_rotation_is_shown_beside_the_default_where_they_differ():
     np.testing.assert_allclose(mean.y[1], default, atol=1e-6)
 
 
+def test_a_scaling_is_shown_with_its_factor_and_its_wavelengths():
+    linear = {"rope_type": "linear", "factor": 4.0}
+    waves = panels(tiny_config("rope", rope_parameters=linear))["Wavelengths"]
+    assert waves.names == ("as configured", "the default")
+    np.testing.assert_allclose(waves.y[0], 4 * waves.y[1], rtol=1e-4)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5}
+    shown = panels(tiny_config("rope", rope_parameters=yarn))
+    assert shown["Mean of 8 entries"].y[0, 0] == pytest.approx(1.5**2)
+    assert shown["q.k of each pair of entries"].limits[1] == pytest.approx(1.5**2)
+
+
 def test_bias_against_distance_has_its_sign_and_a_curve_per_head():
     shown = panels(tiny_config("alibi"))
     bias = shown["Bias against distance"]
@@ -118,7 +131,7 @@ def test_a_bias_that_depends_on_the_position_is_shown_for_all_pairs(scheme, kwar
     assert maps.names == ("head 0", "head 1", "head 2", "head 3")
     np.testing.assert_allclose(shown["Bias from position 6"].y, bias[:, 6], atol=1e-6)
     several = shown["Head 0 from several positions"]
-    assert several.y[several.names.index("3"), list(several.x).index(-2)] == pytest.approx(bias[0, 3, 1], abs=1e-6)
+    assert several.y[several.names.index("6"), list(several.x).index(-2)] == pytest.approx(bias[0, 6, 4], abs=1e-6)
 
 
 @pytest.mark.parametrize(("scheme", "terms"), [("relative_key", 1), ("relative_key_query", 2)])
@@ -191,7 +204,7 @@ class Both(PositionScheme):
     def rotary(self, positions, lengths):
         assert lengths.shape == positions.shape
         assert int(lengths[0, 0]) == S
-        return self.turned.rotary(positions)
+        return self.turned.rotary(positions, lengths)
 
     def rotate(self, q, k, state, layer):
         return self.turned.rotate(q, k, state, layer)
@@ -284,11 +297,15 @@ def test_every_scheme_can_be_drawn_and_compared(matplotlib, tmp_path):
     figure = plot_comparison(configs, max_positions=S)
     save_figure(figure, tmp_path / "all.png", dpi=30)
     titles = [axes.get_title(loc) for axes in figure.get_axes() for loc in ("left", "center")]
+    rows = 0
     for scheme, config in zip(EVERY_HOOK, configs, strict=True):
         weights = ", initial weights" if any(True for _ in initial_scheme(config).parameters()) else ""
-        assert any(title.strip() == scheme + weights for title in titles), scheme
+        heads = [re.sub(r" \(.*\)", "", title.strip()) for title in titles]
+        acts = sum(initial_scheme(config).uses(hook) for hook in ("embed", "rotate", "bias", "layer_bias"))
+        assert heads.count(scheme + weights) == max(acts, 1), scheme
+        rows += acts
     profiles = [axes for axes in figure.get_axes() if axes.lines]
-    assert len(profiles) == len(EVERY_HOOK) - 1  # all but none
+    assert len(profiles) == rows - 1  # none draws nothing
     assert {axes.get_xlim() for axes in profiles} == {(-11.0, 11.0)}
 
 
@@ -393,6 +410,18 @@ def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, cap
         assert code == 2, err
         assert message in err
         assert len(err.strip().splitlines()) == 1
+
+
+def test_the_commands_of_the_readme_draw(matplotlib, tmp_path, monkeypatch, capsys):
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    lines = [line.partition("  #")[0].split() for line in readme.splitlines() if line.startswith("hf-posenc plot")]
+    assert len(lines) == 2
+    monkeypatch.chdir(tmp_path)
+    encoder("learned").save_pretrained("runs/mine")
+    for line in lines:
+        code, _, err = command(monkeypatch, capsys, *line[2:], "--max-positions", "8")
+        assert code == 0, err
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "rope.png", "sheet.png"}
 
 
 def test_the_command_names_the_missing_package(monkeypatch, capsys):

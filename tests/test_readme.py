@@ -1,40 +1,101 @@
-"""Every code block of the README runs, and prints what stands below it."""
+"""Every command and every code block of the README runs, and prints what stands below it."""
 
 import json
+import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from hf_posenc import cli
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 EXAMPLES = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [line.split("  #")[0].strip() for kind, block in BLOCKS if kind == "bash" for line in block.splitlines()]
+LAUNCHED = [command for command in COMMANDS if command.startswith("accelerate launch ")]
+RUN_ELSEWHERE = {
+    "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
+    "hf-posenc plot rope -o rope.png": "tests/test_plots.py, which needs matplotlib",
+    "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "the same",
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --position-embedding-type rope "
+    "--heal sentences.txt": "the same",
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "the same",
+    "hf-posenc export-bert minilm minilm-bert": "the same",
+    "make test": "this is it; the target is checked below",
+    "pip install torch": "needs a network; the name is checked below",
+    "pip install hf-posenc": "needs a network; the name is checked below",
+}
+# The block that loads what the commands trained.
+LOADS = """from transformers import pipeline
+
+classify = pipeline("text-classification", "runs/mine", trust_remote_code=True)
+"""
 
 
-def test_every_python_block_has_its_output_below():
-    # The one block without output loads what the command above it trained.
-    assert len(EXAMPLES) == README.count("```python\n") - 1 >= 3
+def test_every_block_and_every_command_is_run_by_a_test():
+    assert {kind for kind, _ in BLOCKS} == {"bash", "python", "text"}
+    python = [block for kind, block in BLOCKS if kind == "python"]
+    assert set(python) == {LOADS, *(code for code, _ in EXAMPLES)}
+    assert sum(kind == "text" for kind, _ in BLOCKS) == len(EXAMPLES) >= 3
+    for command in COMMANDS:
+        assert command in RUN_ELSEWHERE or command in LAUNCHED or _is_run_here(command), command
+    assert set(RUN_ELSEWHERE) <= set(COMMANDS)
 
 
-def test_the_training_commands_work_as_written(tmp_path):
-    commands = [line.split("  #")[0] for line in README.splitlines() if line.startswith("hf-posenc ")]
-    assert [command.split()[1] for command in commands] == ["train", "evaluate", "predict"]
+def _is_run_here(command):
+    return command not in RUN_ELSEWHERE and command.startswith(("hf-posenc ", "python examples/"))
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """The folder of someone who follows the README: two files, and what stands for the Hub's data set."""
     rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20)
-    for name in ("mine.csv", "test.csv"):
-        (tmp_path / name).write_text("text,label\n" + rows)
-    folder = Path(sys.executable).parent
-    for command in commands:
-        script, *arguments = shlex.split(command)
-        done = subprocess.run([folder / script, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
-        assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["label"] in ("yes", "no")
-    block = re.search(r"```python\n(from transformers import pipeline.*?)```", README, flags=re.DOTALL).group(1)
-    code = block + 'print(classify("good film")[0]["label"])'
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    reviews = tmp_path / re.search(r"--dataset-name (\S+/\S+)", README).group(1)
+    reviews.mkdir(parents=True)
+    for path in (tmp_path / "mine.csv", tmp_path / "test.csv", reviews / "train.csv", reviews / "test.csv"):
+        path.write_text("text,label\n" + rows)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+def test_the_commands_work_as_written(reader, monkeypatch, capsys):
+    out = {}
+    for command in filter(_is_run_here, COMMANDS):
+        name, *arguments = shlex.split(command)
+        script = arguments[0] if name == "python" else name
+        monkeypatch.setattr(sys, "argv", [script, *arguments[1 if name == "python" else 0 :]])
+        with pytest.raises(SystemExit) as ended:
+            cli.main() if name == "hf-posenc" else runpy.run_path(str(ROOT / script), run_name="__main__")
+        out[command], err = capsys.readouterr()
+        assert not ended.value.code, f"{command}: {err}"
+    (predicted,) = [json.loads(text) for command, text in out.items() if command.startswith("hf-posenc predict")]
+    assert predicted["label"] in ("yes", "no")
+    (reviews,) = [text for command, text in out.items() if "--dataset-name" in command]
+    assert "test_accuracy" in reviews
+    code = LOADS + 'print(classify("good film")[0]["label"])'
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() in ("yes", "no"), done.stderr
+
+
+@pytest.mark.slow
+def test_the_launched_command_starts_as_many_processes_as_it_says(reader):
+    (command,) = LAUNCHED
+    script, *arguments = shlex.split(command)
+    words = [str(Path(sys.executable).parent / script), *arguments]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # two processes need two GPUs, or none
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = arguments[arguments.index("-o") + 1]
+    assert json.loads((reader / folder / "results.json").read_text())["processes"] == 2
 
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES, ids=[code.split("\n")[2] for code, _ in EXAMPLES])
@@ -42,6 +103,12 @@ def test_python_blocks_print_what_stands_below_them(code, output, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == output
+
+
+def test_what_is_installed_is_what_the_project_is_called():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=]", name)[0] for name in [project["name"], *project["dependencies"]]}
+    assert {command.split()[-1] for command in COMMANDS if command.startswith("pip install ")} <= names
 
 
 def test_make_targets_in_the_documents_exist():

@@ -17,6 +17,8 @@ class Recency(PositionScheme):
         slope (float): exp(s_h) at the start, in logits per token.
     """
 
+    shift_invariant = True  # distances alone count: the checks hold it to that
+
     def __init__(self, *, num_heads: int, slope: float = 0.5) -> None:
         super().__init__()
         self.slope = slope

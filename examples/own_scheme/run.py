@@ -18,7 +18,7 @@ import sys
 from recency import Recency
 
 import hf_posenc
-from hf_posenc.training import DataArguments, ModelArguments, RunArguments, train_classifier
+from hf_posenc.training import make_arguments, train_classifier
 
 STRANGER = """
 import sys
@@ -41,9 +41,14 @@ def main() -> None:
     report.raise_on_failure()
 
     result = train_classifier(
-        DataArguments(dataset_name="blimp_order"),
-        ModelArguments(position_embedding_type="recency+rope", config_preset="tiny"),
-        RunArguments(output_dir=options.output_dir, do_train=True, do_eval=True, max_steps=options.max_steps),
+        *make_arguments(
+            dataset_name="blimp_order",
+            position_embedding_type="recency+rope",
+            output_dir=options.output_dir,
+            do_train=True,
+            do_eval=True,
+            max_steps=options.max_steps,
+        )
     )
     print({name: round(value, 3) for name, value in result.metrics.items()})
     subprocess.run([sys.executable, "-c", STRANGER, options.output_dir], check=True)

@@ -51,7 +51,7 @@ from .positions import (  # noqa: E402
     scheme_classes,
     takes_rope_parameters,
 )
-from .scheme_code import ATTRIBUTE, KEY, write_code  # noqa: E402
+from .scheme_code import ATTRIBUTE, KEY, load_classes, loading_from, write_code  # noqa: E402
 
 if TYPE_CHECKING:
     # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model.
@@ -316,7 +316,7 @@ class PosEncConfig(PreTrainedConfig):
         given = {name: value for name, value in legacy.items() if value is not None}
         if any(map(takes_rope_parameters, scheme_classes(self).values())):
             scaling = given.pop("rope_scaling", None) or {}
-            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})}
+            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})} or None
         elif given:
             raise ValueError(
                 f"{', '.join(f'{k}={v!r}' for k, v in given.items())}: only position_embedding_type='rope' takes "
@@ -340,6 +340,25 @@ class PosEncConfig(PreTrainedConfig):
             meant = _OTHER_NAMES.get(key) or next(iter(difflib.get_close_matches(key, real, n=1, cutoff=0.8)), None)
             if meant:
                 raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Reads a checkpoint's configuration; with `trust_remote_code=True` also the code of its author's own scheme.
+
+        A model can then be built from the configuration alone. (Transformers' `AutoConfig` keeps the word of trust to
+        itself where hf_posenc is installed, so that its configurations lack that code.)
+
+        Raises:
+            ValueError: that code can't be loaded; or what transformers raises.
+        """
+        trusted = kwargs.pop("trust_remote_code", None)
+        result = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        if trusted:
+            with loading_from(pretrained_model_name_or_path, trusted, kwargs):
+                config = result[0] if isinstance(result, tuple) else result
+                load_classes(config, POSITIONS)
+                resolve_position_config(config)
+        return result
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -401,7 +420,12 @@ class PosEncConfig(PreTrainedConfig):
         self.auto_map = here if own is None else {**here, KEY: own}
         if files:
             write_code(save_directory, files)
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        super().save_pretrained(str(save_directory), push_to_hub=push_to_hub, **kwargs)
+
+    def _get_files_timestamps(self, working_dir: Any) -> dict[str, float]:
+        """What needn't be uploaded: not a scheme's own code, which was written before transformers asks."""
+        own = own_code(self)[1]
+        return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in own}
 
     def to_dict(self) -> dict[str, Any]:
         """All that config.json holds."""

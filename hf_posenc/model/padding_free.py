@@ -213,9 +213,12 @@ def augment_positions(layout: Layout, how: str, limit: int) -> Layout:
         ValueError: a sequence has more tokens than there are positions.
     """
     positions, device = layout.positions, layout.positions.device
-    if not tracing() and layout.longest > limit and int(positions.max()) >= limit:
+    longest = layout.longest  # all that a traced graph knows, padding included
+    if not tracing() and longest > limit:
+        longest = int(positions.max()) + 1
+    if longest > limit:
         raise ValueError(
-            f"A training sequence has {int(positions.max()) + 1} tokens, but position_augmentation={how!r} has "
+            f"A training sequence has {longest} tokens, but position_augmentation={how!r} has "
             f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
         )
     if layout.sequence is None:

@@ -68,6 +68,13 @@ class PositionScheme(nn.Module):
         """
         return None
 
+    def untie_first(self, bias: Tensor, is_first: Tensor) -> Tensor:
+        """What the scheme makes of the sum of all schemes' `bias` at first tokens: TUPE unties them from positions.
+
+        (1 or B, H, S, S), (1 or B, S) -> (1 or B, H, S, S).
+        """
+        return bias
+
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
         """Added to one layer's logits. Grid layout: q, k (B, H, S, d), unrotated and unscaled; positions (1 or B, S).
 
@@ -274,6 +281,11 @@ def wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def taken_by(layer: nn.Linear) -> torch.dtype:
+    """The dtype of inputs that a linear layer takes: its weights', or float32 where PyTorch has made those int8."""
+    return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32
+
+
 def relative_positions(positions: Tensor) -> Tensor:
     """p_j - p_i for query i and key j: int64 (1 or B, S) -> (1 or B, S, S)."""
     return positions[:, None, :] - positions[:, :, None]
@@ -319,7 +331,7 @@ class _Diagonals(torch.autograd.Function):
 def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
 
-    There are at most 2 L - 1 distances in a grid of L places, not L^2: learned biases evaluate their network or table
+    There are 2 L - 1 distances in a grid of L places in a row, not L^2: learned biases evaluate their network or table
     on those alone, and their gradient is summed by distance in one pass: along diagonals where positions are
     consecutive.
 
@@ -334,10 +346,14 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tenso
         distance = relative_positions(positions)
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
     reach = int(positions.max() - positions.min())
-    distinct = torch.arange(-reach, reach + 1, device=positions.device)
-    table = function(distinct).T.contiguous()
     if are_consecutive(positions):
-        return _Diagonals.apply(table).unsqueeze(0)
+        return _Diagonals.apply(
+            function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
+        ).unsqueeze(0)
     distance = relative_positions(positions)
+    if 2 * reach + 1 > distance.numel():  # a few positions far apart, as a random sample of many is
+        distinct, index = distance.unique(return_inverse=True)
+        return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
+    table = function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
     flat = table.index_select(1, (distance + reach).flatten())
     return flat.unflatten(1, distance.shape).transpose(0, 1)

@@ -12,7 +12,8 @@ from .position_base import PositionScheme
 class CombinedPosition(PositionScheme):
     """Schemes in a row: embeddings and rotations are chained in order, biases add up, query scales multiply.
 
-    `tupe+t5` is TUPE-R (Ke et al. 2020, arXiv 2006.15595): tokens, absolute positions and a relative bias in one sum.
+    `tupe+t5` is TUPE-R (Ke et al. 2020, arXiv 2006.15595): tokens, absolute positions and a relative bias in one sum,
+    and the first token untied from both.
     Each part keeps its own weights, as `position.<part>.*`, and its own cost; the least `max_length` holds.
 
     Args:
@@ -68,8 +69,11 @@ class CombinedPosition(PositionScheme):
         return q, k
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
-        """The sum of the parts'."""
-        return _sum(part.bias(positions, is_first) for part in self._using("bias"))
+        """The sum of the parts', then what parts make of it at first tokens."""
+        total = _sum(part.bias(positions, is_first) for part in self._using("bias"))
+        for part in self._using("untie_first"):
+            total = None if total is None else part.untie_first(total, is_first)
+        return total
 
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
         """The sum of the parts'."""

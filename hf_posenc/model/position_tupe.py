@@ -13,7 +13,8 @@ class TupePosition(PositionScheme):
     Ke et al. 2020, "Rethinking Positional Encoding in Language Pre-training" (TUPE-A), arXiv 2006.15595: instead of
     adding positions to tokens, their correlation is computed apart, once for all layers, and added to the logits; n is
     a LayerNorm, as in the authors' code. The first token of each sequence ([CLS]) is untied from positions: its row of
-    b is theta_1 and its column theta_2, one number per head each. With a T5 bias it is TUPE-R (`tupe+t5`).
+    b is theta_1 and its column theta_2, one number per head each. With a T5 bias it is TUPE-R (`tupe+t5`): the first
+    token is untied from the sum of both, and so from any other bias that is the same in all layers.
 
     Costs one (B, H, S, S) bias per forward, shared by all layers (from (S, D) products where rows have equal
     positions); max_positions D + 2 D^2 + 4 D + 2 H weights; inputs longer than max_positions are an error.
@@ -54,9 +55,13 @@ class TupePosition(PositionScheme):
         p = self.norm(self.embedding(positions))
         q, k = (linear(p).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for linear in (self.query, self.key))
         bias = torch.matmul(q, k.transpose(-1, -2)) * (self.query_scale * q.shape[-1] ** -0.5)
+        return self.untie_first(bias, is_first)
+
+    def untie_first(self, bias: Tensor, is_first: Tensor) -> Tensor:
+        """theta_1 in first tokens' rows, theta_2 in their columns, whatever else was added there."""
         if self.first is None:
             return bias
-        row, column = self.first(torch.arange(2, device=positions.device))[:, None, :, None, None]
+        row, column = self.first(torch.arange(2, device=bias.device))[:, None, :, None, None]
         bias = torch.where(is_first[:, None, None, :], column.to(bias.dtype), bias)
         return torch.where(is_first[:, None, :, None], row.to(bias.dtype), bias)
 

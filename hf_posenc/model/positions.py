@@ -11,7 +11,7 @@ from transformers.utils import logging
 
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
-from .scheme_code import collect_code, comes_along, load_classes, travelled_class
+from .scheme_code import collect_code, comes_along, load_classes, remember_code, travelled_class
 
 logger = logging.get_logger(__name__)
 
@@ -92,6 +92,7 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
         )
     scheme.name = name
     POSITIONS[name] = scheme
+    remember_code(scheme)
 
 
 def _is_own(base: type) -> bool:

@@ -10,11 +10,13 @@ import contextlib
 import inspect
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
@@ -30,6 +32,7 @@ for the config and another for the model; never written to a file."""
 
 _IMPORTABLE = ("PositionScheme", "AddedPosition")
 
+_remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
 _loading: ContextVar[dict[str, Any] | None] = ContextVar("loading", default=None)
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
 
@@ -79,8 +82,9 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
     if not under_way["trusted"] and not _is_remote():
         raise ValueError(
             f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code ({reference}) comes with the "
-            f"checkpoint {source or ''}. If you trust it, load with from_pretrained(..., trust_remote_code=True); if "
-            f"you have the class, register it first: register_position({name!r}, ...)."
+            f"checkpoint{f' {source}' if source else ''}. If you trust it, load the model, or the configuration by "
+            "PosEncConfig, with from_pretrained(..., trust_remote_code=True); if you have the class, register it "
+            f"first: register_position({name!r}, ...)."
         )
     if source is None:
         raise ValueError(
@@ -114,6 +118,15 @@ def load_classes(config: Any, known: Any) -> None:
             load_class(config, name)
 
 
+def remember_code(scheme: type[PositionScheme]) -> None:
+    """Keeps the code as it is now: a file edited while its model trains must not travel with weights of the old one.
+
+    Code that can't travel is reported when it is saved.
+    """
+    with contextlib.suppress(ValueError, SyntaxError, OSError):
+        _remembered[scheme] = _files_of(scheme)
+
+
 def collect_code(classes: dict[str, type[PositionScheme]], known: Any) -> tuple[Any, dict[str, str]]:
     """What must be saved for schemes that aren't ours: the entry of `auto_map`, and the files by name.
 
@@ -133,7 +146,7 @@ def collect_code(classes: dict[str, type[PositionScheme]], known: Any) -> tuple[
         if known.get(name) is scheme and scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]:
             references.append(None)
             continue
-        for file, text in _files_of(scheme).items():
+        for file, text in (_remembered.get(scheme) or _files_of(scheme)).items():
             if files.setdefault(file, text) != text:
                 raise ValueError(f"Two of the schemes {'+'.join(classes)} have a file {file}. Rename one of them.")
         references.append(f"{scheme.__module__.rpartition('.')[2]}.{scheme.__qualname__}")
@@ -196,22 +209,38 @@ def _our_files() -> set[str]:
 
 def _rewritten(path: Path) -> tuple[str, list[str]]:
     """A module's text with its import of hf_posenc replaced, and the modules beside it that it imports."""
-    text = path.read_text(encoding="utf-8")
-    lines = text.splitlines(keepends=True)
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} isn't UTF-8 text, so it can't travel with a model: {error}. Save it as UTF-8."
+        ) from error
+    lines = [f"{line}\n" for line in text.split("\n")]  # as Python counts them: a form feed doesn't end a line
+    lines[-1] = lines[-1][:-1]
     beside: list[str] = []
+    relative: dict[str, ast.stmt] = {}
     for node in ast.walk(ast.parse(text, str(path))):
         if isinstance(node, ast.Import):
             if any(alias.name.partition(".")[0] == "hf_posenc" for alias in node.names):
                 raise _too_much(path, node, ast.unparse(node))
+            for alias in node.names:
+                _refuse_neighbour(path, node, alias.name)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             if (node.module or "").partition(".")[0] != "hf_posenc":
+                _refuse_neighbour(path, node, node.module or "")
                 continue
             if node.module != "hf_posenc" or any(alias.name not in _IMPORTABLE for alias in node.names):
                 raise _too_much(path, node, ast.unparse(node))
-            node.level, node.module = 1, "position_base"
             # Columns count bytes; what stands beside the statement on its lines stays.
             first, last = lines[node.lineno - 1].encode(), lines[node.end_lineno - 1].encode()  # type: ignore[operator]
             kept = first[: node.col_offset], last[node.end_col_offset :]
+            if b";" in kept[0] + kept[1].partition(b"#")[0]:
+                raise ValueError(
+                    f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model beside another "
+                    "statement. Give it a line of its own."
+                )
+            node.level, node.module = 1, "position_base"
+            relative["position_base"] = node
             lines[node.lineno - 1] = (kept[0] + ast.unparse(node).encode() + kept[1]).decode()
             for number in range(node.lineno, node.end_lineno or node.lineno):
                 lines[number] = ""
@@ -222,6 +251,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
                     "modules in the same folder, as 'from .helper import name'."
                 )
             beside.append(node.module)
+            relative[node.module] = node
     written = "".join(lines)
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
     if phantom := seen_by_loader - {*beside, "position_base"}:
@@ -229,7 +259,28 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
             f"{path.name}: a line of text reads like an import of {sorted(phantom)[0]!r}, and whoever loads the model "
             "would look for that file. Word it differently."
         )
+    if unseen := set(relative) - seen_by_loader:
+        node = relative[sorted(unseen)[0]]
+        raise ValueError(
+            f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} isn't first on its line, so whoever loads the "
+            "model wouldn't find that file. Give it a line of its own."
+        )
     return written, beside
+
+
+def _refuse_neighbour(path: Path, node: ast.stmt, module: str) -> None:
+    """Only relative imports are followed: a module of the same folder by its full name would be missing elsewhere."""
+    found = sys.modules.get(module)
+    file = getattr(found, "__file__", None)
+    if found is None or file is None or Path(file).resolve().parent != path.resolve().parent:
+        return
+    if {"site-packages", "dist-packages"} & set(path.parts):
+        return
+    raise ValueError(
+        f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model, for {Path(file).name} lies "
+        f"beside it and isn't installed elsewhere. Move what it needs into {path.name}; in a package, write "
+        "'from .helper import name'."
+    )
 
 
 def _too_much(path: Path, node: ast.stmt, statement: str) -> ValueError:

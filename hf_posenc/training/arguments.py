@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.utils import is_torch_xla_available
 
 from .errors import UserError, one_line
 
@@ -53,7 +54,7 @@ class DataArguments:
         default=None,
         metadata={"help": "Several labels in one cell of a csv, with this between them: multi-label classification."},
     )
-    do_regression: bool | None = field(
+    do_regression: bool = field(  # type: ignore[assignment]
         default=None,
         metadata={"help": "Predict a number. Default: if the labels are real numbers."},
     )
@@ -85,6 +86,10 @@ class ModelArguments:
     position_embedding_type: str | None = field(
         default=None, metadata={"help": "Positional scheme of a new encoder: rope (default), none, learned, ..."}
     )
+    scheme_file: str | None = field(
+        default=None,
+        metadata={"help": "A Python file with a scheme of your own, for position_embedding_type to name."},
+    )
     position_embedding_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "JSON: arguments of the positional scheme."}
     )
@@ -94,6 +99,10 @@ class ModelArguments:
     max_position_embeddings: int | None = field(
         default=None,
         metadata={"help": "Positions of a new encoder whose scheme has a table. Default: max_seq_length, else 512."},
+    )
+    position_augmentation: str | None = field(
+        default=None,
+        metadata={"help": "Positions in training: none (default), shift (SHAPE) or random; see PosEncConfig."},
     )
     classifier_pooling: str | None = field(
         default=None, metadata={"help": "How a PosEnc encoder pools: mean (default), cls or max."}
@@ -122,7 +131,8 @@ class ModelArguments:
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub model."})
     token: str | None = field(default=None, metadata={"help": "Hub token, for private models and data sets."})
     trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run code that comes with a model. PosEnc checkpoints don't need it here."}
+        default=False,
+        metadata={"help": "Run code that comes with a model; PosEnc needs it only for a scheme of the author's own."},
     )
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Give a checkpoint with another number of labels a new classifier."}
@@ -205,7 +215,8 @@ class RunArguments(TrainingArguments):
         metadata={"help": "When to save a checkpoint: no, steps, epoch, best. Default: when it is evaluated."},
     )
     save_total_limit: int | None = field(default=2, metadata={"help": "How many checkpoints are kept."})
-    load_best_model_at_end: bool | None = field(  # type: ignore[assignment]
+    # The three-valued switches are annotated as bool: HfArgumentParser takes a bare --switch only then.
+    load_best_model_at_end: bool = field(  # type: ignore[assignment]
         default=None,
         metadata={
             "help": "Keep the weights of the best evaluation, by metric_for_best_model (default: loss), not the last "
@@ -241,20 +252,20 @@ class RunArguments(TrainingArguments):
             self.save_strategy = "epoch" if evaluated == "no" else evaluated
             if evaluated == "steps" and self.save_steps == _DEFAULT_SAVE_STEPS:
                 self.save_steps = self.eval_steps or self.logging_steps
-        if self.load_best_model_at_end is None:
-            self.load_best_model_at_end = self.do_train and (
-                self.early_stopping_patience is not None or self._saves_what_it_evaluates()
-            )
+        if not self.do_train:  # the same options can be given again to evaluate alone
+            self.load_best_model_at_end = False
+        elif self.load_best_model_at_end is None:
+            self.load_best_model_at_end = self.early_stopping_patience is not None or self._saves_what_it_evaluates()
         if self.metric_for_best_model is None and (
             self.early_stopping_patience is not None or strategy_name(self.save_strategy) == "best"
         ):
             self.metric_for_best_model = "loss"
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
-        if (self.fp16 or self.bf16) and not torch.accelerator.is_available():
+        if not torch.accelerator.is_available() and not is_torch_xla_available():
             if self.fp16:
                 raise UserError("--fp16 needs a GPU, and there is none. Use --bf16, which works on a CPU too.")
-            self.use_cpu = True  # which TrainingArguments asks for before it takes bf16
+            self.use_cpu = True  # else bf16 is refused, and several processes would each train alone
         # TrainingArguments takes every metric but the loss for one that should grow.
         shrinking = ("mse", "perplexity", "nll")
         if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in shrinking:

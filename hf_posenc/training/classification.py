@@ -27,18 +27,19 @@ from .data import Labels, encode, find_columns, load_splits, number_labels
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, compute_metrics_for
-from .model import check_resumed_model, default_learning_rate, input_length, load_config, make_model
+from .model import check_resumed, default_learning_rate, input_length, load_config, make_model
 from .report import summarize
 from .run import (
     Run,
+    RunTrainer,
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
     ending_clearly,
+    finish,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
-    save_run,
     wanted_splits,
 )
 
@@ -94,7 +95,7 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
     if resume_from is not None:
-        check_resumed_model(resume_from, model)
+        check_resumed(resume_from, model, training)
     if training.learning_rate is None:
         training.learning_rate = default_learning_rate(arguments, model.config)
     max_length = input_length(data, model, tokenizer)
@@ -176,8 +177,7 @@ def train_classifier(
             output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
             metrics |= output.metrics or {}
             logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-        history = trainer.state.log_history
-        save_run(setup, metrics, history, logits, time.time() - started, trainer.save_model)
+        history = finish(trainer, metrics, logits, time.time() - started)
     return TrainingResult(
         Path(str(training.output_dir)),
         metrics,
@@ -188,10 +188,11 @@ def train_classifier(
     )
 
 
-def make_trainer(setup: Setup) -> Trainer:
-    """The stock Trainer for a setup."""
+def make_trainer(setup: Setup) -> RunTrainer:
+    """The Trainer for a setup."""
     training = setup.training
-    trainer = Trainer(
+    trainer = RunTrainer(
+        run=setup,
         model=setup.model,
         args=training,
         train_dataset=cast(Any, setup.encoded.get("train")),

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .arguments import DataArguments
-from .errors import UserError, disk_error, one_line
+from .errors import UserError, disk_error, sentence
 
 logger = logging.get_logger(__name__)
 
@@ -142,6 +142,11 @@ def _csv_options(file: Path, kind: str) -> dict[str, Any]:
             f"{str(file)!r} has {len(head.columns)} columns ({', '.join(map(repr, head.columns))}), its first row has "
             'more cells. Put texts that contain commas in quotes ("a, b"), and name every column.'
         )
+    if len(head.columns) == 1 and (found := [mark for mark in (";", "\t", "|", ",") if mark in head.columns[0]]):
+        raise UserError(
+            f"{str(file)!r} has one column, {head.columns[0]!r}: it is separated by {found[0]!r}. Write it with "
+            "commas, or with tabs as .tsv."
+        )
     return {**options, "features": Features({name: Value("string") for name in head.columns})}
 
 
@@ -225,7 +230,7 @@ def _reading(what: str, way_out: str) -> Iterator[None]:
             raise UserError(f"{what} has no rows. Give data with at least one example.") from error
         if disk_error(error) and not isinstance(cause, PermissionError):
             raise UserError(f"{what} was read, but not to its end: {disk_error(error)}. Make room.") from error
-        raise UserError(f"{what} can't be read: {one_line(cause) or type(cause).__name__} {way_out}") from error
+        raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 
 def hold_out(splits: DatasetDict, percentage: int) -> DatasetDict:
@@ -290,6 +295,12 @@ def find_columns(dataset: Dataset, data: DataArguments) -> Columns:
             f"--text_column_names {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them "
             "with --text_column_delimiter ' '."
         )
+    for name in text:
+        if not isinstance(dataset.features[name], Value):
+            raise UserError(
+                f"Column {name!r} holds {dataset[0][name]!r:.60}, which is no text. Join its parts to one string "
+                "first, or name another with --text_column_names."
+            )
     if label in text:
         raise UserError(f"Column {label!r} can't be both text and label. Name another with --label_column_name.")
     return Columns(text, label, data.text_column_delimiter)

@@ -20,6 +20,12 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def sentence(error: BaseException) -> str:
+    """The message of an error as a sentence, to which another can be added."""
+    text = one_line(error) or type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def disk_error(error: BaseException) -> str | None:
     """What stopped a write, if that is what `error` (or an error that caused it) says; else None.
 
@@ -32,7 +38,13 @@ def disk_error(error: BaseException) -> str | None:
         if isinstance(seen, PermissionError):
             return one_line(seen)
         text = str(seen)
-        for sign in ("No space left on device", "File too large", "Disk quota exceeded", "Read-only file system"):
+        for sign in (
+            "No space left on device",
+            "Not enough disk space",
+            "File too large",
+            "Disk quota exceeded",
+            "Read-only file system",
+        ):
             if sign in text:
                 return sign
         if "PytorchStreamWriter failed" in text or "unexpected pos" in text:
@@ -44,16 +56,19 @@ def disk_error(error: BaseException) -> str | None:
 def explain(error: BaseException) -> tuple[str, int]:
     """One line for an error that ends a command, and its exit code: 2 for bad input, 130 for Ctrl-C, else 1.
 
+    Of several processes that read the same bad input one says so; the line of the others is empty.
+
     Raises:
         BaseException: `error` itself, if the environment variable HF_POSENC_TRACEBACK is set.
     """
     if os.environ.get("HF_POSENC_TRACEBACK"):
         raise error
     text = one_line(error)
+    main_process = os.environ.get("RANK", "0") == "0"
     if isinstance(error, KeyboardInterrupt):
-        return f"interrupted: {text or 'nothing was written.'}", 130
+        return f"interrupted: {text or 'nothing was written.'}" if main_process else "", 130
     if isinstance(error, ValueError):
-        return f"error: {text}", 2
+        return f"error: {text}" if main_process else "", 2
     return f"error: {type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
 
 
@@ -63,8 +78,7 @@ def run_script(main: Callable[[], object]) -> NoReturn:
         main()
     except (Exception, KeyboardInterrupt) as error:
         line, code = explain(error)
-        # Of several processes that all read the same bad input one says so.
-        if code == 1 or os.environ.get("RANK", "0") == "0":
+        if line:
             print(line, file=sys.stderr)
         sys.exit(code)
     sys.exit(0)

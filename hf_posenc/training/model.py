@@ -13,10 +13,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .. import PosEncConfig, PositionScheme
-from .arguments import DataArguments, ModelArguments, parse_json_option, parse_overrides
+from .. import PosEncConfig, PositionScheme, register_scheme_file
+from ..model.positions import own_code
+from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
+from .checkpoints import RESULTS_NAME
 from .data import Labels
-from .errors import UserError, one_line
+from .errors import UserError, one_line, sentence
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
@@ -26,11 +28,16 @@ _NO_LIMIT = 10**6
 
 
 def load_config(arguments: ModelArguments) -> Any:
-    """The configuration of the checkpoint that the options name, or None for a new encoder.
+    """The configuration of the checkpoint that the options name, or None for a new encoder; registers `scheme_file`.
 
     Raises:
         UserError: it can't be read, or options for new encoders are given beside it.
     """
+    if arguments.scheme_file is not None:
+        try:
+            register_scheme_file(arguments.scheme_file, arguments.position_embedding_type)
+        except ValueError as error:
+            raise UserError(one_line(error)) from error
     if arguments.model_name_or_path is None:
         return None
     for name in _FOR_NEW_ENCODERS:
@@ -49,7 +56,7 @@ def _auto_config(name: str, arguments: ModelArguments) -> Any:
         return AutoConfig.from_pretrained(name, **hub_options(arguments))
     except Exception as error:  # whatever a broken file or a failed download raises
         raise UserError(
-            f"No model configuration could be loaded from {name!r}: {one_line(error)} Give a checkpoint "
+            f"No model configuration could be loaded from {name!r}: {sentence(error)} Give a checkpoint "
             "folder or a Hub name."
         ) from error
 
@@ -135,7 +142,7 @@ def make_model(
                 "classifier with --ignore_mismatched_sizes."
             ) from error
         raise UserError(
-            f"No model could be loaded from {arguments.model_name_or_path!r}: {one_line(error)} The checkpoint may be "
+            f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."
         ) from error
 
@@ -174,6 +181,7 @@ def _new_encoder(
             config = PosEncConfig.from_dict(found.to_dict(), **fields)
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **fields)
+        own_code(config)  # what couldn't be saved at the end is refused at the start
         return auto_class.from_config(config)
     except UserError:
         raise
@@ -190,7 +198,7 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
         if name not in own and item.type is not None and name in PosEncConfig.__annotations__
     ]
     options = parse_overrides(arguments.config_overrides, accepted)
-    for name in ("classifier_pooling", "hidden_dropout_prob"):
+    for name in ("classifier_pooling", "hidden_dropout_prob", "position_augmentation"):
         if getattr(arguments, name) is not None:
             options[name] = getattr(arguments, name)
     if options and config is not None and config.model_type != PosEncConfig.model_type:
@@ -208,15 +216,23 @@ def default_learning_rate(arguments: ModelArguments, config: Any) -> float:
     return 1e-3 if config.hidden_size <= 256 else 5e-4 if config.hidden_size <= 512 else 1e-4
 
 
-def check_resumed_model(checkpoint: Path, model: PreTrainedModel) -> None:
-    """Makes sure that a run is resumed with the model it began with; weights alone may fit another one too.
+_OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label")
+_OF_AN_OPTIMIZER = ("one_cycle", "lr_scheduler_type", "optim")
+
+
+def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments) -> None:
+    """Makes sure that a run is resumed with the model and the optimizer it began with; their states may fit others too.
 
     Raises:
-        UserError: the checkpoint has another scheme, other labels or another task.
+        UserError: the checkpoint has another scheme, other labels or another task, schedule or optimizer.
     """
     before = json.loads((checkpoint / "config.json").read_text())
     now = json.loads(model.config.to_json_string(use_diff=False))
-    for name in ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label"):
+    described = checkpoint / RESULTS_NAME  # written last, and no reason not to resume if it is missing
+    if described.exists():
+        before |= json.loads(described.read_text())["arguments"]["training"]
+        now |= as_dict(training)
+    for name in (*_OF_A_MODEL, *_OF_AN_OPTIMIZER):
         if name in before and before[name] != now.get(name):
             raise UserError(
                 f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "

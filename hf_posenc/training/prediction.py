@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, pipeline
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_posenc.training.data import read_file
 from hf_posenc.training.errors import UserError, one_line
@@ -40,7 +40,9 @@ class Prediction:
         return json.dumps({"text": self.input.text, **pair, **self.answer}, ensure_ascii=False)
 
 
-def load_classifier(checkpoint: str, device: str | None = None, revision: str | None = None) -> Any:
+def load_classifier(
+    checkpoint: str, device: str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
+) -> Any:
     """A text-classification pipeline from a folder or Hub name.
 
     Raises:
@@ -49,7 +51,7 @@ def load_classifier(checkpoint: str, device: str | None = None, revision: str | 
     check_is_checkpoint(checkpoint)
     _check_device(device)
     try:
-        config = AutoConfig.from_pretrained(checkpoint, revision=revision)
+        config = AutoConfig.from_pretrained(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
     architectures = config.architectures or []
@@ -60,7 +62,11 @@ def load_classifier(checkpoint: str, device: str | None = None, revision: str | 
             "or examples/run_classification.py wrote."
         )
     try:
-        return pipeline("text-classification", model=checkpoint, revision=revision, device=device, top_k=None)
+        # Not by the pipeline itself, which puts every traceback into its message.
+        options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
+        model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **options)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, **options)
+        return pipeline("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{checkpoint!r} can't be loaded: {one_line(error)}") from error
     except Exception as error:  # safetensors raises classes of its own for files that aren't whole
@@ -147,7 +153,15 @@ def read_texts(source: str, text_column: str = "text", pair_column: str = "text_
 
 
 def _parse_lines(lines: Iterable[str], source: str, text_column: str, pair_column: str) -> Iterator[Text]:
-    for number, line in enumerate(lines, start=1):
+    numbered = enumerate(lines, start=1)
+    while True:
+        try:
+            number, line = next(numbered)
+            line.encode()  # what standard input couldn't decode is there as half a character
+        except StopIteration:
+            return
+        except UnicodeError as error:
+            raise UserError(f"{source} isn't UTF-8 text: {one_line(error)}. Convert it first.") from error
         line = line.rstrip("\n")
         if not line.strip():
             continue
@@ -177,5 +191,5 @@ def check_is_checkpoint(checkpoint: str) -> None:
     path = Path(checkpoint)
     looks_local = path.exists() or checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1
     if looks_local and not (path / "config.json").is_file():
-        missing = "has no config.json" if path.is_dir() else "doesn't exist"
+        missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
         raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")

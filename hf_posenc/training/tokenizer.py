@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .errors import UserError, one_line
+from .errors import UserError, sentence
 
 TOKENIZER_TYPES = ("wordpiece", "bpe")
 SPECIAL_TOKENS = {
@@ -151,7 +151,7 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
     except Exception as error:  # whatever a broken file or a failed download raises
         raise UserError(
-            f"No tokenizer could be loaded from {name!r}: {one_line(error)} Give a folder with tokenizer files or a "
+            f"No tokenizer could be loaded from {name!r}: {sentence(error)} Give a folder with tokenizer files or a "
             "Hub name as --tokenizer_name."
         ) from error
     if tokenizer.pad_token_id is None:

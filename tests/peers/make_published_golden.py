@@ -53,13 +53,16 @@ def collect(name: str, module: nn.Module, bias: torch.Tensor) -> dict[str, torch
 
 
 def kerple(clone: Path) -> dict[str, torch.Tensor]:
-    """The log kernel, at distances to the left: it is causal."""
+    """Both kernels, at distances to the left: it is causal. Nothing is multiplied (`none`), as in the paper."""
     here = types.SimpleNamespace(**{**vars(torch), "cuda": types.SimpleNamespace(current_device=lambda: "cpu")})
     names = {"get_model_parallel_world_size": lambda: 1, "get_model_parallel_rank": lambda: 0, "torch": here}
-    cls = run_class(clone / "megatron/mpu/layers.py", "ParallelKerpleLog", **names)
-    args = types.SimpleNamespace(num_attention_heads=HEADS, pos_emb="kerple_log", params_dtype=torch.float32)
-    module = cls(args)
-    return collect("kerple", module, module(torch.zeros(1, HEADS, LENGTH, LENGTH))[0])
+    tensors: dict[str, torch.Tensor] = {}
+    for kernel, name in (("log", "ParallelKerpleLog"), ("power", "ParallelKerplePower")):
+        cls = run_class(clone / "megatron/mpu/layers.py", name, **names)
+        settings = {"num_attention_heads": HEADS, "pos_emb": "power_ap_none", "params_dtype": torch.float32}
+        module = cls(types.SimpleNamespace(**settings))
+        tensors |= collect(f"kerple_{kernel}", module, module(torch.zeros(1, HEADS, LENGTH, LENGTH))[0])
+    return tensors
 
 
 def fire(clone: Path) -> dict[str, torch.Tensor]:

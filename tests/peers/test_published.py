@@ -35,18 +35,20 @@ def close(got: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 
-def test_kerple_equals_its_authors_code_to_the_left():
-    """It is causal, and keeps its parameters positive by clamping them, ours by an exponential."""
-    weights, gradients = part("kerple", "weight"), part("kerple", "gradient")
-    mine = KerplePosition(num_heads=3)
-    r = torch.stack([weights["bias_p"].flatten(), weights["bias_a"].flatten()])
-    with torch.no_grad():
-        mine.shape.weight.copy_(r.log())
-    bias = bias_and_gradients("kerple", mine)
-    close(bias.tril(), GOLDEN["kerple.bias"].tril())
+@pytest.mark.parametrize("kernel", ["log", "power"])
+def test_kerple_equals_its_authors_code_to_the_left(kernel):
+    """It is causal, and keeps its parameters in range by clamping them, ours by exponentials."""
+    weights, gradients = part(f"kerple_{kernel}", "weight"), part(f"kerple_{kernel}", "gradient")
+    mine = KerplePosition(num_heads=3, kernel=kernel)
+    p, a = (weights[f"bias_{name}"].flatten() for name in "pa")
+    dp, da = (gradients[f"bias_{name}"].flatten() for name in "pa")
+    with torch.no_grad():  # -p log(1 + a d) or -a d^p, where ours are -r1 log(1 + r2 d) and -r1 d^r2
+        mine.shape.weight.copy_(torch.stack([p.log(), a.log()] if kernel == "log" else [a.log(), (p / 2).logit()]))
+    bias = bias_and_gradients(f"kerple_{kernel}", mine)
+    close(bias.tril(), GOLDEN[f"kerple_{kernel}.bias"].tril())
     close(bias, bias.transpose(1, 2))
-    wanted = torch.stack([gradients["bias_p"].flatten(), gradients["bias_a"].flatten()]) * r
-    close(mine.shape.weight.grad, wanted)
+    wanted = [dp * p, da * a] if kernel == "log" else [da * a, dp * p * (1 - p / 2)]
+    close(mine.shape.weight.grad, torch.stack(wanted), 1e-4)
 
 
 def test_fire_equals_published_code_to_the_left():

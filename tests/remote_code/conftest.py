@@ -8,6 +8,8 @@ import torch
 from remote_code_harness import (
     DTYPES,
     HEADS,
+    PAIRS,
+    PIPED,
     PIPELINES,
     SCHEMES,
     TEXTS,
@@ -48,31 +50,32 @@ def strangers(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory
     trusted = {"trust_remote_code": True}
     first: list[dict[str, Any]] = []
     second: list[dict[str, Any]] = []
-    for scheme in SCHEMES:
-        for head, auto_class in HEADS.items():
-            name = f"{scheme}/{head}"
-            folder = checkpoints.folder(scheme, head)
-            repository = f"me/{scheme}.{head}-v1"
-            put_in_hub_cache(folder, first_home, repository)
-            for source, load in (("folder", str(folder)), ("hub", repository)):
-                again = str(place / "again" / source / name)
-                job = {"kind": "model", "id": f"{name}/{source}", "auto_class": auto_class, "options": trusted}
-                first.append({**job, "load": load, "save": again})
-                second.append({**job, "load": again, "save": str(place / "thrice" / source / name)})
-            for dtype in DTYPES:
-                options = {**trusted, "dtype": dtype}
-                job = {"kind": "model", "id": f"{name}/{dtype}", "auto_class": auto_class, "options": options}
-                first.append({**job, "load": str(folder)})
-            for other in HEADS.values():
-                # A multiple-choice checkpoint has a classifier of one row.
-                options = {**trusted, "ignore_mismatched_sizes": True}
-                job = {"kind": "model", "id": f"{name}/{other}", "auto_class": other, "options": options}
-                first.append({**job, "load": str(folder)})
-            first.append({"kind": "tokenizer", "id": f"{name}/tokenizer", "load": str(folder), "texts": TEXTS})
-        for task, head in PIPELINES.items():
-            folder = checkpoints.folder(scheme, head)
-            job = {"kind": "pipeline", "id": f"{scheme}/{task}", "task": task, "texts": TEXTS}
+    for scheme, head in PAIRS:
+        auto_class = HEADS[head]
+        name = f"{scheme}/{head}"
+        folder = checkpoints.folder(scheme, head)
+        repository = f"me/{scheme}.{head}-v1"
+        put_in_hub_cache(folder, first_home, repository)
+        for source, load in (("folder", str(folder)), ("hub", repository)):
+            again = str(place / "again" / source / name)
+            job = {"kind": "model", "id": f"{name}/{source}", "auto_class": auto_class, "options": trusted}
+            first.append({**job, "load": load, "save": again})
+            second.append({**job, "load": again, "save": str(place / "thrice" / source / name)})
+        for dtype in DTYPES:
+            options = {**trusted, "dtype": dtype}
+            job = {"kind": "model", "id": f"{name}/{dtype}", "auto_class": auto_class, "options": options}
             first.append({**job, "load": str(folder)})
+        for other in HEADS.values():
+            # A multiple-choice checkpoint has a classifier of one row.
+            options = {**trusted, "ignore_mismatched_sizes": True}
+            job = {"kind": "model", "id": f"{name}/{other}", "auto_class": other, "options": options}
+            first.append({**job, "load": str(folder)})
+        first.append({"kind": "tokenizer", "id": f"{name}/tokenizer", "load": str(folder), "texts": TEXTS})
+    for scheme, task in PIPED:
+        folder = checkpoints.folder(scheme, PIPELINES[task])
+        job = {"kind": "pipeline", "id": f"{scheme}/{task}", "task": task, "texts": TEXTS}
+        first.append({**job, "load": str(folder)})
+    for scheme in SCHEMES:
         # A checkpoint whose code is another repository's, as `auto_map` allows.
         borrower, again = place / "borrowers" / scheme, str(place / "again" / "borrower" / scheme)
         shutil.copytree(checkpoints.folder(scheme, "PosEncModel"), borrower)

@@ -36,6 +36,15 @@ HEADS = {
 }
 """The model classes, and the Auto class that loads each."""
 
+# How a checkpoint travels doesn't depend on its head and its scheme together: one scheme for each hook meets all heads.
+EVERY_HEAD = ("learned", "rope", "t5", "deberta")
+PAIRS = [
+    (scheme, head)
+    for scheme in SCHEMES
+    for head in (HEADS if scheme in EVERY_HEAD else ("PosEncModel", "PosEncForSequenceClassification"))
+]
+"""The checkpoints: scheme and head."""
+
 PIPELINES = {
     "text-classification": "PosEncForSequenceClassification",
     "token-classification": "PosEncForTokenClassification",
@@ -43,6 +52,7 @@ PIPELINES = {
     "feature-extraction": "PosEncModel",
 }
 """Tasks of `transformers.pipeline`, and the class that each is tested with."""
+PIPED = [(scheme, task) for scheme in SCHEMES for task, head in PIPELINES.items() if (scheme, head) in PAIRS]
 
 DTYPES = ("bfloat16", "float16")
 
@@ -123,14 +133,13 @@ class Checkpoints:
 def save_checkpoints(root: Path) -> Checkpoints:
     saved = Checkpoints(root)
     tokenizer = tiny_tokenizer()
-    for scheme in SCHEMES:
-        for head in HEADS:
-            model = tiny_model(scheme, head)
-            model.save_pretrained(saved.folder(scheme, head))
-            tokenizer.save_pretrained(saved.folder(scheme, head))
-            for dtype in ("float32", *DTYPES):
-                model = tiny_model(scheme, head).to(getattr(torch, dtype))
-                saved.expected[scheme, head, dtype] = outputs(model, BATCH)
+    for scheme, head in PAIRS:
+        model = tiny_model(scheme, head)
+        model.save_pretrained(saved.folder(scheme, head))
+        tokenizer.save_pretrained(saved.folder(scheme, head))
+        for dtype in ("float32", *DTYPES):
+            model = tiny_model(scheme, head).to(getattr(torch, dtype))
+            saved.expected[scheme, head, dtype] = outputs(model, BATCH)
     return saved
 
 
@@ -185,8 +194,9 @@ def run_clean(
     *,
     pretend_transformers_is: str | None = None,
     with_hf_posenc: bool = False,
+    environment: dict[str, str] | None = None,
 ) -> Report:
-    """Does jobs (see clean_process.py) in one new process, without hf_posenc unless told otherwise."""
+    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise."""
     workplace.mkdir(parents=True, exist_ok=True)
     batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
     save_file(BATCH, batch)
@@ -199,7 +209,7 @@ def run_clean(
     done = subprocess.run(
         [sys.executable, "-I", str(CLEAN_PROCESS), str(order)],
         cwd=workplace,
-        env=clean_environment(hf_home),
+        env={**clean_environment(hf_home), **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -10,6 +10,7 @@ import transformers
 from remote_code_harness import (
     BATCH,
     HEADS,
+    PAIRS,
     SCHEMES,
     Checkpoints,
     assert_same_outputs,
@@ -21,7 +22,7 @@ from remote_code_harness import (
 import hf_posenc
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
-every_head = pytest.mark.parametrize("head", HEADS)
+every_pair = pytest.mark.parametrize(("scheme", "head"), PAIRS)
 
 
 @pytest.fixture
@@ -37,8 +38,7 @@ def no_remote_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"trust_remote_code": True}, {"trust_remote_code": False}], ids=str)
 @pytest.mark.usefixtures("no_remote_code")
-@every_head
-@every_scheme
+@every_pair
 def test_the_local_classes_load_a_folder(
     checkpoints: Checkpoints, scheme: str, head: str, options: dict[str, Any]
 ) -> None:

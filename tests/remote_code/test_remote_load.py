@@ -9,6 +9,7 @@ from remote_code_harness import (
     CODE,
     DTYPES,
     HEADS,
+    PAIRS,
     SCHEMES,
     TEXTS,
     Checkpoints,
@@ -21,7 +22,7 @@ import hf_posenc
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
-every_head = pytest.mark.parametrize("head", HEADS)
+every_pair = pytest.mark.parametrize(("scheme", "head"), PAIRS)
 every_source = pytest.mark.parametrize("source", ["folder", "hub"])
 
 
@@ -55,8 +56,7 @@ def test_the_numbers_tell_schemes_apart(checkpoints: Checkpoints, scheme: str) -
 
 
 @every_source
-@every_head
-@every_scheme
+@every_pair
 def test_a_stranger_gets_the_same_outputs(
     checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str, source: str
 ) -> None:
@@ -70,8 +70,7 @@ def test_a_stranger_gets_the_same_outputs(
 
 
 @every_source
-@every_head
-@every_scheme
+@every_pair
 def test_what_a_stranger_saves_again_loads_without_the_original(
     checkpoints: Checkpoints, second_stranger: Report, scheme: str, head: str, source: str
 ) -> None:
@@ -95,8 +94,7 @@ def test_what_borrows_its_code_has_its_own_when_saved_again(
 
 
 @every_source
-@every_head
-@every_scheme
+@every_pair
 def test_every_saved_folder_is_complete(
     checkpoints: Checkpoints, strangers: tuple[Report, Report], scheme: str, head: str, source: str
 ) -> None:
@@ -110,8 +108,7 @@ def test_every_saved_folder_is_complete(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@every_head
-@every_scheme
+@every_pair
 def test_a_stranger_gets_the_same_outputs_in_half_precision(
     checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str, dtype: str
 ) -> None:
@@ -120,8 +117,7 @@ def test_a_stranger_gets_the_same_outputs_in_half_precision(
     assert_same_outputs(first_stranger.outputs(job), checkpoints.expected[scheme, head, dtype])
 
 
-@every_head
-@every_scheme
+@every_pair
 def test_every_auto_class_loads_every_checkpoint(
     checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str
 ) -> None:
@@ -134,8 +130,7 @@ def test_every_auto_class_loads_every_checkpoint(
         torch.testing.assert_close(encoder, expected, rtol=0, atol=1e-6)
 
 
-@every_head
-@every_scheme
+@every_pair
 def test_a_stranger_gets_the_tokenizer_too(
     checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str
 ) -> None:

@@ -1,16 +1,21 @@
 """A user's own scheme travels with its checkpoint: to those who lack hf_posenc, or the file alone."""
 
+import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from remote_code_harness import BATCH, assert_same_outputs, outputs, put_in_hub_cache, run_clean, tiny_model
+from safetensors.torch import load_file
+from transformers import AutoModel
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, register_position
+from hf_posenc.model.scheme_code import _rewritten
 from hf_posenc.scheme_file import register_scheme_file
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
@@ -174,11 +179,44 @@ def test_changed_code_is_loaded_anew(
     torch.testing.assert_close(second.position.bias(places, places == 0), 2 * first.position.bias(places, places == 0))
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_a_trusted_configuration_builds_and_saves_where_hf_posenc_is_installed(
+    saved: dict[str, tuple[Path, Any]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    for own in ("recency", "stripes"):
+        monkeypatch.delitem(POSITIONS, own)
+    folder = saved[name][0]
+    config = PosEncConfig.from_pretrained(folder, trust_remote_code=True)
+    expected = load_file(folder / "model.safetensors")
+    built = AutoModel.from_config(config).state_dict()
+    assert {f"model.{key}": weight.shape for key, weight in built.items()} == {
+        key: weight.shape for key, weight in expected.items() if key.startswith("model.")
+    }
+    config.save_pretrained(tmp_path / "config")
+    assert (tmp_path / "config" / "recency.py").read_text() == (folder / "recency.py").read_text()
+    with pytest.raises(ValueError, match="or the configuration by PosEncConfig, with from_pretrained"):
+        AutoModel.from_config(PosEncConfig.from_pretrained(folder))
+
+
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "my_scheme.py") -> Path:
     path = tmp_path / name
-    path.write_text(text)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
     monkeypatch.delitem(sys.modules, path.stem, raising=False)
     return path
+
+
+@contextlib.contextmanager
+def registered_file(path: Path) -> Iterator[PosEncConfig]:
+    """A config whose scheme `mine` is the file's."""
+    before = dict(POSITIONS)
+    try:
+        register_scheme_file(path, "mine")
+        yield PosEncConfig.from_preset("tiny", vocab_size=10, position_embedding_type="mine")
+    finally:
+        POSITIONS.clear()
+        POSITIONS.update(before)
+        sys.modules.pop(path.stem, None)
 
 
 GOOD = """
@@ -214,6 +252,14 @@ class Mine(PositionScheme):
             "        def embed(self, x, positions):\n            return x + 1\n    return Inner\nMine = make()\n",
             "defined inside another class or a function",
         ),
+        (
+            "my_scheme.py",
+            "import math; from hf_posenc import PositionScheme\n" + GOOD,
+            "line 1: 'from hf_posenc import PositionScheme' can't travel with a model beside another statement",
+        ),
+        ("my_scheme.py", "import sibling\n" + GOOD, r"line 1: 'import sibling' can't travel.* sibling.py lies beside"),
+        ("my_scheme.py", "from sibling import x\n" + GOOD, "'from sibling import x' can't travel.*Move what it needs"),
+        ("my_scheme.py", "# -*- coding: latin-1 -*-\n# caf\udce9\n" + GOOD, "isn't UTF-8 text.*Save it as UTF-8"),
     ],
 )
 def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(
@@ -221,6 +267,8 @@ def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_writte
 ) -> None:
     monkeypatch.setattr("hf_posenc.model.positions.POSITIONS", POSITIONS)
     path = own_module(tmp_path, monkeypatch, text, name)
+    (tmp_path / "sibling.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     before = dict(POSITIONS)
     try:
@@ -233,3 +281,32 @@ def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_writte
     finally:
         POSITIONS.clear()
         POSITIONS.update(before)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\x0c" + GOOD, '"""\u2028"""\n' + GOOD, "# \x85 \x1c\n" + GOOD, "\ufeff" + GOOD, GOOD.replace("\n", "\r\n")],
+)
+def test_lines_are_those_that_python_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    with registered_file(own_module(tmp_path, monkeypatch, text)) as config:
+        config.save_pretrained(tmp_path / "out")
+    written = (tmp_path / "out" / "my_scheme.py").read_bytes().decode()
+    expected = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("from hf_posenc", "from .position_base")
+    assert written == expected
+
+
+def test_a_file_edited_while_its_model_trains_travels_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = own_module(tmp_path, monkeypatch, GOOD)
+    with registered_file(path) as config:
+        path.write_text(GOOD.replace("x + positions", "x - positions"))
+        config.save_pretrained(tmp_path / "out")
+    assert "x + positions" in (tmp_path / "out" / "my_scheme.py").read_text()
+
+
+def test_a_relative_import_that_the_loader_would_overlook_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "my_scheme.py"
+    path.write_text("x = 1; from .helper import y\n")
+    with pytest.raises(ValueError, match=r"'from .helper import y' isn't first on its line.*a line of its own"):
+        _rewritten(path)

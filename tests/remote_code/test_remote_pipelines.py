@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from remote_code_harness import PIPELINES, SCHEMES, TEXTS, Report, tiny_model, tiny_tokenizer
+from remote_code_harness import PIPED, PIPELINES, TEXTS, Report, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
 
-@pytest.mark.parametrize("task", PIPELINES)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "task"), PIPED)
 def test_a_pipeline_gives_a_stranger_the_same_results(first_stranger: Report, scheme: str, task: str) -> None:
     head = PIPELINES[task]
     said = first_stranger.said(f"{scheme}/{task}")

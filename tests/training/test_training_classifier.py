@@ -479,6 +479,17 @@ def test_checkpoints_are_saved_when_they_are_evaluated(options, saved, best):
     assert (training.save_strategy, training.save_steps, training.load_best_model_at_end) == (*saved, best)
 
 
+@pytest.mark.parametrize(("words", "expected"), [([], None), ([""], True), (["false"], False)])
+def test_a_switch_with_a_default_of_its_own_can_stand_alone(words, expected):
+    option = [["--do_regression", *filter(None, words)], ["--load_best_model_at_end", *filter(None, words)]]
+    given = [word for part in option for word in part] if words else []
+    data, _, training = parse_arguments(["--output_dir", "unused", "--do_train", "--do_eval", *given])
+    assert data.do_regression is expected
+    assert training.load_best_model_at_end is (expected is not False)
+    *_, alone = parse_arguments(["--output_dir", "unused", "--do_eval", *given])
+    assert alone.load_best_model_at_end is False
+
+
 def test_a_labelled_test_split_is_scored_where_that_is_asked(order, tmp_path):
     run = train(tmp_path / "run", **order, score_test=True)
     assert "test_accuracy" in run.metrics

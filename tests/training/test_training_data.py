@@ -266,6 +266,12 @@ def test_columns_that_are_not_there_are_refused(options, message):
         find_columns(dataset, DataArguments(**options))
 
 
+def test_lists_of_words_are_no_text():
+    dataset = Dataset.from_dict({"text": [["a", "b"]], "label": ["z"]})
+    with pytest.raises(UserError, match=r"Column 'text' holds \['a', 'b'\], which is no text. Join its parts"):
+        find_columns(dataset, DataArguments())
+
+
 def test_joined_columns_are_one_text():
     columns = Columns(("a", "b"), "label", " / ")
     assert columns.texts({"a": ["x", None], "b": ["y", 3]}) == (["x / y", " / 3"], None)
@@ -317,6 +323,7 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
         (lambda p: _file(p / "a.jsonl", b""), "is empty"),
         (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),
         (lambda p: _file(p / "a.csv", b"text,label\n"), "has no rows"),
+        (lambda p: _file(p / "a.csv", b"text;label\na;x\n"), "has one column, 'text;label': it is separated by ';'"),
         (lambda p: _file(p / "a.csv", b"text,label\nhello, world,x\n"), "its first row has more cells. Put texts that"),
         (
             lambda p: _file(p / "a.csv", b"text,label\na,x\nb, c,y\n"),

@@ -88,6 +88,8 @@ def test_a_masked_lm_resumed_after_any_step_ends_in_the_same_weights(tmp_path: P
     [
         ({"position_embedding_type": "none"}, "was trained with position_embedding_type='rope'"),
         ({"label": "aaa"}, "was trained with id2label"),
+        ({"lr_scheduler_type": "cosine"}, "was trained with lr_scheduler_type='linear'"),
+        ({"one_cycle": True}, "was trained with one_cycle=False"),
     ],
 )
 def test_a_run_is_resumed_with_what_it_began_with(tmp_path: Path, change: dict[str, str], message: str) -> None:

@@ -1,0 +1,393 @@
+"""Pages about the schemes, `model_cards/<scheme>.md`: generated parts between marks, the rest written by hand.
+
+    python -m hf_posenc.cards [FOLDER]
+
+brings the generated parts and the pictures up to date, and starts a page for each scheme that has none. Everything
+generated comes from the code: the class docstrings, the config's defaults, `hf-posenc schemes`, the hooks (pictures),
+and the measurements in `results/`.
+"""
+
+import argparse
+import hashlib
+import inspect
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_posenc.inspection import SchemeSummary, describe_schemes
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.modeling_posenc import PosEncModel
+from hf_posenc.model.position_base import PositionScheme
+from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
+from hf_posenc.panels import Lines, Maps, Panel, position_panels, read_effects, read_source
+
+COMMAND = "python -m hf_posenc.cards"
+FOLDER = Path(__file__).parent.parent / "model_cards"
+UNWRITTEN = "TO BE WRITTEN: when to choose this scheme, and when not, in two to five sentences."
+"""Stands in a new page; a test fails until it has been replaced."""
+COMPARED = ("sinusoidal", "learned", "rope", "alibi", "t5", "fire")
+"""The schemes of the sheet on the page of all."""
+PICTURE_PRESET = "mini"
+"""Four heads, 256 dimensions: few enough to tell apart in a picture."""
+
+_WHERE = {
+    "nothing": "nothing",
+    "embeddings": "embeddings, once",
+    "rotation": "queries and keys, in each layer",
+    "bias": "attention logits, the same in all layers",
+    "layer bias": "attention logits, in each layer",
+}
+_CARD = f"""# `{{name}}`
+
+<!-- generated: summary -->
+<!-- end -->
+
+## When to choose it
+
+{UNWRITTEN}
+
+<!-- generated: reference -->
+<!-- end -->
+"""
+
+
+def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None) -> list[Path]:
+    """Writes every page and picture anew, keeping what is written by hand; returns the files that changed.
+
+    Args:
+        folder: of the pages; `results/` in it holds measurements, `pictures/` gets the pictures.
+        names: schemes; None: all of the table.
+
+    Raises:
+        ImportError: matplotlib isn't installed.
+        ValueError: a page has lost a mark, or the folder doesn't exist.
+    """
+    from hf_posenc.training.checkpoints import write_bytes, write_text
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is no folder. Run this in a checkout of hf_posenc, or name its model_cards.")
+    texts = render_cards(folder, names)
+    record = read_record(folder)
+    pictures: dict[str, bytes] = {}
+    for name in names or POSITIONS:
+        data = picture_data(picture_panels(name))
+        if not is_fresh(data, record.get(name)):
+            record[name] = data
+        if not shows(folder, name, [record[name]]):
+            pictures[name] = draw_picture([name], [record[name]])
+    compared = [record[name] for name in COMPARED if name in record]
+    if names is None and not shows(folder, "comparison", compared):
+        pictures["comparison"] = draw_picture(COMPARED, compared)
+    entries = [f"{json.dumps(name)}: {json.dumps(record[name])}" for name in POSITIONS if name in record]
+    texts[folder / "pictures" / "data.json"] = "{\n" + ",\n".join(entries) + "\n}\n"
+    changed = []
+    for name, content in pictures.items():
+        path = folder / "pictures" / f"{name}.png"
+        write_bytes(path, content)
+        changed.append(path)
+    for path, text in texts.items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            changed.append(path)
+    return changed
+
+
+def render_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None) -> dict[Path, str]:
+    """The pages as they should be, with what is written by hand in those that exist.
+
+    Raises:
+        ValueError: a page has lost a mark.
+    """
+    folder = Path(folder)
+    rows = {row.name: row for row in describe_schemes() if names is None or row.name in names}
+    measured = _measured(folder)
+    pages = {}
+    for name, row in rows.items():
+        path = folder / f"{name}.md"
+        text = path.read_text(encoding="utf-8") if path.is_file() else _CARD.format(name=name)
+        scheme, config = _base(name)
+        parts = {
+            "summary": _summary(row, scheme, measured.get(name)),
+            "reference": _reference(scheme, config),
+        }
+        pages[path] = _fill(path, text, parts)
+    index = folder / "README.md"
+    text = index.read_text(encoding="utf-8") if index.is_file() else _INDEX
+    pages[index] = _fill(index, text, {"table": _table(rows, measured)})
+    return pages
+
+
+_INDEX = """# Which scheme when
+
+<!-- generated: table -->
+<!-- end -->
+"""
+
+
+def _fill(path: Path, text: str, parts: dict[str, str]) -> str:
+    for name, part in parts.items():
+        mark = f"<!-- generated: {name} -->\n"
+        before, found, rest = text.partition(mark)
+        _, end, after = rest.partition("<!-- end -->")
+        if not found or not end:
+            raise ValueError(f"{path}: the mark {mark.strip()!r}, or the end mark after it, is lost. Put them back.")
+        text = f"{before}{mark}\n{part}\n\n{end}{after}"
+    return text
+
+
+def _base(name: str) -> tuple[PositionScheme, PosEncConfig]:
+    config = PosEncConfig.from_preset("base", position_embedding_type=name)
+    with torch.device("meta"):
+        return make_position(config), config
+
+
+def _summary(row: SchemeSummary, scheme: PositionScheme, measured: str | None) -> str:
+    first, *others = _paragraphs(scheme)
+    what, colon, formula = first.rstrip(".").partition(": ")
+    lines = [f"{what}: `{formula}`." if colon else first]
+    lines += [_linked(text) for text in others if not text.startswith("Cost")]
+    facts = {
+        "papers": _papers(scheme),
+        "acts on": _where(row.name),
+        "sees": _sight(scheme),
+        "weights at base size": f"{row.parameters:,}",
+        "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
+        "backends": _backends(scheme),
+        "word order, quick start": measured,
+    }
+    lines.append("\n".join(["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in facts.items() if v)]))
+    lines += [text for text in others if text.startswith("Cost")]
+    lines.append(
+        f"![What {row.name} does](pictures/{row.name}.png)\n\n"
+        f"At `{PICTURE_PRESET}` size; `hf-posenc plot {row.name} -o {row.name}.png` draws it at base size, and "
+        "`hf-posenc plot CHECKPOINT` with trained weights."
+    )
+    return "\n\n".join(lines)
+
+
+def _reference(scheme: PositionScheme, config: PosEncConfig) -> str:
+    given = config.position_embedding_kwargs or {}
+    meanings = {}
+    for base in reversed(type(scheme).__mro__):
+        meanings.update(_argument_texts(base))
+    rows = [f"| `{name}` | `{given.get(name)!r}` | {meanings.get(name, '')} |" for name in own_arguments(type(scheme))]
+    if config.rope_parameters is not None:
+        rows.append(f"| `rope_parameters` | `{config.rope_parameters!r}` | {meanings.get('rope_parameters', '')} |")
+    if not rows:
+        return "## Arguments\n\nNone."
+    intro = "`position_embedding_kwargs`, with what they are in a model where the config doesn't say:"
+    if config.rope_parameters is not None:
+        intro = "`position_embedding_kwargs` and `rope_parameters`, with what they are where the config doesn't say:"
+    head = ["| argument | default | meaning |", "|---|---|---|"]
+    return "\n".join(["## Arguments", "", intro, "", *head, *rows])
+
+
+def _table(rows: dict[str, SchemeSummary], measured: dict[str, str]) -> str:
+    lines = [
+        "| scheme | what it is | acts on | weights at base size | max length | word order |",
+        "|---|---|---|---:|---|---|",
+    ]
+    for name, row in rows.items():
+        length = "any" if row.max_length is None else "its table's"
+        accuracy = measured.get(name, "").partition(" (")[0]
+        cells = (f"[`{name}`]({name}.md)", row.summary, _where(row.name), f"{row.parameters:,}", length, accuracy)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _where(name: str) -> str:
+    """What the scheme really changes, seen on a small model: `none` has a hook, and adds nothing."""
+    config = PosEncConfig.from_preset("tiny", position_embedding_type=name)
+    return "; ".join(_WHERE[effect.kind] for effect in read_effects(read_source(config), 2, 0))
+
+
+def _sight(scheme: PositionScheme) -> str | None:
+    if scheme.order_blind:
+        return "no order"
+    if scheme.shift_invariant is None:
+        return None
+    return "distances alone" if scheme.shift_invariant else "absolute positions"
+
+
+def _backends(scheme: PositionScheme) -> str:
+    biased = scheme.uses("bias") or scheme.uses("layer_bias")
+    flex = getattr(PosEncModel, "_supports_flex_attn", False)
+    flash = getattr(PosEncModel, "_supports_flash_attn", False)
+    offered = {"eager": True, "sdpa": True, "flex_attention": flex, "FlashAttention": flash and not biased}
+    runs = [name for name, is_offered in offered.items() if is_offered]
+    if not biased:
+        return ", ".join(runs) + ("" if flash else "; adds no bias, so that FlashAttention could run it")
+    has = "has" if scheme.uses("score_mod") else "has no"
+    return f"{', '.join(runs)}; {has} `score_mod` for flex_attention; FlashAttention takes no bias"
+
+
+# Docstrings
+
+
+def _paragraphs(scheme: PositionScheme) -> list[str]:
+    """The class docstring before its sections, a line for each paragraph and each point of a list."""
+    text = re.split(r"\n(?:Args|Raises|Returns):", inspect.cleandoc(type(scheme).__doc__ or ""))[0]
+    return ["\n".join(" ".join(line.split()) for line in re.split(r"\n(?=- )", part)) for part in text.split("\n\n")]
+
+
+def _argument_texts(scheme: type) -> dict[str, str]:
+    """What a docstring's `Args:` say, by argument."""
+    text = inspect.cleandoc(scheme.__dict__.get("__doc__") or "")
+    section = re.search(r"\nArgs:\n(.*?)(?=\n\S|\Z)", text, flags=re.DOTALL)
+    found = {}
+    for entry in re.split(r"\n    (?! )", "\n" + section.group(1).rstrip() if section else ""):
+        head, colon, meaning = entry.partition(": ")
+        names = re.sub(r"\(.*?\)", "", head)
+        if colon and not meaning.startswith("see `"):
+            found.update({name.strip(): " ".join(meaning.split()).replace("|", "\\|") for name in names.split(",")})
+    return found
+
+
+def _linked(text: str) -> str:
+    return re.sub(r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
+
+
+def _papers(scheme: PositionScheme) -> str:
+    """Citations of the docstring: authors and year, linked where an arXiv number follows."""
+    citation = r"([A-Z][\w-]+ et al\.,?[^.;]{0,30}? (?:19|20)\d\d)((?:(?! et al)[^;]){0,120}?arXiv (\d{4}\.\d{4,5}))?"
+    found: dict[str, str] = {}
+    for who, _, number in re.findall(citation, " ".join(_paragraphs(scheme))):
+        found.setdefault(who, f"[{who}](https://arxiv.org/abs/{number})" if number else who)
+    return ", ".join(found.values())
+
+
+def _measured(folder: Path) -> dict[str, str]:
+    """Quick-start accuracies, by scheme."""
+    path = folder / "results" / "quickstart.json"
+    if not path.is_file():
+        return {}
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    seeds = results.pop("seeds")
+    results.pop("options")
+    command = f"python -m hf_posenc.training.quick_start --output_dir runs/seeds --seeds {' '.join(map(str, seeds))}"
+    return {
+        name: f"{found['mean']:.3f} ± {found['std']:.3f} (mean and deviation of the test accuracy over {len(seeds)} "
+        f"seeds, `{command}`)"
+        for name, found in results.items()
+    }
+
+
+# Pictures
+
+
+def picture_panels(name: str) -> list[Panel]:
+    """What the picture of a scheme's page shows."""
+    return position_panels(_picture_config(name))
+
+
+def picture_data(panels: Sequence[Panel]) -> dict[str, list[float | None]]:
+    """The labels and a few numbers of each panel, enough to see that a picture shows something else now."""
+    data = {}
+    for panel in panels:
+        values = np.empty(0)
+        if isinstance(panel, Lines):
+            values = panel.y
+        elif isinstance(panel, Maps):
+            values = panel.values
+        flat = values.ravel()
+        # A step that shares no factor with the usual sizes, so that all rows and columns are met.
+        chosen = flat[np.arange(16) * 7919 % max(flat.size, 1)] if flat.size else flat
+        labels = (getattr(panel, label, "") for label in ("title", "x_label", "y_label", "value_label", "group"))
+        data[f"{' | '.join(filter(None, labels))} {tuple(values.shape)}"] = [
+            None if np.isnan(value) else float(f"{value:.4g}") for value in chosen
+        ]
+    return data
+
+
+def is_fresh(data: dict[str, Any], recorded: dict[str, Any] | None) -> bool:
+    """Whether two `picture_data` show the same, up to what another processor's rounding makes of it."""
+    if recorded is None or data.keys() != recorded.keys():
+        return False
+    for title, values in data.items():
+        now, then = (np.array(side[title], dtype=float) for side in (data, recorded))
+        scale = np.nanmax(np.abs(now), initial=0) if len(values) else 0
+        if now.shape != then.shape or not np.allclose(now, then, rtol=2e-3, atol=2e-3 * scale, equal_nan=True):
+            return False
+    return True
+
+
+def read_record(folder: str | Path = FOLDER) -> dict[str, Any]:
+    """What the pictures in a folder show: `picture_data` by scheme."""
+    path = Path(folder) / "pictures" / "data.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def shows(folder: str | Path, name: str, data: Sequence[dict[str, Any]]) -> bool:
+    """Whether there is a picture of that name, and drawn from those numbers."""
+    path = Path(folder) / "pictures" / f"{name}.png"
+    return path.is_file() and _fingerprint(data).encode() in path.read_bytes()
+
+
+def _fingerprint(data: Sequence[dict[str, Any]]) -> str:
+    """Stands in the picture's file: it ties the picture to the numbers in `data.json`."""
+    return hashlib.sha256(json.dumps(list(data), sort_keys=True).encode()).hexdigest()[:32]
+
+
+def draw_picture(names: Sequence[str], data: Sequence[dict[str, Any]]) -> bytes:
+    """The picture of a scheme, or the sheet of several, as a small png that tells which numbers it shows."""
+    from hf_posenc.plots import plot_comparison, plot_position
+
+    configs = [_picture_config(name) for name in names]
+    figure = plot_position(configs[0]) if len(configs) == 1 else plot_comparison(configs)
+    return small_png(figure, _fingerprint(data))
+
+
+def _picture_config(name: str) -> PosEncConfig:
+    return PosEncConfig.from_preset(PICTURE_PRESET, position_embedding_type=name)
+
+
+def small_png(figure: Any, description: str) -> bytes:
+    """A figure as a png in the colours of the plots, which says of itself nothing but `description`."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_rgb
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    from hf_posenc.plots import PALETTE
+
+    # A palette of the picture's own would shift colours against the colour bars.
+    ramps = (("RdBu_r", 112), ("viridis", 64), ("gray", 24))
+    full = [colormaps[name](np.linspace(0, 1, count))[:, :3] for name, count in ramps]
+    lines = np.concatenate([full[1][::3], [to_rgb(colour) for colour in PALETTE]])
+    # 112 + 64 + 24 + 28 of the curves' soft edges + 6 = 234 of 256.
+    colours = np.concatenate([*full, (lines + 1) / 2, lines[-len(PALETTE) :]])
+    palette = Image.new("P", (1, 1))
+    palette.putpalette((colours * 255).round().astype(int).ravel().tolist())
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100)
+    info = PngInfo()
+    info.add_text("Description", description)
+    picture = Image.open(drawn).convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
+    picture.save(small, format="png", optimize=True, pnginfo=info)
+    return small.getvalue()
+
+
+def main() -> None:
+    """Entry point of `python -m hf_posenc.cards`."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", default=FOLDER, type=Path, help="default: model_cards of this checkout")
+    folder = parser.parse_args().folder
+    try:
+        changed = write_cards(folder)
+    except (ValueError, ImportError) as error:
+        parser.error(str(error))
+    print("\n".join(str(path) for path in changed) or "Everything is up to date.")
+    for path in sorted(folder.glob("*.md")):
+        if UNWRITTEN in path.read_text(encoding="utf-8"):
+            print(f"{path}: say when to choose the scheme.")
+
+
+if __name__ == "__main__":
+    main()

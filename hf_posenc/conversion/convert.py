@@ -1,0 +1,213 @@
+"""`convert`: a pretrained checkpoint of the BERT family becomes a PosEnc checkpoint with the scheme that one names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .loading import load
+from .measure import OWN_TEXTS, compare, encode, own_texts, random_rows, verify
+from .output import check_free, load_tokenizer, whole_folder, write_report
+from .report import ConversionReport
+
+
+def convert(
+    source: str | Path,
+    out: str | Path | None = None,
+    *,
+    position_embedding_type: str | None = None,
+    position_embedding_kwargs: dict[str, Any] | None = None,
+    rope_parameters: dict[str, Any] | None = None,
+    max_position_embeddings: int | None = None,
+    extension: str | None = None,
+    task: str | None = None,
+    num_labels: int | None = None,
+    heal: str | Path | Sequence[str] | None = None,
+    minutes: float = 10.0,
+    healing: dict[str, Any] | None = None,
+    eval_texts: Sequence[str] | None = None,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+    measure: bool = True,
+    seed: int = 0,
+) -> tuple[PreTrainedModel, ConversionReport]:
+    """Makes a PosEnc model of a pretrained checkpoint, and says how good it is.
+
+    Without a scheme the model computes what the source does (`learned` for BERT and its kin): hidden states and logits
+    at real tokens are equal to 1e-5, and the report holds the measured difference. With another scheme the weights are
+    kept, what the old scheme knew is carried over as far as it can be (see `swap`), and the result isn't a drop-in
+    replacement: the report says how far it is from the original, before and after healing.
+
+    Args:
+        source: a folder, or a name on the Hub: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, or ours.
+        out: the folder to write, with code, tokenizer and `conversion.json`; whole or not at all. None: writes nothing.
+        position_embedding_type: the scheme. None: the source's own.
+        position_embedding_kwargs: its arguments. None: those that suit a conversion.
+        rope_parameters: of RoPE.
+        max_position_embeddings: how long inputs may be. None: as long as the source's.
+        extension: how a table of positions grows; `tile` (it begins anew: short texts stay as they were),
+            `interpolate` (it is stretched) or `hierarchical`. See `swap.extended_table`.
+        task: what the result is for, one of `TASKS`. None: what the source is for. A head that the source lacks is new.
+        num_labels: of a new classifier.
+        heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
+        minutes: time for healing.
+        healing: further arguments of `heal`.
+        eval_texts: texts to measure on. None: those that healing sets aside, or sentences that come along.
+        revision: branch, tag or commit on the Hub.
+        allow_pickle: read weights from a .bin file, if there are no others.
+        overwrite: replace the model in `out`.
+        measure: measure agreement. False saves time and a second model's memory.
+        seed: of what is drawn at random.
+
+    Returns:
+        The model in evaluation mode, and a `ConversionReport`.
+
+    Raises:
+        ValueError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
+            doesn't exist, or `out` is taken.
+    """
+    from .swap import swap, target_config
+
+    source = str(source)
+    if out is not None:
+        check_free(out, overwrite, source)
+    loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
+    original = loaded.model
+    before = original.config
+    tokenizer = load_tokenizer(loaded.folder, source)
+    config, changed = target_config(
+        original,
+        position_embedding_type=position_embedding_type,
+        position_embedding_kwargs=position_embedding_kwargs,
+        rope_parameters=rope_parameters,
+        max_position_embeddings=max_position_embeddings,
+        extension=extension,
+    )
+    if heal is not None and tokenizer is None:
+        raise ValueError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
+    if heal is not None and not changed:
+        raise ValueError(
+            f"heal has no effect: the scheme stays {config.position_embedding_type!r} and the model computes what the "
+            "source does. Leave it out, or name another scheme."
+        )
+    texts = _Texts(heal, eval_texts, tokenizer, before)
+    report = ConversionReport(
+        source=_shown(source),
+        family=loaded.model_type,
+        task=loaded.task,
+        from_scheme=before.position_embedding_type,
+        to_scheme=config.position_embedding_type,
+        max_position_embeddings=config.max_position_embeddings,
+        keys=loaded.keys,
+        notes=list(loaded.notes),
+    )
+    if tokenizer is None:
+        report.notes.append("The source has no tokenizer.")
+    if measure:
+        report.exact = verify(loaded, texts.held_out[:64], texts.name)
+    model = original
+    if changed:
+        model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
+        if measure:
+            report.before = _agreement(model, original, texts, loaded.task, tokenizer)
+    if heal is not None:
+        from .heal import heal as run
+
+        options = dict(healing or {})
+        report.healing = run(
+            model,
+            original,
+            texts.training,
+            tokenizer=tokenizer,
+            minutes=minutes,
+            seed=seed,
+            work_dir=options.pop("work_dir", None) or (None if out is None else work_folder(out)),
+            **options,
+        )
+        if measure:
+            report.after = _agreement(model, original, texts, loaded.task, tokenizer)
+    model.eval()
+    if loaded.dtype != torch.float32:
+        model.to(loaded.dtype)  # type: ignore[arg-type]
+    if tokenizer is not None:
+        tokenizer.model_max_length = _model_max_length(tokenizer, before, model, max_position_embeddings)
+    if out is not None:
+        with whole_folder(out) as folder:
+            model.save_pretrained(folder)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+            write_report(folder, report)
+        if heal is not None:
+            from .heal import remove_work
+
+            remove_work(work_folder(out))
+    return model, report
+
+
+def work_folder(out: str | Path) -> Path:
+    """Where healing keeps its checkpoints until the result is written."""
+    out = Path(out).absolute()
+    return out.with_name(f"{out.name}.healing")
+
+
+class _Texts:
+    """The texts of a conversion: to heal with, and to measure on, which are never the same."""
+
+    def __init__(
+        self,
+        heal: str | Path | Sequence[str] | None,
+        held_out: Sequence[str] | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+        config: Any,
+    ) -> None:
+        self.training: list[str] = []
+        self.name = OWN_TEXTS
+        chosen = None if held_out is None else list(held_out)
+        if chosen is not None:
+            self.name = "eval_texts"
+        if heal is not None:
+            from .heal import read_training_texts, set_aside
+
+            self.training = read_training_texts(heal)
+            if chosen is None:
+                self.training, chosen = set_aside(self.training)
+                self.name = "held out of the healing text"
+            else:
+                known = set(chosen)
+                self.training = [text for text in self.training if text not in known]
+        limit = config.max_position_embeddings
+        if tokenizer is None:
+            self.name = "random tokens"
+            self.held_out = random_rows(config.vocab_size, min(limit, 64))
+            return
+        self.held_out = encode(tokenizer, chosen if chosen is not None else own_texts(), min(limit, 512))
+        if not self.held_out:
+            raise ValueError("There is no text to measure on. Give at least one.")
+
+
+def _agreement(
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    texts: _Texts,
+    task: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Any:
+    return compare(model, original, texts.held_out, texts.name, tokenizer=tokenizer if task == "fill-mask" else None)
+
+
+def _model_max_length(
+    tokenizer: PreTrainedTokenizerBase, before: Any, model: PreTrainedModel, asked: int | None
+) -> int:
+    """As long as was asked for; else what the tokenizer says, unless that is past the end of a table."""
+    if asked is not None:
+        return asked
+    limit: int | None = cast(Any, model.base_model).position.max_length
+    return min(tokenizer.model_max_length, limit or before.max_position_embeddings)
+
+
+def _shown(source: str) -> str:
+    """A folder's name, without the path, which means nothing elsewhere."""
+    return Path(source).resolve().name if Path(source).exists() else source

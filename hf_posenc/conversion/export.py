@@ -1,0 +1,126 @@
+"""`export_bert`: back from a PosEnc checkpoint with a learned table to transformers' own BERT, RoBERTa, ..."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers.utils import logging
+
+from .families import FAMILIES, TASKS, family_of, first_position, their_fields
+from .loading import load
+from .measure import _CLASS_SUFFIX, compare, encode, own_texts, random_rows
+from .output import check_free, load_tokenizer, whole_folder
+from .report import Agreement
+
+
+def export_bert(
+    source: str | Path,
+    out: str | Path | None = None,
+    *,
+    model_type: str | None = None,
+    overwrite: bool = False,
+    revision: str | None = None,
+) -> tuple[PreTrainedModel, Agreement]:
+    """Makes a model of transformers' own of a PosEnc checkpoint whose scheme is `learned` and whose body is BERT's.
+
+    Args:
+        source: a PosEnc checkpoint, folder or Hub name.
+        out: the folder to write, with the tokenizer; whole or not at all. None: writes nothing.
+        model_type: `bert`, `roberta`, `xlm-roberta`, `camembert`, `distilbert` or `electra`. None: the first of bert,
+            distilbert, electra that can hold it.
+        overwrite: replace the model in `out`.
+        revision: branch, tag or commit on the Hub.
+
+    Returns:
+        The model in evaluation mode, and its measured agreement with the source.
+
+    Raises:
+        ValueError: the source isn't ours, or no such model can hold it.
+    """
+    source = str(source)
+    if out is not None:
+        check_free(out, overwrite, source)
+    loaded = load(source, revision=revision)
+    if loaded.model_type != "posenc":
+        raise ValueError(f"{source!r} is a {loaded.model_type} model already. Give a PosEnc checkpoint.")
+    config, task = loaded.model.config, loaded.task
+    candidates = [model_type] if model_type is not None else ["bert", "distilbert", "electra"]
+    problems = []
+    for name in candidates:
+        family = family_of(name, source)
+        if task != "feature-extraction" and task not in family.heads:
+            problems.append(f"A {name} model has no head for {task}.")
+            continue
+        try:
+            fields = their_fields(family, config, task)
+            break
+        except ValueError as error:
+            problems.append(str(error))
+    else:
+        raise ValueError(f"{source!r} can't be exported. {' '.join(problems)}")
+    theirs = CONFIG_MAPPING[family.model_type](**fields)
+    cls: Any = getattr(transformers, family.class_prefix + _CLASS_SUFFIX[task])
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            model = cls(theirs).eval()
+    finally:
+        logging.set_verbosity(level)
+    _fill(model, loaded.model, family, theirs, task)
+    tokenizer = load_tokenizer(loaded.folder, source)
+    if tokenizer is None:
+        rows, texts = random_rows(config.vocab_size, min(config.max_position_embeddings, 64)), "random tokens"
+    else:
+        rows = encode(tokenizer, own_texts(64), min(config.max_position_embeddings, 512))
+        texts = "blimp_order, which comes along"
+    head = task != "feature-extraction"
+    found = compare(loaded.model, model, rows, texts, head=head, choices=task == "multiple-choice")
+    if loaded.dtype != torch.float32:
+        model.to(loaded.dtype)
+    if out is not None:
+        with whole_folder(out) as folder:
+            model.save_pretrained(folder)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+    return model, found
+
+
+@torch.no_grad()
+def _fill(model: PreTrainedModel, ours: PreTrainedModel, family: Any, theirs: Any, task: str) -> None:
+    config = ours.config
+    inside, outside = ("", "") if task == "feature-extraction" else ("model.", family.prefix)
+    state: dict[str, Tensor] = ours.state_dict()
+    names = {inside + mine: outside + name for mine, name in family.encoder_names(config).items()}
+    head = family.head_names(task)
+    if task in ("text-classification", "multiple-choice") and head.get("dense.weight") == "pooler.dense.weight":
+        head |= {f"dense.{kind}": f"{outside}pooler.dense.{kind}" for kind in ("weight", "bias")}
+    names |= head
+    written = {name: state[mine] for mine, name in names.items()}
+    table = f"{outside}embeddings.position_embeddings.weight"
+    if family.prefix == "roberta.":
+        rows = written[table]
+        written[table] = torch.cat((rows.new_zeros(first_position(theirs), rows.shape[1]), rows))
+    if not config.type_vocab_size and family.model_type != "distilbert":
+        types = f"{outside}embeddings.token_type_embeddings.weight"
+        written[types] = state[f"{inside}embeddings.word_embeddings.weight"].new_zeros(2, config.embedding_width)
+    if task == "fill-mask":
+        at_decoder = head["decoder.weight"].removesuffix("weight") + "bias"
+        written[at_decoder] = state["decoder.bias"]
+    expected = model.state_dict()
+    left = {
+        key for key in expected.keys() - written.keys() if ".position_ids" not in key and "token_type_ids" not in key
+    }
+    pooler = {key for key in left if "pooler." in key}
+    for key in sorted(left - pooler):
+        raise ValueError(f"A {type(model).__name__} has {key!r}, which this checkpoint can't fill.")
+    for key in pooler:  # of a bare encoder: ours has none, and random numbers would pass for a trained one
+        expected[key].zero_()
+    model.load_state_dict(written, strict=False)
+
+
+__all__ = ["FAMILIES", "TASKS", "export_bert"]

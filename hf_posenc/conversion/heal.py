@@ -1,0 +1,378 @@
+"""Healing: a model whose scheme was swapped learns, on unlabelled text, to say again what the original says.
+
+The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
+(a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
+alike; with a masked-LM head also the divergence between the two predictions. The token embeddings stay as they are.
+Underneath is the stock Trainer: checkpoints, resuming, progress.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.modeling_outputs import MaskedLMOutput
+from transformers.trainer_callback import ExportableState, PrinterCallback
+from transformers.utils import logging
+
+from .measure import encode, pad_rows
+
+logger = logging.get_logger(__name__)
+
+HELD_OUT = 500
+"""At most so many texts are set aside to measure on, and at most a tenth."""
+
+
+def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
+    """Texts of a file (see `hf-posenc predict --file`), or the given ones, without empty ones.
+
+    Raises:
+        ValueError: there is no such file, or no text in it.
+    """
+    if isinstance(source, (str, Path)):
+        from ..training.prediction import read_texts
+
+        found = [
+            text.text if text.text_pair is None else f"{text.text} {text.text_pair}" for text in read_texts(str(source))
+        ]
+    else:
+        found = list(source)
+    found = [text for text in found if text.strip()]
+    if not found:
+        raise ValueError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
+    return found
+
+
+def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
+    """Texts to train on, and others to measure on: the same split each time, equal texts on one side.
+
+    Raises:
+        ValueError: there are fewer than 20 different texts.
+    """
+    different = sorted(set(texts), key=lambda text: hashlib.sha256(text.encode()).digest())
+    if len(different) < 20:
+        raise ValueError(f"Healing has {len(different)} different texts. Give at least 20, better thousands.")
+    held_out = different[: max(1, min(HELD_OUT, len(different) // 10))]
+    return [text for text in texts if text not in set(held_out)], held_out
+
+
+class _Clock(TrainerCallback, ExportableState):
+    """How much of the budget is spent, also over interruptions; stops the training when all is."""
+
+    def __init__(self, seconds: float, max_steps: int | None, spent: float = 0.0) -> None:
+        self.seconds, self.max_steps, self.spent = seconds, max_steps, spent
+        self._since: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"args": {"seconds": self.seconds, "max_steps": self.max_steps, "spent": self.used}, "attributes": {}}
+
+    @property
+    def used(self) -> float:
+        """Seconds of training so far."""
+        return self.spent + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def progress(self, step: int) -> float:
+        """The share of the budget that is spent, by steps where their number is given."""
+        return step / self.max_steps if self.max_steps else min(1.0, self.used / self.seconds)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Starts it."""
+        self._since = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stops the training, after a last checkpoint is of no use."""
+        if not self.max_steps and self.used >= self.seconds:
+            control.should_training_stop = True
+
+
+class _Progress(TrainerCallback):
+    """A bar of the budget: the Trainer's own counts steps, and how many there will be isn't known."""
+
+    def __init__(self, trainer: Any, minutes: float, max_steps: int | None) -> None:
+        self.trainer, self.total = trainer, max_steps or round(minutes * 60)
+        self.unit = "step" if max_steps else "s"
+        self.bar: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Draws it."""
+        self.bar = tqdm(total=self.total, unit=self.unit, desc="Healing")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Moves it."""
+        self.bar.n = round(self.trainer.clock.progress(state.global_step) * self.total)
+        self.bar.refresh()
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> None:
+        """Says the loss."""
+        if logs and "loss" in logs and self.bar is not None:
+            self.bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Closes it."""
+        self.bar.close()
+
+
+class _Distillation(Trainer):
+    """The stock Trainer with the loss of this module."""
+
+    original: PreTrainedModel
+    clock: _Clock
+    warmup_steps = 20
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """See the module."""
+        with torch.no_grad():
+            theirs = self.original(**inputs, output_hidden_states=True)
+        ours = model(**inputs, output_hidden_states=True)
+        loss = distillation_loss(ours, theirs, inputs["attention_mask"])
+        return (loss, ours) if return_outputs else loss
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """A short warm-up, then down to 0 as the budget is spent."""
+
+        def factor(step: int) -> float:
+            return min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1 - self.clock.progress(step))
+
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(cast(Any, optimizer or self.optimizer), factor)
+        return self.lr_scheduler
+
+
+def distillation_loss(ours: Any, theirs: Any, attention_mask: Tensor) -> Tensor:
+    """The loss of this module, from two outputs with `hidden_states`; a scalar."""
+    real = attention_mask.bool()
+    losses = []
+    for mine, other in zip(ours.hidden_states[1:], theirs.hidden_states[1:], strict=True):
+        wanted = other[real].float()
+        losses.append((mine[real].float() - wanted).square().mean() / wanted.var().clamp(min=1e-6))
+    loss = torch.stack(losses).mean()
+    if isinstance(theirs, MaskedLMOutput):
+        expected = cast(Tensor, theirs.logits)[real].float().log_softmax(-1)
+        given = ours.logits[real].float().log_softmax(-1)
+        loss = loss + torch.nn.functional.kl_div(given, expected, log_target=True, reduction="batchmean")
+    return loss
+
+
+def heal(
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    texts: Sequence[str],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None,
+    minutes: float = 10.0,
+    max_steps: int | None = None,
+    learning_rate: float = 3e-4,
+    batch_size: int = 32,
+    max_length: int = 128,
+    bf16: bool = False,
+    save_minutes: float = 2.0,
+    work_dir: str | Path | None = None,
+    disable_tqdm: bool = False,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Trains `model`, in place, to have the original's hidden states; see the module.
+
+    Args:
+        model: the swapped model.
+        original: the model before the swap, which doesn't change.
+        texts: unlabelled texts.
+        tokenizer: of both.
+        minutes: time for it; the learning rate falls to 0 as it runs out.
+        max_steps: stop after so many steps instead.
+        learning_rate: the highest, of AdamW.
+        batch_size: texts per step.
+        max_length: longer texts are cut to so many tokens.
+        bf16: mixed precision.
+        save_minutes: how often a checkpoint is written into `work_dir`.
+        work_dir: where checkpoints are written, and a training that was stopped is gone on with. None: no checkpoints.
+        disable_tqdm: show no progress.
+        seed: of the order of texts and of dropout.
+
+    Returns:
+        What was done: texts, steps, seconds, losses, settings.
+
+    Raises:
+        ValueError: an argument is out of range, or `work_dir` holds the healing of something else.
+    """
+    if not minutes > 0:
+        raise ValueError(f"minutes={minutes!r} is out of range. Healing takes a positive number of minutes.")
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps={max_steps!r} is out of range. It must be at least 1, or None.")
+    assert tokenizer is not None
+    limit = model.config.max_position_embeddings
+    rows = encode(tokenizer, texts, min(max_length, limit, original.config.max_position_embeddings))
+    resume = None
+    if work_dir is not None:
+        work_dir = Path(work_dir)
+        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed)
+    clock = _Clock(minutes * 60, max_steps)
+    steps = max_steps or 10**7
+    arguments = TrainingArguments(
+        output_dir=str(work_dir) if work_dir is not None else "unused",
+        per_device_train_batch_size=batch_size,
+        max_steps=steps,
+        learning_rate=learning_rate,
+        weight_decay=0.0,
+        bf16=bf16,
+        seed=seed,
+        save_strategy="no",
+        logging_strategy="steps",
+        logging_steps=20,
+        report_to="none",
+        disable_tqdm=True,  # its bar counts steps, see _Progress
+        remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        train_sampling_strategy="group_by_length",
+    )
+    pad = tokenizer.pad_token_id or 0
+    words = cast(Any, model.base_model).embeddings.word_embeddings.weight
+    trainable = words.requires_grad
+    words.requires_grad_(False)
+    dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    rates = [module.p for module in dropouts]
+    for module in dropouts:  # the target has none either, and noise would only blur it
+        module.p = 0.0
+    attention = model.config.attention_probs_dropout_prob
+    model.config.attention_probs_dropout_prob = 0.0
+    trainer = _Distillation(
+        model=model,
+        args=arguments,
+        train_dataset=cast(Any, _Rows(rows)),
+        data_collator=lambda batch: pad_rows(batch, pad),
+        callbacks=[clock],
+    )
+    trainer.original = original.eval().to(trainer.args.device)  # type: ignore[arg-type]
+    trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
+    trainer.model_accepts_loss_kwargs = False
+    trainer.remove_callback(PrinterCallback)
+    if not disable_tqdm:
+        trainer.add_callback(_Progress(trainer, minutes, max_steps))
+    if work_dir is not None:
+        trainer.add_callback(_SaveByTime(save_minutes * 60))
+    try:
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+        trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
+    finally:
+        model.config.attention_probs_dropout_prob = attention
+        for module, rate in zip(dropouts, rates, strict=True):
+            module.p = rate
+        words.requires_grad_(trainable)
+        model.to("cpu"), original.to("cpu")  # type: ignore[arg-type]
+    model.eval()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {
+        "texts": len(rows),
+        "steps": trainer.state.global_step,
+        "seconds": round(trainer.clock.used, 1),
+        "loss_first": losses[0] if losses else None,
+        "loss_last": losses[-1] if losses else None,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "bf16": bf16,
+        "seed": seed,
+    }
+
+
+class _Rows(torch.utils.data.Dataset):
+    def __init__(self, rows: list[dict[str, list[int]]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return self.rows[index]
+
+
+class _SaveByTime(TrainerCallback):
+    """Asks for a checkpoint every so many seconds, and keeps two."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.last = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Looks at the clock."""
+        if time.monotonic() - self.last >= self.seconds:
+            self.last = time.monotonic()
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Removes all but the two newest."""
+        from ..training.checkpoints import checkpoints
+
+        for path in checkpoints(str(args.output_dir))[:-2]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _resume_point(
+    folder: Path,
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    rows: list[dict[str, list[int]]],
+    *settings: Any,
+) -> Path | None:
+    """The newest whole checkpoint of the same healing, if it was begun before.
+
+    Raises:
+        ValueError: the folder holds something else.
+    """
+    from ..training.checkpoints import last_complete_checkpoint, write_json
+
+    digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
+    for one in (model, original):
+        digest.update(json.dumps(one.config.to_dict(), default=str, sort_keys=True).encode())
+        for value in one.state_dict().values():
+            digest.update(
+                str((tuple(value.shape), float(value.double().sum()), float(value.double().abs().sum()))).encode()
+            )
+    digest.update(repr(settings).encode())
+    name, found = folder / "healing.json", digest.hexdigest()
+    if name.is_file():
+        if json.loads(name.read_text()).get("fingerprint") != found:
+            raise ValueError(
+                f"{str(folder)!r} holds the healing of something else, or with other text or settings. Go on with what "
+                "it began with, or delete that folder."
+            )
+        resume = last_complete_checkpoint(folder)
+        if resume is not None:
+            logger.warning(f"Healing goes on from {resume.name} in {str(folder)!r}.")
+        return resume
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{str(folder)!r} isn't empty and holds no healing. Move it away.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(name, {"fingerprint": found})
+    return None
+
+
+def remove_work(folder: str | Path) -> None:
+    """Deletes the checkpoints of a healing that is done."""
+    if (Path(folder) / "healing.json").is_file():
+        shutil.rmtree(folder, ignore_errors=True)

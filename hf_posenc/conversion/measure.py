@@ -1,0 +1,182 @@
+"""How near two models are, on texts."""
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .families import FAMILIES
+from .loading import Loaded
+from .report import Agreement
+
+OWN_TEXTS = "blimp_order, which comes along"
+_CLASS_SUFFIX = {
+    "feature-extraction": "Model",
+    "fill-mask": "ForMaskedLM",
+    "text-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+    "multiple-choice": "ForMultipleChoice",
+}
+
+
+def own_texts(count: int = 256) -> list[str]:
+    """Sentences of the data set in the package, for a measurement where the user gives no text."""
+    path = resources.files("hf_posenc") / "data" / "blimp_order" / "validation.jsonl.gz"
+    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as lines:
+        found = [json.loads(line)["text"] for line in lines]
+    return found[:: max(1, len(found) // count)][:count]
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[dict[str, list[int]]]:
+    """Texts to token numbers, cut to `max_length`."""
+    known = {"input_ids", "token_type_ids"} & set(tokenizer.model_input_names)
+    encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
+    return [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
+
+
+def random_rows(vocab_size: int, length: int, count: int = 16, seed: int = 0) -> list[dict[str, list[int]]]:
+    """Random token numbers, for checkpoints without a tokenizer: rows of many lengths up to `length`."""
+    draw = torch.Generator().manual_seed(seed)
+    rows = []
+    for number in range(count):
+        size = max(1, length - number * length // count)
+        rows.append({"input_ids": torch.randint(min(5, vocab_size - 1), vocab_size, (size,), generator=draw).tolist()})
+    return rows
+
+
+def batches(rows: Sequence[dict[str, list[int]]], pad: int, size: int = 32) -> Iterator[dict[str, Tensor]]:
+    """Right-padded batches of rows."""
+    for start in range(0, len(rows), size):
+        yield pad_rows(rows[start : start + size], pad)
+
+
+def pad_rows(rows: Sequence[dict[str, list[int]]], pad: int) -> dict[str, Tensor]:
+    """One right-padded batch, with its attention mask."""
+    length = max(len(row["input_ids"]) for row in rows)
+    fill = {"input_ids": pad, "labels": -100}
+    batch = {
+        name: torch.tensor([[*row[name], *[fill.get(name, 0)] * (length - len(row[name]))] for row in rows])
+        for name in rows[0]
+    }
+    batch["attention_mask"] = torch.tensor(
+        [[1] * len(row["input_ids"]) + [0] * (length - len(row["input_ids"])) for row in rows]
+    )
+    return batch
+
+
+def _logits(output: Any, mask: Tensor) -> list[Tensor]:
+    found = [getattr(output, name, None) for name in ("logits", "start_logits", "end_logits")]
+    real = mask.bool()
+    return [t[real] if t.shape[:2] == mask.shape and t.dim() > 1 else t for t in found if t is not None]
+
+
+@torch.no_grad()
+def compare(
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    rows: Sequence[dict[str, list[int]]],
+    texts: str,
+    *,
+    head: bool = False,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    choices: bool = False,
+) -> Agreement:
+    """Agreement of a model with the original; both are put into evaluation mode.
+
+    Args:
+        rows: see `encode`.
+        texts: what they are, for the report.
+        head: compare the heads' logits too.
+        tokenizer: measure masked-LM perplexity too, with its mask token.
+        choices: the head takes (B, C, S).
+    """
+    training = model.training, original.training
+    model.eval(), original.eval()
+    pad = original.config.pad_token_id or 0
+    takes_types = bool(getattr(original.config, "type_vocab_size", 0))
+    cosines: list[Tensor] = []
+    squares, numbers, tokens = 0.0, 0, 0
+    worst, worst_logits = 0.0, 0.0
+    for batch in batches(rows, pad):
+        if not takes_types:
+            batch.pop("token_type_ids", None)
+        mask = batch["attention_mask"]
+        real = mask.bool()
+        ours, theirs = (one.base_model(**batch).last_hidden_state.float() for one in (model, original))
+        difference = (ours - theirs)[real]
+        squares += float(difference.double().square().sum())
+        numbers += difference.numel()
+        tokens += int(real.sum())
+        worst = max(worst, float(difference.abs().max()))
+        pooled = [(hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True) for hidden in (ours, theirs)]
+        cosines.append(torch.nn.functional.cosine_similarity(*pooled))
+        if head:
+            given = {name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch
+            both = [_logits(one(**given), mask) for one in (model, original)]
+            for mine, other in zip(*both, strict=True):
+                worst_logits = max(worst_logits, float((mine - other).abs().max()))
+    cosine = torch.cat(cosines)
+    found = Agreement(
+        texts=texts,
+        sequences=len(rows),
+        tokens=tokens,
+        cosine=float(cosine.mean()),
+        cosine_min=float(cosine.min()),
+        hidden_mse=squares / max(numbers, 1),
+        hidden_max=worst,
+        logits_max=worst_logits if head else None,
+    )
+    if tokenizer is not None and tokenizer.mask_token_id is not None:
+        found.perplexity, found.perplexity_original = (perplexity(one, rows, tokenizer) for one in (model, original))
+    model.train(training[0]), original.train(training[1])
+    return found
+
+
+@torch.no_grad()
+def perplexity(
+    model: PreTrainedModel, rows: Sequence[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase
+) -> float | None:
+    """Masked-LM perplexity: 15 % of the tokens, the same ones for every model. None: no token was masked."""
+    from datasets import Dataset
+
+    from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
+
+    masked = mask_once(Dataset.from_list([{"input_ids": row["input_ids"]} for row in rows]), tokenizer, 0.15)
+    sums = []
+    for batch in batches(list(masked), model.config.pad_token_id or 0):
+        labels = batch.pop("labels")
+        sums.append(token_sums(model(**batch).logits, labels))
+    total = torch.cat(sums)
+    if not total[:, 1].sum():
+        return None
+    from transformers import EvalPrediction
+
+    return token_weighted_metrics(EvalPrediction(total.numpy(), total.numpy()))["perplexity"]
+
+
+def verify(loaded: Loaded, rows: Sequence[dict[str, list[int]]], texts: str) -> Agreement | None:
+    """Agreement of a converted model with the source in transformers' own class; None where there is no such thing."""
+    import transformers
+
+    if loaded.model_type == "posenc" or loaded.model.config.position_embedding_type.startswith("relative_key"):
+        return None
+    name = FAMILIES[loaded.model_type].class_prefix + _CLASS_SUFFIX[loaded.task]
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        pickled = not any(loaded.folder.glob("*.safetensors"))
+        with torch.random.fork_rng(devices=[]):
+            theirs = getattr(transformers, name).from_pretrained(
+                str(loaded.folder), use_safetensors=not pickled, dtype=torch.float32
+            )
+    finally:
+        logging.set_verbosity(level)
+    has_head = loaded.task != "feature-extraction" and not loaded.keys.new
+    return compare(loaded.model, theirs, rows, texts, head=has_head, choices=loaded.task == "multiple-choice")

@@ -1,0 +1,118 @@
+"""What a conversion did: every key, what was carried over, and how well the result agrees with the original."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Accounting:
+    """What became of each weight of the source."""
+
+    used: list[str]
+    dropped: dict[str, str]
+    """Its name -> why."""
+    new: list[str]
+    """Weights of the result, under our names, that the source doesn't have: they start at random."""
+
+
+@dataclass
+class Agreement:
+    """How near a model is to the original on texts that weren't used to make it so.
+
+    Attributes:
+        texts: what they were.
+        sequences: how many.
+        tokens: real tokens in all of them.
+        cosine: mean over texts of the cosine of the mean-pooled last hidden states.
+        cosine_min: the least of them.
+        hidden_mse: mean squared difference of the last hidden states at real tokens.
+        hidden_max: the largest absolute difference of them.
+        logits_max: the largest absolute difference of the head's logits, where there is a head with trained weights.
+        perplexity: of masked tokens, for a masked-LM head; each token counts once.
+        perplexity_original: the original's on the same masks.
+    """
+
+    texts: str
+    sequences: int
+    tokens: int
+    cosine: float
+    cosine_min: float
+    hidden_mse: float
+    hidden_max: float
+    logits_max: float | None = None
+    perplexity: float | None = None
+    perplexity_original: float | None = None
+
+
+@dataclass
+class ConversionReport:
+    """What `convert` did, and what was measured; also in `conversion.json` in the folder that it writes.
+
+    Attributes:
+        source: what was converted.
+        family: its `model_type`.
+        task: what the result is for; see `TASKS`.
+        from_scheme, to_scheme: the positional schemes.
+        max_position_embeddings: of the result.
+        keys: what became of each weight.
+        carried: what the new scheme took over from the old one, one line each, with how well (R^2).
+        notes: what else one should know.
+        exact: agreement with the source in transformers' own class, for sources that aren't ours. None: not measured.
+        before: agreement of the result with the original before healing. None: nothing was swapped.
+        healing: how it was healed. None: it wasn't.
+        after: agreement after healing.
+    """
+
+    source: str
+    family: str
+    task: str
+    from_scheme: str
+    to_scheme: str
+    max_position_embeddings: int
+    keys: Accounting
+    carried: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    exact: Agreement | None = None
+    before: Agreement | None = None
+    healing: dict[str, Any] | None = None
+    after: Agreement | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def __rich__(self) -> Any:
+        """A table for the terminal."""
+        from rich.table import Table
+
+        table = Table(title=f"{self.source}: {self.from_scheme} -> {self.to_scheme}", show_header=False)
+        table.add_row("model", f"{self.family} -> PosEnc, {self.task}")
+        table.add_row("keys", f"{len(self.keys.used)} used, {len(self.keys.dropped)} dropped")
+        for name, reason in self.keys.dropped.items():
+            table.add_row("", f"{name}: {reason}")
+        if self.keys.new:
+            table.add_row("new, untrained", ", ".join(self.keys.new))
+        for line in self.carried:
+            table.add_row("carried over", ", ".join(f"{key} {_short(value)}" for key, value in line.items()))
+        for note in self.notes:
+            table.add_row("note", note)
+        if self.healing is not None:
+            table.add_row("healing", ", ".join(f"{key} {_short(value)}" for key, value in self.healing.items()))
+        for name, what in (("exact", "transformers' own"), ("before", "the original"), ("after", "the original")):
+            found: Agreement | None = getattr(self, name)
+            if found is None:
+                continue
+            kind = {"exact": "as converted", "before": "before healing", "after": "after healing"}[name]
+            row = f"cosine {found.cosine:.4f}, hidden MSE {found.hidden_mse:.3g}, at most {found.hidden_max:.3g} off"
+            if found.logits_max is not None:
+                row += f", logits {found.logits_max:.3g}"
+            if found.perplexity is not None:
+                row += f", masked-LM perplexity {found.perplexity:.4g}"
+                if found.perplexity_original is not None:
+                    row += f" ({found.perplexity_original:.4g})"
+            table.add_row(f"{kind}, against {what}", f"{row} ({found.sequences} texts: {found.texts})")
+        return table
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

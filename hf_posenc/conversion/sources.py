@@ -1,0 +1,139 @@
+"""Reading a checkpoint: its config and every tensor, from a folder or the Hub, without running anything in it."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+_WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]
+
+
+def find_folder(source: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
+    """A local folder, or that of a checkpoint on the Hub in the cache.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise ValueError(f"There is no folder {source!r}. Give the folder of a checkpoint, or its name on the Hub.")
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(
+            source,
+            revision=revision,
+            allow_patterns=[*_WANTED, PICKLE] if allow_pickle else _WANTED,
+            ignore_patterns=["*/*"],
+        )
+    except Exception as error:  # what a missing repository, a failed download or being offline raises differs
+        raise ValueError(
+            f"{source!r} is no folder, and couldn't be had from the Hub: {' '.join(str(error).split())[:300]} Give the "
+            "folder of a checkpoint, or the name of one on the Hub."
+        ) from error
+    return Path(found)
+
+
+def read_config(folder: Path, source: str) -> dict[str, Any]:
+    """config.json as it stands.
+
+    Raises:
+        ValueError: there is none, or it isn't a JSON object.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{source!r} has no config.json. Give the folder of a checkpoint, or its name on the Hub.")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{source!r}: config.json can't be read ({error}). Copy the checkpoint anew.") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"{source!r}: config.json holds no JSON object. Copy the checkpoint anew.")
+    return raw
+
+
+def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint by its name.
+
+    Raises:
+        ValueError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
+            elsewhere; or a number in it isn't finite.
+    """
+    if (folder / WEIGHTS).is_file():
+        tensors = _read_safetensors(folder / WEIGHTS, source)
+    elif (folder / INDEX).is_file():
+        tensors = {}
+        for name, keys in _shards(folder / INDEX, source).items():
+            shard = _read_safetensors(folder / name, source)
+            missing = sorted(keys - set(shard))
+            if missing:
+                raise ValueError(f"{source!r}: {name} lacks {missing[0]!r}, which {INDEX} promises. Copy it anew.")
+            tensors |= shard
+    elif (folder / PICKLE).is_file():
+        if not allow_pickle:
+            raise ValueError(
+                f"{source!r} holds its weights as {PICKLE}, a pickle, in which programs can hide. If you trust it, say "
+                "so (--allow-pickle, allow_pickle=True); it is read with weights_only=True."
+            )
+        try:
+            tensors = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise ValueError(
+                f"{source!r}: {PICKLE} can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or find the "
+                "checkpoint as safetensors."
+            ) from error
+    else:
+        raise ValueError(f"{source!r} holds no {WEIGHTS}. Give a checkpoint with weights in safetensors form.")
+    check_finite(tensors, source)
+    return tensors
+
+
+def _shards(index: Path, source: str) -> dict[str, set[str]]:
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files: dict[str, set[str]] = {}
+        for key, name in places.items():
+            files.setdefault(str(name), set()).add(key)
+    except (ValueError, KeyError, AttributeError, OSError) as error:
+        raise ValueError(f"{source!r}: {INDEX} can't be read ({error}). Copy the checkpoint anew.") from error
+    for name in files:
+        if name != Path(name).name or not name.endswith(".safetensors"):
+            raise ValueError(f"{source!r}: {INDEX} names {name!r}, which is no safetensors file of this folder.")
+    return files
+
+
+def _read_safetensors(path: Path, source: str) -> dict[str, Tensor]:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{source!r}: {path.name} is damaged or cut short ({' '.join(str(error).split())[:200]}). Copy it anew."
+        ) from error
+
+
+def check_finite(tensors: dict[str, Tensor], source: str) -> None:
+    """Raises a ValueError where a weight isn't a finite number: the model would give NaN, or garbage with padding."""
+    for key, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{source!r}: {key!r} is {type(tensor).__name__}, not a tensor. Copy the checkpoint anew.")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
+            raise ValueError(
+                f"{source!r}: {key!r} holds a number that isn't finite (NaN or infinity). The checkpoint is "
+                "damaged, or its training diverged: take another one."
+            )
+
+
+def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The dtype of all weights, float32 where they differ."""
+    found = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    return found.pop() if len(found) == 1 else torch.float32

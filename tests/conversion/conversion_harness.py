@@ -1,0 +1,79 @@
+"""Tiny random checkpoints of every family that can be converted, and a tokenizer for them."""
+
+from pathlib import Path
+
+import torch
+import transformers
+from common import perturb
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from hf_posenc.conversion.families import FAMILIES
+from hf_posenc.conversion.measure import _CLASS_SUFFIX
+
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}
+DISTILBERT = {
+    "vocab_size": 101,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": 40,
+}
+CASES = [(family, task) for family in FAMILIES for task in ("feature-extraction", *FAMILIES[family].heads)]
+WORDS = "the a dog cat bird chased saw likes that who every no some big small red walks sleeps".split()
+
+
+def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extraction", **changes):
+    """Writes a random checkpoint of a family, and returns its model."""
+    values = dict(DISTILBERT if family == "distilbert" else SIZES)
+    if family in ("roberta", "xlm-roberta", "camembert"):
+        values |= {"pad_token_id": 1, "max_position_embeddings": 42, "type_vocab_size": 1}
+    if family in ("electra", "roformer"):
+        values["embedding_size"] = 20
+    if task in ("text-classification", "token-classification"):
+        values |= {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+    config = transformers.CONFIG_MAPPING[family](**{**values, **changes})
+    torch.manual_seed(3)
+    model = getattr(transformers, FAMILIES[family].class_prefix + _CLASS_SUFFIX[task])(config)
+    model = perturb(model, 0.1).eval()
+    if family == "roformer":  # its sines aren't weights: perturbed, they would be another model's
+        table = model.base_model.encoder.embed_positions
+        table.weight.data = table.create_weight()
+    model.save_pretrained(folder)
+    return model
+
+
+def tiny_tokenizer(folder: Path, **options) -> PreTrainedTokenizerFast:
+    """A word tokenizer with [CLS] and [SEP], saved into a folder."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = {word: number for number, word in enumerate([*special, *WORDS])}
+    raw = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    raw.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        **{"model_max_length": 40, **options},
+    )
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(4, 12, (count,), generator=draw).tolist()
+    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (n,), generator=draw).tolist()) for n in lengths]

@@ -1,0 +1,208 @@
+"""What a converted model computes is what the source computes, and back again, for every family and head."""
+
+import json
+
+import pytest
+import torch
+from common import padded
+from conversion_harness import CASES, sentences, tiny_source, tiny_tokenizer
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining, BertModel
+
+import hf_posenc
+from hf_posenc import PosEncForSequenceClassification, PosEncModel
+from hf_posenc.conversion import convert, export_bert
+from hf_posenc.conversion.families import FAMILIES
+
+
+def batch(pad: int = 0):
+    rows = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
+    ids, mask = padded(rows)
+    return ids.masked_fill(mask == 0, pad), mask
+
+
+def outputs(model, ids, mask, task):
+    real = mask.bool()
+    with torch.no_grad():
+        hidden = model.base_model(ids, attention_mask=mask).last_hidden_state[real]
+        if task == "feature-extraction":
+            return [hidden]
+        if task == "multiple-choice":
+            return [hidden, model(ids.unsqueeze(1), attention_mask=mask.unsqueeze(1)).logits]
+        out = model(ids, attention_mask=mask)
+    if task == "question-answering":
+        return [hidden, out.start_logits[real], out.end_logits[real]]
+    return [hidden, out.logits if task == "text-classification" else out.logits[real]]
+
+
+def assert_same(mine, theirs, task, pad=0):
+    ids, mask = batch(pad)
+    for unpad in (True, False):
+        for model in (mine, theirs):
+            if hasattr(model.config, "unpad_inputs"):
+                model.config.unpad_inputs = unpad
+        for a, b in zip(outputs(mine, ids, mask, task), outputs(theirs, ids, mask, task), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "task"), CASES)
+def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family, task, tmp_path):
+    theirs = tiny_source(tmp_path / "source", family, task)
+    pad = theirs.config.pad_token_id
+    model, report = convert(tmp_path / "source", tmp_path / "out")
+    assert report.to_scheme == ("rope" if family == "roformer" else "learned")
+    assert report.keys.new == []
+    assert report.exact.hidden_max < 1e-5
+    assert (report.exact.logits_max is None) == (task == "feature-extraction")
+    assert_same(model, theirs, task, pad)
+    loaded = type(model).from_pretrained(tmp_path / "out")
+    assert_same(loaded, theirs, task, pad)
+    if task in ("text-classification", "token-classification"):
+        assert loaded.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    if family == "roformer":
+        with pytest.raises(ValueError, match="can't be exported.*learned table only"):
+            export_bert(tmp_path / "out")
+        return
+    back, agreement = export_bert(tmp_path / "out", tmp_path / "back", model_type=family)
+    assert agreement.hidden_max < 1e-5
+    assert type(back) is type(theirs)
+    again = type(theirs).from_pretrained(tmp_path / "back")
+    assert_same(again, theirs, task, pad)
+
+
+def test_the_account_holds_every_key_of_the_source(tmp_path):
+    torch.manual_seed(0)
+    BertForPreTraining(
+        BertConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    ).save_pretrained(tmp_path / "source")
+    model, report = convert(tmp_path / "source")
+    assert type(model).__name__ == "PosEncForMaskedLM"
+    keys = load_file(tmp_path / "source/model.safetensors")
+    names = {key.removeprefix("bert.") for key in keys}
+    assert {name.removeprefix("bert.") for name in [*report.keys.used, *report.keys.dropped]} >= names
+    assert "next-sentence" in report.keys.dropped["cls.seq_relationship.weight"]
+    assert "task='text-classification' keeps it" in report.keys.dropped["pooler.dense.weight"]
+
+
+def test_old_names_and_prefixes_are_understood(tmp_path):
+    theirs = tiny_source(tmp_path, "bert", "feature-extraction")
+    state = load_file(tmp_path / "model.safetensors")
+    old = {f"bert.{key}".replace("LayerNorm.weight", "LayerNorm.gamma") for key in state}
+    renamed = {
+        f"bert.{key}".replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for key, value in state.items()
+    }
+    assert any("gamma" in key for key in old)
+    renamed["bert.embeddings.position_ids"] = torch.arange(40)[None]
+    save_file(renamed, tmp_path / "model.safetensors", {"format": "pt"})
+    model, report = convert(tmp_path, measure=False)
+    assert_same(model, theirs, "feature-extraction")
+    assert "counter" in report.keys.dropped["embeddings.position_ids"]
+
+
+def test_a_checkpoint_in_several_files_is_read(tmp_path):
+    theirs = tiny_source(tmp_path, "bert", "fill-mask")
+    (tmp_path / "model.safetensors").unlink()
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    model, _ = convert(tmp_path, measure=False)
+    assert_same(model, theirs, "fill-mask")
+
+
+def test_an_untied_decoder_stays_untied(tmp_path):
+    theirs = tiny_source(tmp_path, "bert", "fill-mask", tie_word_embeddings=False)
+    model, _ = convert(tmp_path, tmp_path / "out")
+    assert model.config.tie_word_embeddings is False
+    assert_same(type(model).from_pretrained(tmp_path / "out"), theirs, "fill-mask")
+
+
+def test_a_bare_encoder_becomes_a_classifier_with_its_pooler(tmp_path):
+    tiny_source(tmp_path, "bert", "feature-extraction")
+    model, report = convert(tmp_path, task="text-classification", num_labels=5)
+    assert isinstance(model, PosEncForSequenceClassification)
+    assert report.keys.new == ["classifier.weight", "classifier.bias"]
+    assert torch.equal(model.dense.weight, load_file(tmp_path / "model.safetensors")["pooler.dense.weight"])
+    assert model.classifier.out_features == 5
+    again, _ = convert(tmp_path, task="text-classification", num_labels=5)
+    assert torch.equal(model.classifier.weight, again.classifier.weight)
+
+
+def test_half_precision_stays_half_precision(tmp_path):
+    tiny_source(tmp_path, "bert").to(torch.bfloat16).save_pretrained(tmp_path)
+    convert(tmp_path, tmp_path / "out")
+    found = load_file(tmp_path / "out/model.safetensors")
+    assert {tensor.dtype for tensor in found.values()} == {torch.bfloat16}
+    assert torch.equal(
+        found["layers.0.attention.query.weight"],
+        load_file(tmp_path / "model.safetensors")["encoder.layer.0.attention.self.query.weight"],
+    )
+
+
+def test_the_tokenizer_comes_along_and_its_length_follows(tmp_path):
+    tiny_source(tmp_path / "source")
+    before = tiny_tokenizer(tmp_path / "source", model_max_length=10**30)
+    convert(tmp_path / "source", tmp_path / "out")
+    after = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert after(sentences(3))["input_ids"] == before(sentences(3))["input_ids"]
+    assert after.model_max_length == 40
+    assert json.loads((tmp_path / "out/conversion.json").read_text())["exact"]["texts"].startswith("blimp_order")
+
+
+def test_the_result_is_loaded_by_the_auto_classes(tmp_path):
+    tiny_source(tmp_path / "source", "roberta", "text-classification")
+    convert(tmp_path / "source", tmp_path / "out")
+    assert isinstance(AutoModel.from_pretrained(tmp_path / "out"), PosEncModel)
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_bert_is_loaded_with_its_relative_positions_and_says_so(kind, tmp_path):
+    from pathlib import Path
+
+    golden = load_file(Path(__file__).parents[1] / "peers" / f"bert_{kind}.safetensors")
+    part = {
+        name: {k.removeprefix(f"{name}."): v for k, v in golden.items() if k.startswith(f"{name}.")}
+        for name in ("weight", "input", "output")
+    }
+    save_file(part["weight"], tmp_path / "model.safetensors", {"format": "pt"})
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertForSequenceClassification"],
+        "position_embedding_type": kind,
+        "vocab_size": 23,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "max_position_embeddings": 12,
+        "id2label": {"0": "a", "1": "b", "2": "c"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model, report = convert(tmp_path)
+    assert report.from_scheme == kind
+    assert "transformers 5 ignores that silently" in report.notes[0]
+    assert "doesn't add" in report.keys.dropped["embeddings.position_embeddings.weight"]
+    given = part["input"]
+    mine = model(given["ids"], attention_mask=given["mask"], token_type_ids=given["types"])
+    torch.testing.assert_close(mine.logits, part["output"]["logits"], atol=1e-5, rtol=1e-5)
+
+
+def test_electra_and_distilbert_are_exported_as_what_can_hold_them(tmp_path):
+    for family in ("electra", "distilbert", "roberta"):
+        theirs = tiny_source(tmp_path / family, family, "text-classification")
+        convert(tmp_path / family, tmp_path / f"{family}-out", measure=False)
+        back, _ = export_bert(tmp_path / f"{family}-out")
+        assert back.config.model_type == {"roberta": "bert"}.get(family, family)
+        assert_same(back, theirs, "text-classification", theirs.config.pad_token_id)
+
+
+def test_a_distilbert_encoder_goes_into_bert_too(tmp_path):
+    theirs = tiny_source(tmp_path / "source", "distilbert")
+    convert(tmp_path / "source", tmp_path / "out", measure=False)
+    back, _ = export_bert(tmp_path / "out")
+    assert isinstance(back, BertModel)
+    assert_same(back, theirs, "feature-extraction")
+
+
+def test_the_public_name_and_the_families():
+    assert hf_posenc.convert is convert
+    assert set(FAMILIES) == {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "roformer"}

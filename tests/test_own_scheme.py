@@ -1,0 +1,198 @@
+"""A scheme from its author's file: registered, trained, saved, used again; what can't work is refused at the start."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_posenc import POSITIONS, PositionScheme, cli, register_position, register_scheme_file
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "own_scheme" / "recency.py"
+MINE = """
+import torch
+from hf_posenc import PositionScheme
+
+class Mine(PositionScheme):
+    def embed(self, x, positions):
+        return x + positions.unsqueeze(-1) / 100
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch):
+    before, modules = dict(POSITIONS), set(sys.modules)
+    yield
+    POSITIONS.clear()
+    POSITIONS.update(before)
+    for name in set(sys.modules) - modules:
+        if name in ("recency", "mine", "two"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return call
+
+
+def written(folder: Path, text: str, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path):
+    out = tmp_path / "run"
+    rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20)
+    data = written(tmp_path, "text,label\n" + rows, "data.csv")
+    arguments = ("--scheme-file", EXAMPLE, "--position-embedding-type", "learned+recency", "--train-file", data)
+    code, _, err = run("train", *arguments, "--max-steps", 2, "-o", out, "--position-augmentation", "shift")
+    assert code == 0, err
+    assert json.loads((out / "config.json").read_text())["position_augmentation"] == "shift"
+    del POSITIONS["recency"]  # from here on, as in a process that has never seen the file
+    code, text, _ = run("inspect", out)
+    assert code == 0
+    assert "recency.Recency" in text
+    assert "--trust-remote-code" in text
+    code, _, err = run("predict", out, "good film")
+    assert code == 2
+    assert "trust_remote_code=True" in err
+    assert "Traceback" not in err
+    code, text, _ = run("predict", out, "good film", "--trust-remote-code", "--format", "jsonl")
+    assert code == 0
+    assert json.loads(text)["label"] in ("yes", "no")
+    code, _, err = run("evaluate", out, "--file", data, "--trust-remote-code")
+    assert code == 0, err
+    code, text, _ = run("inspect", out, "--trust-remote-code")
+    assert "512 tokens" in text
+    code, _, err = run("plot", out, "-o", tmp_path / "out.png", "--trust-remote-code")
+    assert code == 0, err
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+    code, text, _ = run("check", "recency", "--scheme-file", EXAMPLE, "--only", "order", "--only", "shift")
+    assert code == 0
+    assert "2 of 2 checks ran" in text
+
+
+def test_training_refuses_at_the_start_what_could_not_be_saved_at_the_end(run, tmp_path):
+    path = written(tmp_path, "from hf_posenc import PosEncModel\n" + MINE)
+    arguments = ("--scheme-file", path, "--position-embedding-type", "mine", "--dataset-name", "blimp_order")
+    code, _, err = run("train", *arguments, "-o", tmp_path / "run")
+    assert code == 2
+    assert "mine.py, line 1: 'from hf_posenc import PosEncModel' can't travel" in err
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
+    path = written(tmp_path, MINE + "\nclass Other(Mine):\n    name = 'other'\n", "two.py")
+    assert register_scheme_file(path, "rope+first") == ["first", "other"]
+    assert register_scheme_file(path) == ["first", "other"]  # again: nothing happens
+    assert POSITIONS["first"].__name__ == "Mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "message"),
+    [
+        ("nothing.txt", "", None, "isn't named like a module"),
+        ("my-scheme.py", MINE, "mine", "isn't named like a module. Rename it"),
+        ("json.py", MINE, "mine", "has the name of another module, json"),
+        ("mine.py", "x = 1", "mine", "defines no scheme. It needs a class that inherits"),
+        ("mine.py", "import torch\nraise RuntimeError('no')", "mine", "can't be imported: RuntimeError: no"),
+        ("mine.py", "def f(:", "mine", "can't be imported: SyntaxError"),
+        ("mine.py", MINE, None, "isn't clear what to call Mine.*`name = 'mine'`"),
+        ("mine.py", MINE, "rope", "isn't clear what to call Mine"),
+        ("mine.py", MINE + "\nclass Second(Mine):\n    pass\n", "mine", "isn't clear what to call Mine, Second"),
+        ("mine.py", MINE.replace("def embed", "def forward"), "mine", "Mine overrides no hook"),
+        ("mine.py", MINE.replace("def embed", "name = 'rope'\n    def embed"), "mine", "taken by RotaryPosition"),
+    ],
+)
+def test_files_that_hold_no_usable_scheme_are_refused(tmp_path, name, text, kind, message):
+    path = written(tmp_path, text, name)
+    before = dict(POSITIONS)
+    with pytest.raises(ValueError, match=message):
+        register_scheme_file(path, kind)
+    assert before == POSITIONS
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="is no file"):
+        register_scheme_file(tmp_path / "none.py", "mine")
+
+
+@pytest.mark.parametrize("name", ["bias", "train", "parts", "max_length"])
+def test_names_of_parts_of_a_scheme_are_refused(name):
+    class Mine(PositionScheme):
+        def embed(self, x, positions):
+            return x
+
+    with pytest.raises(ValueError, match=f"name='{name}' is an attribute of PositionScheme"):
+        register_position(name, Mine)
+
+
+def test_a_class_with_a_buffer_is_refused(monkeypatch):
+    from hf_posenc import PosEncConfig
+
+    class Buffered(PositionScheme):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.zeros(3))
+
+        def embed(self, x, positions):
+            return x
+
+    monkeypatch.setitem(POSITIONS, "buffered", Buffered)
+    with pytest.raises(ValueError, match="Buffered owns the buffer 'table'.*Compute it from Python numbers"):
+        PosEncConfig(position_embedding_type="buffered")
+
+
+@pytest.mark.slow
+def test_the_example_does_all_of_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, EXAMPLE.with_name("run.py"), "--output_dir", tmp_path / "run", "--max_steps", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "19 of 19" in done.stdout or "checks ran" in done.stdout
+    assert "CombinedPosition" in done.stdout
+    assert "'label':" in done.stdout
+
+
+MAIN = """
+import torch
+from hf_posenc import *
+
+class Here(PositionScheme):
+    def embed(self, x, positions):
+        return x + positions.unsqueeze(-1)
+
+register_position("here", Here)
+model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here"))
+print(model(torch.tensor([[1, 2]])).last_hidden_state.shape)
+model.save_pretrained("out")
+"""
+
+
+def test_a_class_of_the_main_script_works_but_cannot_be_saved(tmp_path):
+    env = {"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN], capture_output=True, text=True, check=False, cwd=tmp_path, env=env
+    )
+    assert done.returncode == 1
+    assert "torch.Size([1, 2, 128])" in done.stdout
+    assert "Here is defined in __main__, whose code can't be saved with a model. To save" in done.stderr
+    assert (
+        "ValueError: Here is defined in __main__, whose code can't travel with a model. Move the class" in done.stderr
+    )
+    assert not (tmp_path / "out").exists()
