@@ -46,6 +46,17 @@ def test_a_bias_used_by_several_layers_gets_the_sum_of_their_gradients():
     torch.testing.assert_close(torch.autograd.grad(twice, bias)[0], 3 * once, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(2, 5, 5), (1, 1, 1, 5), (5, 1)])
+def test_a_bias_that_broadcasts_gives_what_its_expanded_self_gives(shape):
+    q = torch.randn(9, 2, 4)
+    bias = torch.randn(shape, requires_grad=True)
+    got = attention_kernels.attend_by_sequence(q, q, q, bias, [4, 5], 1.0)
+    expected = written_out(q, q, q, bias.expand(1, 2, 5, 5), [4, 5], 1.0)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    mine, theirs = (torch.autograd.grad(t.square().sum(), bias)[0] for t in (got, expected))
+    torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_attention_by_sequence_takes_other_dtypes(dtype):
     lengths = [7, 3]

@@ -47,6 +47,9 @@ def attend_by_sequence(
     if dtype in (torch.bfloat16, torch.float16) and max(lengths) < HALF_FROM:
         q = q.float()
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k.to(q.dtype), v.to(q.dtype)))
+    if bias is not None:  # what broadcasts to (n, H, L, L) may be smaller
+        bias = bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
+        bias = bias.expand(-1, -1, max(lengths), max(lengths))
     if bias is not None and (bias.dtype != torch.float32 or q.dtype == torch.float64):
         bias = bias.to(q.dtype)  # the kernel adds float32 to half precision, and equal dtypes
     return _BySequence.apply(q, k, v, bias, lengths, scale).to(dtype)
