@@ -10,7 +10,7 @@ MARK ?= not slow and not gpu
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor format cards clean
+.PHONY: help install quickstart test lint pytest test-all test-floor format cards clean benchmark
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -41,6 +41,9 @@ test-all: test ## the slow tests too
 
 test-floor: ## the tests under the oldest transformers that is supported
 	$(MAKE) pytest VENV=.venv-floor TRANSFORMERS="$(FLOOR_TRANSFORMERS)" MARK="$(MARK)"
+
+benchmark: $(INSTALLED) ## speed against transformers' encoders; on a GPU where there is one
+	$(BIN)/hf-posenc benchmark -o model_cards/results/benchmark.json
 
 format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .

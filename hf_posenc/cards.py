@@ -288,7 +288,7 @@ def picture_panels(name: str) -> list[Panel]:
 
 
 def picture_data(panels: Sequence[Panel]) -> dict[str, list[float | None]]:
-    """Labels and a few numbers of each panel, enough to see that a picture shows something else now."""
+    """The labels and a few numbers of each panel, enough to see that a picture shows something else now."""
     data = {}
     for panel in panels:
         values = np.empty(0)
@@ -299,8 +299,8 @@ def picture_data(panels: Sequence[Panel]) -> dict[str, list[float | None]]:
         flat = values.ravel()
         # A step that shares no factor with the usual sizes, so that all rows and columns are met.
         chosen = flat[np.arange(16) * 7919 % max(flat.size, 1)] if flat.size else flat
-        labels = [getattr(panel, name, "") for name in ("title", "x_label", "y_label", "value_label")]
-        data[" | ".join([*filter(None, labels), str(tuple(values.shape))])] = [
+        labels = (getattr(panel, label, "") for label in ("title", "x_label", "y_label", "value_label", "group"))
+        data[f"{' | '.join(filter(None, labels))} {tuple(values.shape)}"] = [
             None if np.isnan(value) else float(f"{value:.4g}") for value in chosen
         ]
     return data

@@ -633,6 +633,200 @@ def _json_option(option: str, text: str | None) -> dict[str, Any] | None:
     return value
 
 
+@app.command()
+def benchmark(
+    contenders: Annotated[
+        str, typer.Option(help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first.")
+    ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
+    sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",
+    works: Annotated[str, typer.Option(help="sst2 (32 sentences of real lengths) or ROWSxTOKENS.")] = "sst2,8x128",
+    modes: Annotated[
+        str, typer.Option(help="inference, training (forward, backward), step (and optimizer).")
+    ] = "inference,training",
+    dtype: Annotated[str, typer.Option(help="Of all but the first: float32, bfloat16, float16.")] = "float32",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Results: .json, and a .md table and .png plot beside it.")
+    ] = None,
+) -> None:
+    """Measure speed and memory of schemes against transformers' encoders, in turns on the same batches."""
+    import torch
+
+    from hf_posenc.benchmark import markdown_table, run_benchmark, write_results
+    from hf_posenc.training.errors import UserError
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if output is not None and not output.endswith(".json"):
+        raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
+    lists = [[part.strip() for part in text.split(",")] for text in (contenders, sizes, works, modes)]
+    errors = Console(stderr=True)
+    found = run_benchmark(
+        lists[0],
+        sizes=lists[1],
+        works=lists[2],
+        modes=lists[3],
+        dtype=dtype,
+        rounds=rounds,
+        device=device,
+        report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+    )
+    print(markdown_table(found))
+    for path in write_results(found, output) if output else ():
+        errors.print(f"Wrote {path}", highlight=False, markup=False)
+
+
+@app.command()
+def compare(
+    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
+    plan: Annotated[
+        str | None, typer.Option(help="A YAML file that says all of the below, or the name of a plan that comes along.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False
+        ),
+    ] = None,
+    masked_lm: Annotated[
+        list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
+    ] = None,
+    schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="What the others are compared with; default: the first.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Size: tiny (default), mini, small, base.")] = None,
+    pretrained: Annotated[
+        str | None, typer.Option(help="Start from checkpoints, one per scheme: converted/{scheme}.")
+    ] = None,
+    train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
+    test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,
+    train_examples: Annotated[int | None, typer.Option(help="Training examples per task.")] = None,
+    test_examples: Annotated[int | None, typer.Option(help="Test examples per part and length.")] = None,
+    options: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")
+    ] = None,
+    shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
+) -> None:
+    """Compare schemes: the same encoder, data, seeds and budget; only positions change.
+
+    What is done is skipped, so that the same command goes on after Ctrl-C, and other seeds or schemes are added to a
+    folder. `hf-posenc report` writes the report, also while runs are missing.
+    """
+    from hf_posenc.comparison import execute, read_plan
+    from hf_posenc.training.arguments import parse_json_option
+    from hf_posenc.training.errors import UserError
+
+    if sum((plan is not None, quick)) > 1:
+        raise UserError("--plan and --quick are both given. Give one of them.")
+    tasks: list[Any] = [*(data or []), *({"masked_lm": name} for name in masked_lm or [])]
+    chosen = read_plan(
+        "quick" if quick else plan or {},
+        tasks=tasks or None,
+        schemes=None if schemes is None else _words(schemes),
+        seeds=None if seeds is None else _numbers("seeds", seeds) if "," in seeds else _numbers("seeds", seeds)[0],
+        baseline=baseline,
+        preset=preset,
+        pretrained=pretrained,
+        train_length=train_length,
+        test_lengths=None if test_lengths is None else _numbers("test-lengths", test_lengths),
+        train_examples=train_examples,
+        test_examples=test_examples,
+        options=parse_json_option("options", options),
+    )
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit()):
+        raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
+    if dry_run:
+        runs = chosen.runs()[max(int(part), 1) - 1 :: max(int(parts), 1)]
+        for run in runs:
+            print(run.name)
+        return
+    made = execute(chosen, output_dir, shard=(int(part), int(parts)))
+    Console().print(
+        f"{len(made.done)} runs made, {len(made.skipped)} were there, {len(made.failed)} failed. "
+        f"Report: hf-posenc report {output_dir}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if made.failed:
+        Console().print("The same command tries those that failed again.")
+        raise typer.Exit(1)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    from hf_posenc.training.errors import UserError
+
+    words = _words(text)
+    if not words or not all(word.isdigit() for word in words):
+        raise UserError(f"--{option} {text!r} are no whole numbers. Write 64 or 64,128.")
+    return [int(word) for word in words]
+
+
+@app.command()
+def report(
+    results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)],
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", "-o", help="Folder for the report; default: the results' own.")
+    ] = None,
+) -> None:
+    """Write the report of a comparison: report.md, and report.html, one page that holds everything."""
+    from hf_posenc.comparison.report import write_report
+    from hf_posenc.training.errors import UserError, one_line
+
+    try:
+        markdown, page = write_report(results, output_dir)
+    except ImportError as error:
+        raise UserError(one_line(error)) from error
+    Console().print(f"The report is in {markdown} and {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def publish(
+    checkpoint: Annotated[str, typer.Argument(help="A checkpoint's folder.", show_default=False)],
+    repo_id: Annotated[str, typer.Option(help="Where to: owner/name.", show_default=False)],
+    private: Annotated[
+        bool | None,
+        typer.Option(
+            "--private/--public", help="Who sees a repository that is made now; default: the owner's setting."
+        ),
+    ] = None,
+    create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; made if it doesn't exist.")] = None,
+    commit_message: Annotated[str, typer.Option(help="Title of the commit.")] = "Upload a PosEnc model",
+    trust_remote_code: Trust = False,
+) -> None:
+    """Publish a checkpoint on the Hub: weights, code, tokenizer, card and checksums; then load it back and compare.
+
+    The token is that of `hf auth login` or the environment variable HF_TOKEN. What isn't part of the model stays here.
+    """
+    from hf_posenc.hub import publish as send
+
+    done = send(
+        checkpoint,
+        repo_id,
+        private=private,
+        create_pr=create_pr,
+        revision=revision,
+        commit_message=commit_message,
+        trust_remote_code=trust_remote_code,
+    )
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    if done.left_out:
+        console.print(f"Not sent: {', '.join(done.left_out)}")
+    console.print(
+        "Published and verified:" if done.changed else "Nothing has changed since it was published:", done.url
+    )
+
+
 def _show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"

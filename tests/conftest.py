@@ -1,7 +1,11 @@
 """What all tests share: offline, quiet, one thread count, seeded, and two small schemes that use the bias hooks."""
 
 import os
+import signal
 
+# A shell starts what runs in its background deaf to Ctrl-C, and so would be the processes that are interrupted here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

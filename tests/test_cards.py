@@ -1,13 +1,16 @@
 """Every scheme has a page that says what the code says, with a picture of what the code does."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from common import SCHEMES
 
 from hf_posenc import POSITIONS, cards
+from hf_posenc.panels import Lines
 
 FOLDER = Path(__file__).parent.parent / "model_cards"
 RUN = f"Run `{cards.COMMAND}` and commit what it writes."
@@ -91,6 +94,15 @@ def test_a_changed_number_is_seen_and_rounding_isnt():
         assert not cards.is_fresh(data, {**data, "a (4,)": other})
     assert not cards.is_fresh(data, {"a (4,)": data["a (4,)"]})
     assert not cards.is_fresh(data, None)
+
+
+def test_a_changed_label_is_seen():
+    panel = Lines(title="t", x=np.arange(3), y=np.ones((1, 3)), names=("",), y_label="bias (logit)")
+    (key,) = cards.picture_data([panel])
+    for label in ("title", "x_label", "y_label", "group"):
+        assert not cards.is_fresh(
+            cards.picture_data([dataclasses.replace(panel, **{label: "other"})]), {key: [1.0] * 16}
+        )
 
 
 def test_a_new_scheme_gets_a_page_that_wants_to_be_written(tmp_path):

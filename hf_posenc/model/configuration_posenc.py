@@ -420,7 +420,12 @@ class PosEncConfig(PreTrainedConfig):
         self.auto_map = here if own is None else {**here, KEY: own}
         if files:
             write_code(save_directory, files)
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        super().save_pretrained(str(save_directory), push_to_hub=push_to_hub, **kwargs)
+
+    def _get_files_timestamps(self, working_dir: Any) -> dict[str, float]:
+        """What needn't be uploaded: not a scheme's own code, which was written before transformers asks."""
+        own = own_code(self)[1]
+        return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in own}
 
     def to_dict(self) -> dict[str, Any]:
         """All that config.json holds."""

@@ -262,11 +262,23 @@ class PosEncPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Loads a checkpoint; one with a scheme of its author's own needs `trust_remote_code=True`.
 
+        Only safetensors are read: other weights are pickles, which run code. `use_safetensors=False` reads them.
+
         Raises:
-            ValueError: the checkpoint's scheme is code that isn't trusted; or what transformers raises.
+            ValueError: the checkpoint's scheme is code that isn't trusted, or its weights are damaged.
+            OSError: it has no safetensors, or isn't there; or what else transformers raises.
         """
+        kwargs.setdefault("use_safetensors", True)
         with loading_from(pretrained_model_name_or_path, kwargs.get("trust_remote_code"), kwargs):
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+            try:
+                return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+            except Exception as error:
+                if type(error).__name__ != "SafetensorError":  # of a package that this file doesn't import
+                    raise
+                raise ValueError(
+                    f"The weights of {str(pretrained_model_name_or_path)!r} are damaged ({error}). Save them anew, or "
+                    "download them anew with from_pretrained(..., force_download=True)."
+                ) from error
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Writes weights, config and code, the code of a scheme of the user's own too.
@@ -376,11 +388,12 @@ class PosEncModel(PosEncPreTrainedModel):
             return None
         if layout.counts is not None:
             return layout.counts.tolist()
-        learned = torch.is_grad_enabled() and (
-            self._scheme.uses("layer_bias") or (bias is not None and bias.requires_grad)
-        )
+        learned = self._scheme.uses("layer_bias") or (bias is not None and bias.requires_grad)
+        half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
         padded = layout.mask is not None or layout.packed
-        return [layout.shape[1]] * layout.shape[0] if learned and not padded else None
+        if padded or not (torch.is_grad_enabled() and (learned or half)):
+            return None
+        return [layout.shape[1]] * layout.shape[0]
 
     @can_return_tuple
     def forward(

@@ -281,6 +281,11 @@ def wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def taken_by(layer: nn.Linear) -> torch.dtype:
+    """The dtype of inputs that a linear layer takes: its weights', or float32 where PyTorch has made those int8."""
+    return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32
+
+
 def relative_positions(positions: Tensor) -> Tensor:
     """p_j - p_i for query i and key j: int64 (1 or B, S) -> (1 or B, S, S)."""
     return positions[:, None, :] - positions[:, :, None]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, relative_positions
+from .position_base import PositionScheme, relative_positions, taken_by
 
 
 class FirePosition(PositionScheme):
@@ -54,7 +54,7 @@ class FirePosition(PositionScheme):
             distance = relative_positions(positions)
             place = torch.maximum(positions[:, None, :], positions[:, :, None]).float()
             ratio = torch.log1p(c * distance.abs()) / torch.log1p(c * torch.maximum(place, threshold))
-            x = (distance.sign() * ratio).unsqueeze(-1).to(self.up.weight.dtype)
+            x = (distance.sign() * ratio).unsqueeze(-1).to(taken_by(self.up))
             return self.down(torch.relu(self.up(x))).permute(0, 3, 1, 2)
 
     @torch.no_grad()

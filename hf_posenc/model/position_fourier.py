@@ -13,6 +13,7 @@ from .position_base import (
     per_distinct_position,
     require_positive,
     require_size,
+    taken_by,
 )
 
 
@@ -97,7 +98,7 @@ class FourierPosition(AddedPosition):
         """s times the network of r(positions): (...) -> (..., D), in the weights' dtype."""
 
         def network(p: Tensor) -> Tensor:
-            return self.scale * self.down(self.activation(self.up(self.features(p).to(self.up.weight.dtype))))
+            return self.scale * self.down(self.activation(self.up(self.features(p).to(taken_by(self.up)))))
 
         return per_distinct_position(network, positions)
 

@@ -12,6 +12,7 @@ from .position_base import (
     require_positive,
     require_size,
     sinusoid,
+    taken_by,
 )
 
 
@@ -90,14 +91,14 @@ class LSPEPosition(AddedPosition):
                 "With applies_to='embeddings' what is added depends on the token as well as on the position, so there "
                 "are no encodings to read. Use applies_to='positions', or call the module on embeddings."
             )
-        return per_distinct_position(lambda p: self._ffn(self._sinusoid(p).to(self.up.weight.dtype)), positions)
+        return per_distinct_position(lambda p: self._ffn(self._sinusoid(p).to(taken_by(self.up))), positions)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """x + s FFN(PE(p)), or x + s FFN(x + PE(p)) with `applies_to="embeddings"`."""
         if self.applies_to == "positions":
             return super().embed(x, positions)
         encoded = per_distinct_position(self._sinusoid, positions)
-        return self.dropout(x + self._ffn((x + encoded.to(x.dtype)).to(self.up.weight.dtype)).to(x.dtype))
+        return self.dropout(x + self._ffn((x + encoded.to(x.dtype)).to(taken_by(self.up))).to(x.dtype))
 
     @torch.no_grad()
     def init_weights(self, std: float) -> None:

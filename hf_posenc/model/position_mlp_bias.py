@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, per_distinct_distance
+from .position_base import PositionScheme, per_distinct_distance, taken_by
 
 
 class MLPBiasPosition(PositionScheme):
@@ -46,7 +46,7 @@ class MLPBiasPosition(PositionScheme):
     def _network(self, distance: Tensor) -> Tensor:
         with torch.autocast(distance.device.type, enabled=False):
             x = distance.sign() * torch.log2(1 + distance.abs().float()) / self.reference
-            return self.down(torch.relu(self.up(x.unsqueeze(-1).to(self.up.weight.dtype))))
+            return self.down(torch.relu(self.up(x.unsqueeze(-1).to(taken_by(self.up)))))
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
         """The network of every distance: (1 or B, S) -> (1 or B, H, S, S)."""

@@ -31,14 +31,15 @@ from .model import check_resumed, default_learning_rate, input_length, load_conf
 from .report import summarize
 from .run import (
     Run,
+    RunTrainer,
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
     ending_clearly,
+    finish,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
-    save_run,
     wanted_splits,
 )
 
@@ -176,8 +177,7 @@ def train_classifier(
             output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
             metrics |= output.metrics or {}
             logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-        history = trainer.state.log_history
-        save_run(setup, metrics, history, logits, time.time() - started, trainer.save_model)
+        history = finish(trainer, metrics, logits, time.time() - started)
     return TrainingResult(
         Path(str(training.output_dir)),
         metrics,
@@ -188,10 +188,11 @@ def train_classifier(
     )
 
 
-def make_trainer(setup: Setup) -> Trainer:
-    """The stock Trainer for a setup."""
+def make_trainer(setup: Setup) -> RunTrainer:
+    """The Trainer for a setup."""
     training = setup.training
-    trainer = Trainer(
+    trainer = RunTrainer(
+        run=setup,
         model=setup.model,
         args=training,
         train_dataset=cast(Any, setup.encoded.get("train")),

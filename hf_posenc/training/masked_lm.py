@@ -15,7 +15,6 @@ from transformers import (
     DataCollatorForTokenClassification,
     EvalPrediction,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainerCallback,
     set_seed,
 )
@@ -28,14 +27,15 @@ from .model import check_resumed, default_learning_rate, input_length, load_conf
 from .report import summarize
 from .run import (
     Run,
+    RunTrainer,
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
     ending_clearly,
+    finish,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
-    save_run,
     wanted_splits,
 )
 
@@ -145,7 +145,8 @@ def train_masked_lm(
         run.summary.show(console)
 
     collator = MaskingCollator(tokenizer, training.mlm_probability, training.seed)
-    trainer = Trainer(
+    trainer = RunTrainer(
+        run=run,
         model=network,
         args=training,
         train_dataset=cast(Any, encoded.get("train")),
@@ -163,7 +164,7 @@ def train_masked_lm(
             metrics |= run_trainer(trainer, run, console)
         if training.do_eval:
             metrics |= trainer.evaluate()
-        save_run(run, metrics, trainer.state.log_history, None, time.time() - started, trainer.save_model)
+        finish(trainer, metrics, None, time.time() - started)
     return TrainingResult(
         Path(str(training.output_dir)),
         metrics,
@@ -196,14 +197,14 @@ def _encode(
             overwrite_cache=data.overwrite_cache,
         )
         if not training.line_by_line:
-            tokens = _join(tokens, max_length)
+            tokens = join_blocks(tokens, max_length)
         encoded[split] = tokens
     if "validation" in encoded:
         encoded["validation"] = mask_once(encoded["validation"], tokenizer, training.mlm_probability)
     return encoded
 
 
-def _join(dataset: Dataset, length: int) -> Dataset:
+def join_blocks(dataset: Dataset, length: int) -> Dataset:
     """All texts in a row, cut into blocks of `length` tokens; the last one may be shorter."""
 
     def blocks(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:

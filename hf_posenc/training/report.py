@@ -151,7 +151,7 @@ def model_card(
         library_name="transformers",
         pipeline_tag=task,
         base_model=base_model,
-        tags=["posenc", str(model.config.position_embedding_type)] if is_posenc else None,
+        tags=["posenc", str(model.config.position_embedding_type), "custom_code"] if is_posenc else None,
         model_name=name,
         eval_results=[
             EvalResult(

@@ -57,6 +57,8 @@ class Run:
     summary: Summary
     best: dict[str, Any] | None = field(default=None, kw_only=True)
     """Whose weights were kept: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last ones."""
+    metrics: dict[str, float] | None = field(default=None, kw_only=True)
+    """What was measured, once all has been."""
 
 
 @dataclass
@@ -278,6 +280,48 @@ def _what_is_left(training: RunArguments) -> str:
     return f"the newest checkpoint is {str(last)!r}. Go on with --resume_from_checkpoint true."
 
 
+class RunTrainer(Trainer):
+    """The stock Trainer, except that what it pushes to the Hub has the run's card, and never a model without its code.
+
+    The stock one overwrites README.md, and pushes checkpoints without the files that their config names.
+    """
+
+    def __init__(self, *, run: Run, **kwargs: Any) -> None:
+        self.run = run
+        super().__init__(**kwargs)
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Writes the run's card, with what has been measured so far."""
+        if self.is_world_process_zero():
+            metrics = self.run.metrics
+            if metrics is None:
+                metrics = _metrics_at(self.state.global_step, self.state.log_history)
+            checkpoints.write_text(Path(str(self.args.output_dir)) / "README.md", _card(self.run, metrics))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self.is_world_process_zero():
+            self.create_model_card()
+            for path in Path(checkpoint_folder).glob("*.py"):
+                checkpoints.write_bytes(Path(str(self.args.output_dir)) / path.name, path.read_bytes())
+        super()._push_from_checkpoint(checkpoint_folder)
+
+
+def finish(
+    trainer: RunTrainer, metrics: dict[str, float], test_logits: np.ndarray | None, seconds: float
+) -> list[dict[str, Any]]:
+    """Saves a Trainer's run (see `save_run`) and, with `push_to_hub`, pushes the folder; returns what was logged."""
+    history = trainer.state.log_history
+
+    def save_model(folder: str) -> None:
+        trainer.save_model(folder, _internal_call=True)  # otherwise it pushes, before the results are there
+
+    save_run(trainer.run, metrics, history, test_logits, seconds, save_model)
+    trainer.run.metrics = metrics
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub()
+    return history
+
+
 class StopOnInterrupt(TrainerCallback):
     """While entered: on Ctrl-C, finishes the step, saves a checkpoint and stops; on the second, stops at once.
 
@@ -351,12 +395,17 @@ class DescribeCheckpoints(TrainerCallback):
         folder = Path(str(args.output_dir)) / name
         if args.process_index != 0 or not folder.is_dir():
             return
-        metrics: dict[str, float] = {}
-        for entry in state.log_history:
-            if entry["step"] == state.global_step:
-                metrics |= {key: value for key, value in entry.items() if key.startswith(("train_", "eval_"))}
+        metrics = _metrics_at(state.global_step, state.log_history)
         checkpoints.write_text(folder / "README.md", _card(self.run, metrics, name))
         checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(self.run, metrics, state.log_history))
+
+
+def _metrics_at(step: int, history: list[dict[str, Any]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for entry in history:
+        if entry["step"] == step:
+            found |= {key: value for key, value in entry.items() if key.startswith(("train_", "eval_"))}
+    return found
 
 
 class RemoveEarlierRun(TrainerCallback):
@@ -460,7 +509,7 @@ def hub_name(name: str | None) -> str | None:
 
 def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) -> str:
     training = run.training
-    name = display_name(str(training.output_dir))
+    name = (training.hub_model_id if training.push_to_hub else None) or display_name(str(training.output_dir))
     shown = {
         "learning_rate": training.learning_rate,
         "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,

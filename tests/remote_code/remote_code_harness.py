@@ -194,8 +194,9 @@ def run_clean(
     *,
     pretend_transformers_is: str | None = None,
     with_hf_posenc: bool = False,
+    environment: dict[str, str] | None = None,
 ) -> Report:
-    """Does jobs (see clean_process.py) in one new process, without hf_posenc unless told otherwise."""
+    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise."""
     workplace.mkdir(parents=True, exist_ok=True)
     batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
     save_file(BATCH, batch)
@@ -208,7 +209,7 @@ def run_clean(
     done = subprocess.run(
         [sys.executable, "-I", str(CLEAN_PROCESS), str(order)],
         cwd=workplace,
-        env=clean_environment(hf_home),
+        env={**clean_environment(hf_home), **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -1,0 +1,385 @@
+"""How fast the encoder is: schemes and peers of equal dimensions on the same batches, in turns.
+
+Contenders take turns on every batch and are compared within the turn, so that what else the machine does hits all
+alike; a ratio is the median over the turns.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
+from hf_posenc.model.linear import Linear, onednn_is_faster
+from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
+
+SIZES = {
+    "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+"""Dimensions of the encoders; MiniLM's are those of all-MiniLM-L6-v2, base's those of bert-base."""
+
+PEERS = ("bert", "roformer", "modernbert", "nomic_bert")
+"""Encoders of transformers, with their default dropouts, named `peer` or `peer:equal_dropout` (attention dropout 0)."""
+
+MODES = ("inference", "training", "step")
+"""Forward; forward and backward; those with clipped gradients and fused AdamW, as the Trainer does it."""
+
+SST2_LENGTHS = (
+    *(0, 0, 0, 0, 16, 43, 66, 75, 107, 128, 149, 173, 171, 199, 195, 190, 209, 208, 235, 240, 245, 212, 240, 234, 223),
+    *(228, 223, 205, 221, 210, 184, 169, 162, 167, 165, 137, 140, 124, 114, 84, 91, 90, 72, 78, 85, 49, 51, 46, 42, 30),
+    *(19, 23, 26, 29, 16, 13, 18, 9, 7, 9, 4, 4, 1, 7, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 1),
+)
+"""How many of 6,917 sentences of SST-2 (Socher et al. 2013) have 0, 1, 2, ... word pieces of bert-base-uncased."""
+
+VOCAB_SIZE = 30_522
+
+
+def make_batches(work: str, count: int, device: torch.device | str = "cpu", seed: int = 0) -> list[dict[str, Tensor]]:
+    """Batches as a tokenizer and DataCollatorWithPadding make them, of random tokens.
+
+    Args:
+        work: `sst2`: 32 sentences with the lengths of SST-2, padded to the longest; or `8x128`: 8 texts of 128 tokens.
+        count: number of batches.
+        device: where to put them.
+        seed: of lengths and tokens.
+
+    Raises:
+        ValueError: `work` is neither.
+    """
+    draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    rows, _, tokens = work.partition("x")
+    if work != "sst2" and not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
+        raise ValueError(f"work={work!r} is unknown. Give sst2, or ROWSxTOKENS such as 8x128.")
+    batches = []
+    for _ in range(count):
+        if work == "sst2":
+            lengths = draw.choices(range(len(SST2_LENGTHS)), SST2_LENGTHS, k=32)
+        else:
+            lengths = [int(tokens)] * int(rows)
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(-1)
+        batch = {
+            "input_ids": torch.randint(1000, VOCAB_SIZE, mask.shape, generator=generator) * mask,
+            "attention_mask": mask.long(),
+            "token_type_ids": torch.zeros_like(mask, dtype=torch.int64),
+            "labels": torch.randint(0, 2, (len(lengths),), generator=generator),
+        }
+        batches.append({name: tensor.to(device) for name, tensor in batch.items()})
+    return batches
+
+
+def build_model(name: str, size: str, max_positions: int = 512, device: torch.device | str = "cpu") -> torch.nn.Module:
+    """A classifier of two labels with random weights: a scheme of ours, or one of `PEERS`.
+
+    Raises:
+        ValueError: the size or the name is unknown.
+    """
+    if size not in SIZES:
+        raise ValueError(f"size={size!r} is unknown. Choose one of {', '.join(SIZES)}.")
+    torch.manual_seed(0)
+    dimensions: dict[str, Any] = {
+        **SIZES[size],
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": max_positions,
+        "num_labels": 2,
+    }
+    peer, _, variant = name.partition(":")
+    if variant not in ("", "equal_dropout"):
+        raise ValueError(f"{name!r} is unknown. A peer's only variant is {peer}:equal_dropout.")
+    model: Any
+    if variant:
+        dimensions["attention_dropout" if peer == "modernbert" else "attention_probs_dropout_prob"] = 0.0
+    if peer not in PEERS:
+        model = PosEncForSequenceClassification(PosEncConfig(**dimensions, position_embedding_type=name))
+    elif peer == "bert":
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(**dimensions))
+    elif peer == "roformer":
+        model = transformers.RoFormerForSequenceClassification(transformers.RoFormerConfig(**dimensions))
+    elif peer == "modernbert":
+        for number, token in enumerate(("pad", "bos", "eos", "cls", "sep")):  # its own lie past this vocabulary
+            dimensions[f"{token}_token_id"] = number
+        model = transformers.ModernBertForSequenceClassification(transformers.ModernBertConfig(**dimensions))
+    else:
+        model = transformers.NomicBertForSequenceClassification(transformers.NomicBertConfig(**dimensions))
+    return model.to(device)
+
+
+def make_step(
+    model: torch.nn.Module, mode: str, dtype: torch.dtype = torch.float32
+) -> Callable[[dict[str, Tensor]], None]:
+    """What one turn does with a batch: see `MODES`. `dtype` other than float32 is autocast."""
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is unknown. Choose one of {', '.join(MODES)}.")
+    kind = next(model.parameters()).device.type
+
+    def cast() -> Any:
+        return contextlib.nullcontext() if dtype == torch.float32 else torch.autocast(kind, dtype=dtype)
+
+    model.train(mode != "inference")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True) if mode == "step" else None
+
+    def step(batch: dict[str, Tensor]) -> None:
+        if mode == "inference":
+            with torch.no_grad(), cast():
+                model(**batch)
+            return
+        with cast():
+            loss = model(**batch).loss
+        loss.backward()
+        if optimizer is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
+
+    return step
+
+
+def take_turns(
+    steps: dict[str, Callable[[Any], Any]], batches: list[Any], rounds: int, warmup: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each contender in each of `rounds` turns, all on the same batch and each turn in another order.
+
+    On a GPU the time is that between two CUDA events.
+    """
+    names, seconds = list(steps), {name: [] for name in steps}  # type: ignore[var-annotated]
+    for turn in range(-warmup, rounds):
+        batch = batches[turn % len(batches)]
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            taken = _timed(steps[name], batch)
+            if turn >= 0:
+                seconds[name].append(taken)
+    return seconds
+
+
+def _on_gpu(batch: Any) -> bool:
+    return isinstance(batch, dict) and any(isinstance(t, Tensor) and t.is_cuda for t in batch.values())
+
+
+def _timed(step: Callable[[Any], Any], batch: Any) -> float:
+    if _on_gpu(batch):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step(batch)
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) / 1000
+    start_time = time.perf_counter()
+    step(batch)
+    return time.perf_counter() - start_time
+
+
+def ratio(reference: list[float], other: list[float]) -> float:
+    """How many times as fast the other is: the median over the turns."""
+    return statistics.median(a / b for a, b in zip(reference, other, strict=True))
+
+
+def peak_memory(step: Callable[[Any], Any], batch: Any) -> float | None:
+    """Megabytes by which a step raises the memory in use: of the GPU, or the process's resident memory on Linux."""
+    if _on_gpu(batch):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step(batch)
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier steps freed goes back to the system
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is set to what is in use
+        before_kb = _status("VmHWM")
+        step(batch)
+        return (_status("VmHWM") - before_kb) / 1024
+    except (OSError, AttributeError, KeyError):
+        return None
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}[field]
+
+
+def matmul_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> float:
+    """FLOP/s of a large matrix product as our linear layers do it: what the machine can reach, measured."""
+    size = 8192 if torch.device(device).type == "cuda" else 1024
+    layer = Linear(size, size, device=device, dtype=dtype)
+    x = {"x": torch.randn(size, size, device=device).to(dtype)}
+    with torch.no_grad():
+        return 2 * size**3 / min(take_turns({"peak": lambda b: layer(b["x"])}, [x], 7)["peak"])
+
+
+def useful_flops(batch: dict[str, Tensor], size: str, mode: str) -> float:
+    """Operations that the real tokens need in matrix products; training counts three times the forward."""
+    d, layers = SIZES[size]["hidden_size"], SIZES[size]["num_hidden_layers"]
+    lengths = batch["attention_mask"].sum(-1).double()
+    linear = 2 * lengths.sum() * (4 * d * d + 2 * d * SIZES[size]["intermediate_size"])
+    attention = 4 * d * lengths.square().sum()
+    return float(layers * (linear + attention)) * (1 if mode == "inference" else 3)
+
+
+def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What the numbers depend on: processor, threads, versions."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    found: dict[str, Any] = {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "linear_layers": "oneDNN" if onednn_is_faster() else "PyTorch's default",
+        "gpu": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "hf_posenc": POSENC_VERSION,
+        "python": platform.python_version(),
+    }
+    if hasattr(os, "getloadavg"):
+        found["load_before"] = round(os.getloadavg()[0], 1)
+    return found
+
+
+def run_benchmark(
+    contenders: Iterable[str] = ("bert", "bert:equal_dropout", "none", "rope", "alibi", "t5"),
+    *,
+    sizes: Iterable[str] = ("minilm",),
+    works: Iterable[str] = ("sst2", "8x128"),
+    modes: Iterable[str] = ("inference", "training"),
+    dtype: str = "float32",
+    rounds: int = 8,
+    device: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measures every contender on every size, work and mode.
+
+    Args:
+        contenders: schemes, and names of `PEERS`. Ratios are to the first one, and of ours to `none` where it is there.
+        sizes, works, modes: see `SIZES`, `make_batches`, `MODES`.
+        dtype: of ours: `float32`, or `bfloat16` for autocast. The first contender stays float32.
+        rounds: turns that count.
+        device: `cpu`, `cuda`, ... None: a GPU if there is one.
+        report: called with a line per measurement.
+
+    Returns:
+        `machine`, `settings` and `rows`; a row has `size`, `work`, `mode`, `contender`, `dtype`, `milliseconds`
+        (median), `quartiles`, `ratio` (times as fast as the first), `cost` (times the time of `none`),
+        `tokens_per_second` (real ones), `peak_mb`, `matmul_share` (of the measured peak).
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    names = list(contenders)
+    if not names or rounds < 1:
+        raise ValueError(f"contenders={names!r}, rounds={rounds!r}: give at least one of each.")
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise ValueError(f"dtype={dtype!r} is unknown. Choose float32, bfloat16 or float16.")
+    settings: dict[str, Any] = {"contenders": names, "sizes": list(sizes), "works": list(works), "modes": list(modes)}
+    settings |= {"dtype": dtype, "rounds": rounds, "device": device}
+    found: dict[str, Any] = {"machine": machine(device), "settings": settings, "rows": []}
+    dtypes = {name: torch.float32 if place == 0 else getattr(torch, dtype) for place, name in enumerate(names)}
+    peaks = {each: matmul_peak(each, device) for each in set(dtypes.values())}
+    for size in settings["sizes"]:
+        for work in settings["works"]:
+            batches = make_batches(work, min(rounds, 8), device)
+            longest = max(512, *(batch["input_ids"].shape[1] for batch in batches))
+            for mode in settings["modes"]:
+                steps = {n: make_step(build_model(n, size, longest, device), mode, dtypes[n]) for n in names}
+                seconds = take_turns(steps, batches, rounds)
+                used = [batches[turn % len(batches)] for turn in range(rounds)]
+                real = [int(batch["attention_mask"].sum()) for batch in used]
+                for name in names:
+                    low, middle, high = _quartiles(seconds[name])
+                    work_done = (useful_flops(b, size, mode) / s for b, s in zip(used, seconds[name], strict=True))
+                    row = {
+                        "size": size,
+                        "work": work,
+                        "mode": mode,
+                        "contender": name,
+                        "dtype": str(dtypes[name]).removeprefix("torch."),
+                        "milliseconds": round(middle * 1000, 2),
+                        "quartiles": [round(low * 1000, 2), round(high * 1000, 2)],
+                        "ratio": round(ratio(seconds[names[0]], seconds[name]), 3),
+                        "cost": round(1 / ratio(seconds["none"], seconds[name]), 3) if "none" in names else None,
+                        "tokens_per_second": round(
+                            statistics.median(n / s for n, s in zip(real, seconds[name], strict=True))
+                        ),
+                        "peak_mb": _rounded(peak_memory(steps[name], batches[0])),
+                        "matmul_share": round(statistics.median(work_done) / peaks[dtypes[name]], 3),
+                    }
+                    found["rows"].append(row)
+                    report(f"{size} {work} {mode} {name}: {row['milliseconds']} ms, {row['ratio']} x {names[0]}")
+    found["peaks_gflops"] = {str(each).removeprefix("torch."): round(value / 1e9) for each, value in peaks.items()}
+    return found
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def _quartiles(values: list[float]) -> list[float]:
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+
+
+def markdown_table(found: dict[str, Any]) -> str:
+    """The results as a table."""
+    first = found["settings"]["contenders"][0]
+    head = ("size", "batch", "mode", "encoder", "ms", f"times as fast as {first}", "time of `none` x", "real tokens/s")
+    lines = [head, ("---",) * 4 + ("---:",) * (len(head) - 4)]
+    for row in found["rows"]:
+        cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
+        name = row["contender"] + ("" if row["dtype"] == "float32" else f" ({row['dtype']})")
+        numbers = (f"{row['milliseconds']:.0f}", f"{row['ratio']:.2f}", cost, f"{row['tokens_per_second']:,}")
+        lines.append((row["size"], row["work"], row["mode"], name, *numbers))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plot_results(found: dict[str, Any]) -> Any:
+    """A matplotlib figure: times as fast as the first contender, a panel for each size, work and mode."""
+    from matplotlib.figure import Figure
+
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        groups.setdefault((row["size"], row["work"], row["mode"]), []).append(row)
+    figure = Figure(figsize=(7, (0.3 * len(found["settings"]["contenders"]) + 0.8) * len(groups)), layout="constrained")
+    for axes, (title, rows) in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups.items(), strict=True):
+        bars = axes.barh([row["contender"] for row in rows], [row["ratio"] for row in rows], color="#4477aa")
+        axes.bar_label(bars, fmt="%.2f", padding=2)
+        axes.axvline(1, color="black", linewidth=0.8)
+        axes.invert_yaxis()
+        axes.set_title(" ".join(title), fontsize="medium")
+        axes.set_xlabel(f"times as fast as {rows[0]['contender']}")
+    return figure
+
+
+def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
+    """Writes PATH (.json), and beside it the table (.md) and, where matplotlib is installed, the plot (.png)."""
+    from hf_posenc.training.checkpoints import write_bytes
+
+    path = Path(path)
+    if path.suffix != ".json":
+        raise ValueError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
+    written = [path, path.with_suffix(".md")]
+    write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
+    write_bytes(written[1], (markdown_table(found) + "\n").encode())
+    try:
+        from hf_posenc.plots import save_figure
+
+        save_figure(plot_results(found), path.with_suffix(".png"))
+        written.append(path.with_suffix(".png"))
+    except ImportError:
+        pass
+    return written

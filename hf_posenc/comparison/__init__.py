@@ -1,0 +1,19 @@
+"""Comparing schemes: a plan, its runs, statistics over seeds and examples, and a report."""
+
+from .execute import Execution, execute, load_plan, load_runs
+from .plan import Plan, Run, Task, read_plan
+from .probes import PROBES, make_halves, make_probes
+
+__all__ = [
+    "PROBES",
+    "Execution",
+    "Plan",
+    "Run",
+    "Task",
+    "execute",
+    "load_plan",
+    "load_runs",
+    "make_halves",
+    "make_probes",
+    "read_plan",
+]

@@ -1,0 +1,176 @@
+"""The pictures of a report, as png. Matplotlib is needed here alone: `pip install "hf-posenc[plots]"`."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hf_posenc.plots import PALETTE
+
+from .plan import Task
+from .statistics import Interval
+from .study import Study, lower_is_better
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_STYLES = ("-", "--", ":")
+_MARKS = "osD^vP"
+_SMALL = 9
+
+
+def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=_SMALL)
+    return figure, axes
+
+
+def _png(figure: "Figure") -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _style(study: Study, scheme: str) -> dict[str, Any]:
+    """The same colour, line and mark for a scheme in every picture."""
+    index = study.schemes.index(scheme)
+    return {
+        "color": PALETTE[index % len(PALETTE)],
+        "linestyle": _STYLES[index // len(PALETTE) % len(_STYLES)],
+        "marker": _MARKS[index // len(PALETTE) % len(_MARKS)],
+    }
+
+
+def metric_name(task: Task) -> str:
+    """The metric in words."""
+    return task.metric.replace("_", " ")
+
+
+def ranking_chart(study: Study, task: Task, length: int) -> bytes:
+    """Each scheme's mean with its interval, the best at the top."""
+    rows = study.ranking(task, length)[::-1]
+    figure, axes = _figure(7, 1.1 + 0.3 * len(rows))
+    for place, (scheme, value) in enumerate(rows):
+        style = _style(study, scheme)
+        if value.low is not None and value.high is not None:
+            axes.plot([value.low, value.high], [place, place], color=style["color"], linewidth=2)
+        axes.plot([value.mean], [place], color=style["color"], marker=style["marker"])
+    axes.set_yticks(range(len(rows)), [scheme for scheme, _ in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
+    axes.grid(axis="x", color="0.9")
+    return _png(figure)
+
+
+def length_chart(study: Study, task: Task) -> bytes:
+    """The metric against the length of the test, with the intervals as bands."""
+    figure, axes = _figure(7, 4)
+    lengths = study.lengths(task)
+    for scheme in study.schemes:
+        found = [(length, value) for length in lengths if (value := study.score(task, scheme, length)) is not None]
+        if not found:
+            continue
+        style = _style(study, scheme)
+        x = [length for length, _ in found]
+        axes.plot(x, [value.mean for _, value in found], label=scheme, markersize=4, linewidth=1.4, **style)
+        bands = [(value.low, value.high) for _, value in found if value.low is not None and value.high is not None]
+        if len(bands) == len(x):
+            low, high = zip(*bands, strict=True)
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.12, linewidth=0)
+    axes.axvline(study.plan.train_length_of(task), color="0.6", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.minorticks_off()
+    if lower_is_better(task):
+        axes.set_yscale("log")
+    axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
+    axes.set_ylabel(metric_name(task), fontsize=_SMALL)
+    axes.grid(color="0.92")
+    _legend(axes, len(study.schemes))
+    return _png(figure)
+
+
+def _legend(axes: "Axes", count: int) -> None:
+    axes.legend(fontsize=_SMALL - 1, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, ncols=1 + count // 16)
+
+
+def cost_chart(study: Study, task: Task, length: int) -> bytes:
+    """The metric against the speed of training."""
+    figure, axes = _figure(7, 4)
+    for scheme in study.schemes:
+        value, speed = study.score(task, scheme, length), study.median_of(task, scheme, "tokens_per_second")
+        if value is None or speed is None:
+            continue
+        style = _style(study, scheme)
+        if value.low is not None and value.high is not None:
+            axes.plot([speed, speed], [value.low, value.high], color=style["color"], linewidth=1)
+        axes.plot([speed], [value.mean], color=style["color"], marker=style["marker"])
+        axes.annotate(
+            scheme,
+            (speed, value.mean),
+            textcoords="offset points",
+            xytext=(6, 4),
+            fontsize=_SMALL,
+            color=style["color"],
+        )
+    axes.margins(x=0.12)
+    axes.set_xlabel("tokens per second in training (median over seeds)", fontsize=_SMALL)
+    axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
+    axes.grid(color="0.92")
+    return _png(figure)
+
+
+def curve_chart(study: Study, task: Task) -> bytes:
+    """The training loss against steps, the mean over seeds."""
+    figure, axes = _figure(7, 4)
+    for scheme in study.schemes:
+        curves = [dict(map(tuple, run["loss"])) for run in study.runs(task, scheme)]
+        if not curves:
+            continue
+        steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+        style = {**_style(study, scheme), "marker": None}
+        axes.plot(
+            steps, [np.mean([curve[step] for curve in curves]) for step in steps], label=scheme, linewidth=1.4, **style
+        )
+    axes.set_xlabel("steps", fontsize=_SMALL)
+    axes.set_ylabel("training loss", fontsize=_SMALL)
+    axes.grid(color="0.92")
+    _legend(axes, len(study.schemes))
+    return _png(figure)
+
+
+def heat_chart(
+    study: Study, rows: Sequence[tuple[str, Task, list[Interval | None]]], marked: set[tuple[int, int]]
+) -> bytes:
+    """Scores, a row for each part of each task and a column for each scheme; framed where one differs."""
+    width = max(7.0, 1.6 + 0.62 * len(study.schemes))
+    figure, axes = _figure(width, 1.4 + 0.36 * len(rows))
+    colours = np.full((len(rows), len(study.schemes)), np.nan)
+    for line, (_, task, values) in enumerate(rows):
+        means = np.array([np.nan if value is None else value.mean for value in values])
+        if lower_is_better(task):  # a row of its own scale: the least is as good as 1
+            colours[line] = np.nanmin(means) / means
+        else:
+            colours[line] = means
+    image = axes.imshow(colours, cmap="viridis", vmin=min(0.5, np.nanmin(colours)), vmax=1, aspect="auto")
+    low, high = image.get_clim()
+    for line, (_, _, values) in enumerate(rows):
+        for column, value in enumerate(values):
+            dark = value is not None and (colours[line, column] - low) / (high - low) < 0.55
+            text = "-" if value is None else f"{value.mean:.2f}"
+            bold = "bold" if (line, column) in marked else "normal"
+            colour = "0.4" if value is None else "white" if dark else "black"
+            axes.text(column, line, text, ha="center", va="center", fontsize=_SMALL, color=colour, fontweight=bold)
+    axes.set_xticks(range(len(study.schemes)), study.schemes, rotation=35, ha="right")
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return _png(figure)

@@ -1,0 +1,116 @@
+"""What a model did with each test example, small enough to be kept: from it follow the metric and its intervals.
+
+An outcome has a row for each unit (an example, or a group of examples that belong together) and a column for each
+count. The metric is a function of the columns' sums, so that resampling is a product with weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_SAME = "x"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Counts of the units of one test."""
+
+    metric: str
+    columns: tuple[str, ...]
+    """`right` and `of`; `nll` and `tokens`; or, for a correlation, the cells `label>prediction` that occur."""
+    units: np.ndarray
+    """(U, k): k counts of U units."""
+
+    def value(self) -> float:
+        """The metric over all units."""
+        return float(self.scores(np.ones((1, len(self.units))))[0])
+
+    def scores(self, weights: np.ndarray) -> np.ndarray:
+        """The metric with weighted units: (B, U) -> (B,)."""
+        return _METRICS[self.metric](weights @ self.units, self.columns)
+
+    def to_dict(self) -> dict[str, str]:
+        """A string for each column: the units' numbers, or `1x400` for 400 times 1."""
+        return {name: _encode(self.units[:, index]) for index, name in enumerate(self.columns)}
+
+
+def from_dict(metric: str, columns: dict[str, str]) -> Outcome:
+    """The outcome that `to_dict` wrote."""
+    return Outcome(metric, tuple(columns), np.stack([_decode(text) for text in columns.values()], axis=1))
+
+
+def _encode(values: np.ndarray) -> str:
+    words = [f"{value:.6g}" for value in values]
+    return f"{words[0]}{_SAME}{len(words)}" if len(set(words)) == 1 else " ".join(words)
+
+
+def _decode(text: str) -> np.ndarray:
+    if _SAME in text:
+        value, count = text.split(_SAME)
+        return np.full(int(count), float(value))
+    return np.array([float(word) for word in text.split()])
+
+
+def right_outcome(right: np.ndarray, groups: Sequence[Any] | None = None) -> Outcome:
+    """Of which examples (n,) the answer was right."""
+    columns = np.stack([right.astype(np.float64), np.ones(len(right))], axis=1)
+    return Outcome("accuracy", ("right", "of"), _grouped(columns, groups))
+
+
+def likelihood_outcome(nll: np.ndarray, tokens: np.ndarray) -> Outcome:
+    """Negative log-likelihood and number of the masked tokens of each example (n,)."""
+    return Outcome("perplexity", ("nll", "tokens"), np.stack([nll, tokens], axis=1).astype(np.float64))
+
+
+def confusion_outcome(
+    labels: np.ndarray, predictions: np.ndarray, classes: int, groups: Sequence[Any] | None = None
+) -> Outcome:
+    """Labels and predictions (n,) of examples, for the Matthews correlation."""
+    codes = labels.astype(np.int64) * classes + predictions
+    present = np.unique(codes)
+    columns = (codes[:, None] == present[None]).astype(np.float64)
+    names = tuple(f"{code // classes}>{code % classes}" for code in present)
+    return Outcome("matthews_correlation", names, _grouped(columns, groups))
+
+
+def _grouped(columns: np.ndarray, groups: Sequence[Any] | None) -> np.ndarray:
+    if groups is None:
+        return columns
+    numbers: dict[Any, int] = {}
+    index = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
+    summed = np.zeros((len(numbers), columns.shape[1]))
+    np.add.at(summed, index, columns)
+    return summed
+
+
+def _accuracy(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
+    return sums[:, 0] / sums[:, 1]
+
+
+def _perplexity(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
+    return np.exp(np.minimum(sums[:, 0] / np.maximum(sums[:, 1], 1), 700))
+
+
+def _matthews(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
+    """R_K of the cells (Gorodkin 2004): 0 where labels or predictions don't vary."""
+    cells = [tuple(map(int, name.split(">"))) for name in columns]
+    classes = 1 + max(max(cell) for cell in cells)
+    label, prediction = np.zeros((len(sums), classes)), np.zeros((len(sums), classes))
+    right, total = np.zeros(len(sums)), sums.sum(1)
+    for index, (row, column) in enumerate(cells):
+        label[:, row] += sums[:, index]
+        prediction[:, column] += sums[:, index]
+        if row == column:
+            right += sums[:, index]
+    covariance = right * total - (label * prediction).sum(1)
+    spread = (total**2 - (label**2).sum(1)) * (total**2 - (prediction**2).sum(1))
+    return np.where(spread > 0, covariance / np.sqrt(np.maximum(spread, 1e-300)), 0.0)
+
+
+_METRICS: dict[str, Callable[[np.ndarray, tuple[str, ...]], np.ndarray]] = {
+    "accuracy": _accuracy,
+    "matthews_correlation": _matthews,
+    "perplexity": _perplexity,
+}

@@ -1,0 +1,476 @@
+"""What is compared: a plan is plain data, from a YAML file or from options; its runs follow from it.
+
+```yaml
+tasks: [probes, halves, {data: cola, metric: matthews_correlation}, {masked_lm: imdb}]
+schemes: [none, learned, rope, alibi]   # or: all
+seeds: 5                                # 0 to 4, or a list
+baseline: none
+train_length: 64
+test_lengths: [64, 128, 256, 512]
+```
+
+A run is one task, one scheme and one seed. All that differs between the runs of a task and seed is the scheme.
+"""
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.positions import POSITIONS, make_position
+from hf_posenc.training.arguments import MaskedLMTrainingArguments, make_arguments
+from hf_posenc.training.errors import UserError, one_line
+
+from .probes import PROBES, SHORTEST
+
+DATA_VARIABLE = "HF_POSENC_DATA"
+KINDS = ("probes", "halves", "text", "masked_lm")
+METRICS = ("accuracy", "matthews_correlation", "perplexity")
+LENGTHS = ("cut", "buckets")
+
+NEW_ENCODER: dict[str, Any] = {
+    "hidden_dropout_prob": 0.0,
+    # The usual .02 leaves 128-wide embeddings so small that the first epoch goes into growing them.
+    "config_overrides": "initializer_range=0.05",
+    "learning_rate": 1e-3,
+    "weight_decay": 0.01,
+}
+"""Options of `hf-posenc train` for encoders from scratch, unless the plan's `options` say otherwise."""
+FROM_CHECKPOINT: dict[str, Any] = {"learning_rate": 5e-5}
+"""The same for pretrained ones."""
+GENERATED: dict[str, Any] = {"classifier_pooling": "cls", "num_train_epochs": 1}
+"""The same for generated tasks: a mean over all tokens would hide order, and no example is seen twice."""
+
+# The plan sets these itself; they are what makes runs comparable.
+_OWN_OPTIONS = (
+    "output_dir",
+    "seed",
+    "data_seed",
+    "position_embedding_type",
+    "position_embedding_kwargs",
+    "max_seq_length",
+    "max_position_embeddings",
+    "config_preset",
+    "model_name_or_path",
+    "max_train_samples",
+    "max_predict_samples",
+    "dataset_name",
+    "do_train",
+    "do_eval",
+    "do_predict",
+    "resume_from_checkpoint",
+    "overwrite_output_dir",
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model learns, and what it is tested on. None: as the plan says."""
+
+    name: str
+    kind: str
+    data: str | None = None
+    """A folder of split files, one of those in the folder that HF_POSENC_DATA names, or a data set of the Hub."""
+    metric: str = "accuracy"
+    """`accuracy` or, for text, `matthews_correlation`; masked language models have `perplexity`."""
+    lengths: str = "cut"
+    """What a test length is: `cut`, all examples, cut to that many tokens; `buckets`, those that are as long as that or
+    shorter, and longer than the next smaller test length."""
+    extra_tests: tuple[str, ...] = ()
+    """More test files in the folder, such as test_long.jsonl.gz; each is a part of its own."""
+    part_column: str | None = None
+    """A column of truth values: the test examples where it is true are a part of their own, too."""
+    group_column: str | None = None
+    """A column that says which test examples belong together: intervals resample groups."""
+    probes: tuple[str, ...] = ()
+    """Which probes; none named: all."""
+    train_length: int | None = None
+    test_lengths: tuple[int, ...] | None = None
+    train_examples: int | None = None
+    test_examples: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of `hf-posenc train`, before those of the plan."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tasks, schemes and seeds, and what all runs have in common."""
+
+    tasks: tuple[Task, ...]
+    schemes: tuple[str, ...]
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    baseline: str = ""
+    """The scheme that the others are compared with. Empty: the first one."""
+    preset: str = "tiny"
+    pretrained: str | None = None
+    """Checkpoints to start from, one per scheme: a path with {scheme} in it, such as converted/{scheme}."""
+    train_length: int = 64
+    test_lengths: tuple[int, ...] = (64, 128, 256, 512)
+    table_length: int | None = None
+    """Positions of schemes with a table. None: the train length, so that no position is there untrained."""
+    train_examples: int | None = None
+    """Training examples of a task; None: all, and 20,000 of a generated one."""
+    test_examples: int | None = None
+    """Test examples of each part and length; None: all, and 400 of a generated one."""
+    scheme_arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`position_embedding_kwargs` by scheme."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of `hf-posenc train`."""
+
+    def runs(self) -> list["Run"]:
+        """Every run, a whole seed before the next: what is done early compares schemes."""
+        return [Run(task, scheme, seed) for seed in self.seeds for task in self.tasks for scheme in self.schemes]
+
+    def train_length_of(self, task: Task) -> int:
+        """How many tokens a training input has at most."""
+        return task.train_length or self.train_length
+
+    def test_lengths_of(self, task: Task) -> tuple[int, ...]:
+        """At how many tokens a task is tested."""
+        return task.test_lengths or self.test_lengths
+
+    def train_examples_of(self, task: Task) -> int | None:
+        """How many training examples; None: all that there are."""
+        return task.train_examples or self.train_examples or (20_000 if task.kind in ("probes", "halves") else None)
+
+    def test_examples_of(self, task: Task) -> int | None:
+        """How many test examples per part and length; None: all that there are."""
+        return task.test_examples or self.test_examples or (400 if task.kind in ("probes", "halves") else None)
+
+    def options_of(self, task: Task) -> dict[str, Any]:
+        """What `hf-posenc train` would be told for this task, without scheme, seed, data and folder."""
+        options: dict[str, Any] = {
+            "per_device_train_batch_size": 64,
+            "eval_strategy": "no",
+            "save_strategy": "steps",
+            "save_steps": 0.25,  # an interrupted run loses a quarter at most
+            "save_total_limit": 1,
+            "logging_strategy": "steps",
+            "logging_steps": 0.05,
+            "disable_tqdm": True,
+            "max_seq_length": self.train_length_of(task),
+        }
+        if self.pretrained is None:
+            options |= {**NEW_ENCODER, "config_preset": self.preset}
+            options["max_position_embeddings"] = self.table_length or self.train_length_of(task)
+        else:
+            options |= FROM_CHECKPOINT
+        if task.kind in ("probes", "halves"):
+            options |= GENERATED
+        if task.kind == "masked_lm":
+            options["line_by_line"] = False
+        return {**options, **self.options, **task.options}
+
+    def settings(self) -> dict[str, Any]:
+        """All but the lists that may grow: runs of equal settings compare."""
+        values = asdict(self)
+        return {name: value for name, value in values.items() if name not in ("tasks", "schemes", "seeds", "baseline")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in `plan.json`; `read_plan` takes them."""
+        return json.loads(json.dumps(asdict(self)))
+
+    def check(self) -> None:
+        """Refuses what couldn't run, before anything does.
+
+        Raises:
+            UserError: an option, a scheme or a length can't be.
+        """
+        _check_lists(self)
+        for task in self.tasks:
+            _check_task(self, task)
+        for scheme in self.schemes:
+            _check_scheme(self, scheme)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model."""
+
+    task: Task
+    scheme: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.task.name}-{self.scheme}-seed{self.seed}"
+
+
+def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **overrides: Any) -> Plan:
+    """A plan from a YAML file, the name of one that comes along (`quick`, `probes`, ...), or a dictionary; checked.
+
+    Args:
+        source: the file, the name or the values.
+        checked: whether it has to be one that can run here; for one that has run, False.
+        **overrides: fields of `Plan` that replace the file's; None leaves them.
+
+    Raises:
+        UserError: it can't be read, a field doesn't exist, or a value can't be.
+    """
+    values = source if isinstance(source, dict) else _read_yaml(source)
+    values = {**values, **{name: value for name, value in overrides.items() if value is not None}}
+    values.pop("about", None)
+    _refuse_unknown(values, [item.name for item in fields(Plan)], "The plan")
+    for name in ("tasks", "schemes"):
+        if not values.get(name):
+            raise UserError(f"The plan names no {name}. Give {name}: [...] in the file, or --{_option(name)}.")
+    made = dict(values)
+    made["tasks"] = tuple(_task(entry) for entry in _as_list(values["tasks"]))
+    schemes = _as_list(values["schemes"])
+    made["schemes"] = tuple(POSITIONS) if schemes == ["all"] else tuple(map(str, schemes))
+    if "seeds" in values:
+        seeds = values["seeds"]
+        made["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if "test_lengths" in values:
+        made["test_lengths"] = tuple(_as_list(values["test_lengths"]))
+    made["baseline"] = values.get("baseline") or made["schemes"][0]
+    plan = Plan(**made)
+    if checked:
+        plan.check()
+    return plan
+
+
+def _option(name: str) -> str:
+    return {"tasks": "data"}.get(name, name)
+
+
+def known_plans() -> dict[str, Path]:
+    """The plans that come along, by name."""
+    folder = Path(str(resources.files("hf_posenc.comparison") / "plans"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def about(name: str) -> str:
+    """What a plan that comes along says of itself."""
+    return str(_read_yaml(name).get("about", ""))
+
+
+def _read_yaml(source: str | Path) -> dict[str, Any]:
+    path = Path(source)
+    if not path.exists() and str(source) in known_plans():
+        path = known_plans()[str(source)]
+    if not path.is_file():
+        raise UserError(
+            f"There is no plan {str(source)!r}. Give a YAML file, or the name of one that comes along: "
+            f"{', '.join(known_plans())}."
+        )
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"The plan {str(source)!r} is no YAML: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"The plan {str(source)!r} holds {values!r}. Write fields: tasks: [...], schemes: [...].")
+    return values
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _refuse_unknown(values: Iterable[str], accepted: Sequence[str], what: str) -> None:
+    for name in values:
+        if name not in accepted:
+            near = difflib.get_close_matches(str(name), accepted, n=1)
+            raise UserError(
+                f"{what} has a field {name!r}, which doesn't exist. {f'Did you mean {near[0]!r}? ' if near else ''}"
+                f"It takes {', '.join(accepted)}."
+            )
+
+
+def _task(entry: Any) -> Task:
+    """A task from a word (`probes`, `halves`, the name of a data set) or a dictionary."""
+    if isinstance(entry, Task):
+        return entry
+    if isinstance(entry, str):
+        entry = {"kind": entry} if entry in ("probes", "halves") else {"data": entry}
+    if not isinstance(entry, dict):
+        raise UserError(f"The task {entry!r} is neither a name nor fields such as {{data: cola}}.")
+    values = dict(entry)
+    if "masked_lm" in values:
+        values |= {"kind": "masked_lm", "data": values.pop("masked_lm")}
+    values.setdefault("kind", "text")
+    _refuse_unknown(values, [item.name for item in fields(Task)], "A task")
+    if values["kind"] not in KINDS:
+        raise UserError(f"The task's kind {values['kind']!r} is unknown. Choose one of {', '.join(KINDS)}.")
+    if values["kind"] in ("text", "masked_lm") and not isinstance(values.get("data"), str):
+        raise UserError(f"The task {entry!r} names no data. Give data: with a folder or a Hub name.")
+    if values["kind"] == "masked_lm":
+        values["metric"] = "perplexity"
+    default = values["kind"]
+    if values["kind"] == "text":
+        default = Path(values["data"]).name
+    elif values["kind"] == "masked_lm":
+        default = f"masked_lm_{Path(values['data']).name}"
+    values.setdefault("name", default)
+    for name in ("extra_tests", "probes", "test_lengths"):
+        if values.get(name) is not None:
+            values[name] = tuple(_as_list(values[name]))
+    missing = [item.name for item in fields(Task) if item.default is MISSING and item.default_factory is MISSING]
+    assert all(name in values for name in missing)
+    return Task(**values)
+
+
+def resolve_data(name: str) -> str:
+    """Where a data set is: a folder, one of those in the folder that HF_POSENC_DATA names, or a name of the Hub."""
+    if Path(name).exists() or not os.environ.get(DATA_VARIABLE):
+        return name
+    folder = Path(os.environ[DATA_VARIABLE]) / name
+    return str(folder) if folder.is_dir() else name
+
+
+def _check_lists(plan: Plan) -> None:
+    for name, values in (
+        ("tasks", [task.name for task in plan.tasks]),
+        ("schemes", plan.schemes),
+        ("seeds", plan.seeds),
+    ):
+        twice = next((value for value in values if list(values).count(value) > 1), None)
+        if twice is not None:
+            hint = " Give one of them a name: of its own." if name == "tasks" else ""
+            raise UserError(f"The plan's {name} hold {twice!r} twice. Leave one out.{hint}")
+    for seed in plan.seeds:
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+            raise UserError(f"The seed {seed!r} is no whole number from 0 to 4294967295.")
+    if not plan.seeds:
+        raise UserError("The plan has no seeds. Give one or more; intervals need two.")
+    if plan.baseline not in plan.schemes:
+        raise UserError(
+            f"The baseline {plan.baseline!r} isn't among the schemes {', '.join(plan.schemes)}. Add it, or name one."
+        )
+    for name in plan.scheme_arguments:
+        if name not in plan.schemes:
+            raise UserError(
+                f"scheme_arguments names {name!r}, which isn't among the schemes {', '.join(plan.schemes)}."
+            )
+    for task in plan.tasks:
+        if not re.fullmatch(r"[\w.]+", task.name):
+            raise UserError(f"The task's name {task.name!r} can't name a folder. Use letters, digits, _ and dots.")
+
+
+def _check_task(plan: Plan, task: Task) -> None:
+    where = f"The task {task.name!r}"
+    if task.metric not in METRICS or (task.metric == "perplexity") != (task.kind == "masked_lm"):
+        raise UserError(
+            f"{where} has the metric {task.metric!r}. Choose accuracy or matthews_correlation; a masked_lm's is "
+            "perplexity."
+        )
+    if task.metric != "accuracy" and task.kind in ("probes", "halves"):
+        raise UserError(f"{where} is balanced: its metric is accuracy, not {task.metric!r}.")
+    if task.lengths not in LENGTHS:
+        raise UserError(f"{where} has lengths: {task.lengths!r}. Choose one of {', '.join(LENGTHS)}.")
+    for name in task.probes:
+        if name not in PROBES:
+            raise UserError(f"{where} names the probe {name!r}. Choose from {', '.join(PROBES)}.")
+    train, tests = plan.train_length_of(task), plan.test_lengths_of(task)
+    least = SHORTEST if task.kind == "probes" else 8
+    for length in (train, *tests):
+        if not isinstance(length, int) or isinstance(length, bool) or length < least:
+            raise UserError(f"{where} can't have inputs of {length!r} tokens. Give whole numbers from {least}.")
+    if not tests or list(tests) != sorted(set(tests)):
+        raise UserError(f"{where} has test_lengths {list(tests)}. Give one or more, each longer than the one before.")
+    for name, count in (
+        ("train_examples", plan.train_examples_of(task)),
+        ("test_examples", plan.test_examples_of(task)),
+    ):
+        if count is not None and (not isinstance(count, int) or count < 2):
+            raise UserError(f"{where} has {name} {count!r}. Give a whole number from 2, or leave it out for all.")
+    for name in (*plan.options, *task.options):
+        if name in _OWN_OPTIONS:
+            raise UserError(f"{where}: options can't set {name!r}, which the plan itself decides.")
+    options = {**plan.options_of(task), "output_dir": "checked", "do_train": True}
+    kinds = (MaskedLMTrainingArguments,) if task.kind == "masked_lm" else ()
+    try:
+        make_arguments(*kinds, **options)
+    except UserError as error:
+        raise UserError(f"{where}, options: {error}") from error
+
+
+def _check_scheme(plan: Plan, scheme: str) -> None:
+    if plan.pretrained is not None:
+        if "{scheme}" not in plan.pretrained:
+            raise UserError(
+                f"pretrained {plan.pretrained!r} is the same for all schemes. Convert the checkpoint for each scheme "
+                "(hf-posenc convert), and give the folders with {scheme} in place of the name: converted/{scheme}."
+            )
+        folder = plan.pretrained.format(scheme=scheme)
+        if not (Path(folder) / "config.json").is_file():
+            raise UserError(f"There is no checkpoint in {folder!r}, from which {scheme!r} would start.")
+        config = PosEncConfig.from_pretrained(folder)
+        if config.position_embedding_type != scheme:
+            raise UserError(f"{folder!r} has the scheme {config.position_embedding_type!r}, not {scheme!r}.")
+        limits = {task.name: make_limit(config) for task in plan.tasks}
+    else:
+        limits = {task.name: make_limit(scheme_config(plan, task, scheme)) for task in plan.tasks}
+    for task in plan.tasks:
+        limit, train = limits[task.name], plan.train_length_of(task)
+        if limit is not None and limit < train:
+            raise UserError(
+                f"{scheme!r} has {limit} positions, the task {task.name!r} trains at {train} tokens. Make table_length "
+                f"{train} or more, or leave the scheme out."
+            )
+
+
+def scheme_config(plan: Plan, task: Task, scheme: str) -> PosEncConfig:
+    """A config of the plan's size with the scheme, as far as positions go.
+
+    Raises:
+        UserError: there is no such scheme or argument.
+    """
+    try:
+        return PosEncConfig.from_preset(
+            plan.preset,
+            position_embedding_type=scheme,
+            position_embedding_kwargs=plan.scheme_arguments.get(scheme),
+            max_position_embeddings=plan.table_length or plan.train_length_of(task),
+        )
+    except (ValueError, TypeError) as error:
+        raise UserError(one_line(error)) from error
+
+
+def make_limit(config: PosEncConfig) -> int | None:
+    """How many positions the scheme of a config has; None: any number."""
+    import torch
+
+    with torch.device("meta"):
+        return make_position(config).max_length
+
+
+def extend(old: Plan, new: Plan) -> Plan:
+    """One plan with the tasks, schemes and seeds of both.
+
+    Raises:
+        UserError: they differ in anything else, so that their runs don't compare; the message names it.
+    """
+    before, now = old.settings(), new.settings()
+    different = [name for name in now if before[name] != now[name]]
+    tasks = {task.name: task for task in old.tasks}
+    for task in new.tasks:
+        if task.name in tasks and tasks[task.name] != task:
+            different.append(f"task {task.name}")
+        tasks[task.name] = task
+    if different:
+        name = different[0]
+        values = f" ({before[name]!r} there, {now[name]!r} here)" if name in now else ""
+        raise UserError(
+            f"another plan: it differs in {', '.join(different)}{values}. Runs of both don't compare: name a new "
+            "folder, or give the plan that the folder has."
+        )
+
+    def joined(first: Sequence[Any], second: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys((*first, *second)))
+
+    return replace(
+        new,
+        tasks=tuple(tasks.values()),
+        schemes=joined(old.schemes, new.schemes),
+        seeds=joined(old.seeds, new.seeds),
+    )

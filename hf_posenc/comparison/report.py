@@ -1,0 +1,439 @@
+"""The report of a comparison: Markdown with pictures beside it, and one HTML page that holds everything."""
+
+import base64
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hf_posenc.training.checkpoints import write_bytes, write_text
+
+from .charts import cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
+from .plan import Task
+from .probes import PROBES
+from .statistics import ALPHA, NO_EVIDENCE, Difference, Interval
+from .study import Study, lower_is_better
+
+MARKDOWN_NAME, HTML_NAME, PICTURES_NAME = "report.md", "report.html", "report_pictures"
+TITLE = "Positional schemes compared"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A line above a section."""
+
+    level: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; `code` and **bold** as in Markdown."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first column stands left, numbers right."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture with words for those who don't see it."""
+
+    name: str
+    png: bytes
+    text: str
+
+
+Block = Heading | Text | Points | Table | Picture
+
+
+def write_report(results: str | Path, output: str | Path | None = None) -> tuple[Path, Path]:
+    """Writes `report.md` (pictures in `report_pictures/`) and `report.html` of a results folder.
+
+    Args:
+        results: a folder of `compare`; its runs need not all be done.
+        output: the folder for the report. None: the results folder.
+
+    Returns:
+        The two files.
+
+    Raises:
+        UserError: the folder holds no results.
+        ImportError: matplotlib isn't installed.
+    """
+    study = Study.read(results)
+    blocks = make_report(study)
+    folder = Path(output or results)
+    for block in blocks:
+        if isinstance(block, Picture):
+            write_bytes(folder / PICTURES_NAME / f"{block.name}.png", block.png)
+    write_text(folder / MARKDOWN_NAME, to_markdown(blocks))
+    write_text(folder / HTML_NAME, to_html(blocks))
+    return folder / MARKDOWN_NAME, folder / HTML_NAME
+
+
+def make_report(study: Study) -> list[Block]:
+    """All that a report says."""
+    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study))]
+    if study.failed or study.missing:
+        blocks.append(Points(tuple(_what_is_lacking(study))))
+    blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(conclusions(study)))]
+    blocks.append(Text(_how_to_read(study)))
+    if len(study.tasks) + sum(len(study.parts(task)) for task in study.tasks) > 2:
+        blocks += _heat(study)
+    for task in study.tasks:
+        blocks += _task(study, task)
+    blocks += _cost(study)
+    blocks += _learned(study)
+    blocks += _made_of(study)
+    return blocks
+
+
+# What it says
+
+
+def _introduction(study: Study) -> str:
+    plan = study.plan
+    start = f"`{plan.preset}` encoders from scratch" if plan.pretrained is None else "pretrained, converted encoders"
+    return (
+        f"{len(study.schemes)} schemes, {_count(len(study.tasks), 'task')} and {_count(len(plan.seeds), 'seed')}: "
+        f"{len(study.done)} runs, {start}. For a task and a seed the initial weights (but the scheme's own), the data, "
+        f"their order and the budget are the same; only positions change. Everything is compared with "
+        f"`{plan.baseline}`."
+    )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _what_is_lacking(study: Study) -> list[str]:
+    lines = [f"**Failed**: `{run['task']}-{run['scheme']}-seed{run['seed']}`: {run['error']}" for run in study.failed]
+    if study.missing:
+        shown = ", ".join(f"`{name}`" for name in study.missing[:6])
+        more = f" and {len(study.missing) - 6} others" if len(study.missing) > 6 else ""
+        lines.append(f"**Not run yet**: {shown}{more}.")
+    return lines
+
+
+def _how_to_read(study: Study) -> str:
+    if len(study.plan.seeds) < 2:
+        return "One seed was run: there are no intervals and no comparisons, which need two seeds or more."
+    return (
+        "Brackets hold 95 % intervals from a bootstrap over seeds and test examples (groups of examples that belong "
+        f"together are drawn together). A scheme is called better or worse than `{study.plan.baseline}` where a paired "
+        f"t-test gives p < {ALPHA} after Holm's correction for the number of comparisons in its table; else there is "
+        f'"{NO_EVIDENCE}", which is not evidence that there is none: with few seeds the test is strict.'
+    )
+
+
+def conclusions(study: Study) -> list[str]:
+    """A sentence or two for each task, at the train length and at the longest; nothing that the tests don't carry."""
+    sentences = []
+    for task in study.tasks:
+        home = study.home_length(task)
+        for length in dict.fromkeys((home, study.lengths(task)[-1])):
+            found = study.differences(task, length)
+            baseline = study.score(task, study.plan.baseline, length)
+            if not found or baseline is None:
+                continue
+            groups: dict[str, list[str]] = {}
+            for scheme, value in found.items():
+                verdict = value.verdict(lower_is_better(task))
+                shown = f"`{scheme}`"
+                if verdict in ("better", "worse"):
+                    shown += f" ({value.interval.mean:+.3f})"
+                groups.setdefault(verdict, []).append(shown)
+            said = [f"{verdict}: {', '.join(names)}" for verdict, names in sorted(groups.items())]
+            unable = [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]
+            if unable:
+                said.append(f"can't be tested: {', '.join(f'`{name}`' for name in unable)}")
+            sentences.append(
+                f"**{task.name}, {length:,} tokens**: against `{study.plan.baseline}` ({baseline.mean:.3f}) "
+                f"{'; '.join(said)}."
+            )
+    return sentences or ["Nothing: the baseline has no run that is done."]
+
+
+def _about(task: Task) -> str:
+    if task.kind == "halves":
+        return (
+            "The control: are most words from the first half of the vocabulary? Counting words answers it, so that a "
+            "model without positions solves it too. It says nothing about positions."
+        )
+    if task.kind == "probes":
+        names = task.probes or tuple(PROBES)
+        return (
+            "Generated questions about order, one model for all of them. Examples come in pairs that hold the same "
+            "words and have different answers: a model that doesn't see order is right in exactly one half. "
+            + " ".join(f"`{name}`: {PROBES[name].question} ({', '.join(PROBES[name].needs)})." for name in names)
+        )
+    if task.kind == "masked_lm":
+        return f"Masked language model on `{task.data}`: the same text in blocks of each length; lower is better."
+    how = "examples of about that length" if task.lengths == "buckets" else "all examples, cut to that length"
+    return f"Text classification on `{task.data}`; a test length means {how}."
+
+
+def _task(study: Study, task: Task) -> list[Block]:
+    home, lengths = study.home_length(task), study.lengths(task)
+    train = study.plan.train_length_of(task)
+    blocks: list[Block] = [
+        Heading(2, task.name),
+        Text(f"{_about(task)} Trained at up to {train:,} tokens, tested at {', '.join(f'{n:,}' for n in lengths)}."),
+        Heading(3, f"Ranking at {home:,} tokens"),
+        _ranking_table(study, task, home),
+        Picture(
+            f"{task.name}-ranking", ranking_chart(study, task, home), f"{task.name}: {metric_name(task)} by scheme"
+        ),
+    ]
+    if len(lengths) > 1:
+        blocks += [
+            Heading(3, f"{metric_name(task).capitalize()} against length"),
+            _length_table(study, task),
+            Picture(
+                f"{task.name}-lengths", length_chart(study, task), f"{task.name}: {metric_name(task)} against length"
+            ),
+        ]
+    blocks += [
+        Heading(3, "Learning curves"),
+        Picture(f"{task.name}-curves", curve_chart(study, task), f"{task.name}: training loss against steps"),
+    ]
+    return blocks
+
+
+def _ranking_table(study: Study, task: Task, length: int) -> Table:
+    differences = study.differences(task, length)
+    rows = []
+    for place, (scheme, value) in enumerate(study.ranking(task, length), start=1):
+        found = differences.get(scheme)
+        against = ("", "", "baseline") if scheme == study.plan.baseline else ("", "", "not comparable")
+        if found is not None:
+            against = (interval_text(found.interval, signed=True), _p(found), found.verdict(lower_is_better(task)))
+        rows.append((f"{place}. `{scheme}`", interval_text(value), *against))
+    head = ("scheme", metric_name(task), f"minus {study.plan.baseline}", "p (Holm)", "verdict")
+    return Table(head, tuple(rows))
+
+
+def _length_table(study: Study, task: Task) -> Table:
+    lengths = study.lengths(task)
+    rows = []
+    for scheme in study.schemes:
+        cells = []
+        for length in lengths:
+            value = study.score(task, scheme, length)
+            cells.append(study.why_not(task, scheme, length) if value is None else interval_text(value))
+        rows.append((f"`{scheme}`", *cells))
+    return Table(("scheme", *(f"{length:,}" for length in lengths)), tuple(rows))
+
+
+def interval_text(value: Interval, signed: bool = False) -> str:
+    """The mean and the interval: `0.912 [0.897, 0.925]`."""
+    sign = "+" if signed else ""
+    mean = f"{value.mean:{sign}.3f}"
+    if value.low is None or value.high is None:
+        return mean
+    return f"{mean} [{value.low:{sign}.3f}, {value.high:{sign}.3f}]"
+
+
+def _p(found: Difference) -> str:
+    if found.corrected is None:
+        return ""
+    return "< 0.001" if found.corrected < 0.001 else f"{found.corrected:.3f}"
+
+
+def _heat(study: Study) -> list[Block]:
+    differences = study.differences_by_part(study.home_length)
+    rows: list[tuple[str, Task, list[Interval | None]]] = []
+    table: list[tuple[str, ...]] = []
+    marked: set[tuple[int, int]] = set()
+    for task in study.tasks:
+        home = study.home_length(task)
+        for part in study.parts(task):
+            values = [study.score(task, scheme, home, part) for scheme in study.schemes]
+            name = part if part == task.name else f"{task.name}: {part}"
+            cells = []
+            for column, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
+                found = differences.get((task.name, part, scheme))
+                differs = found is not None and found.corrected is not None and found.corrected < ALPHA
+                if differs:
+                    marked.add((len(rows), column))
+                cells.append("-" if value is None else f"**{value.mean:.3f}**" if differs else f"{value.mean:.3f}")
+            rows.append((name, task, values))
+            table.append((name, *cells))
+    return [
+        Heading(2, "Tasks and schemes"),
+        Text(f"At each task's train length. Bold: differs from `{study.plan.baseline}` (Holm over the whole table)."),
+        Table(("", *(f"`{scheme}`" for scheme in study.schemes)), tuple(table)),
+        Picture("heat", heat_chart(study, rows, marked), "Scores of every scheme in every task"),
+    ]
+
+
+def _cost(study: Study) -> list[Block]:
+    blocks: list[Block] = [Heading(2, "Cost")]
+    for task in study.tasks:
+        base = study.median_of(task, study.plan.baseline, "tokens_per_second")
+        rows = []
+        for scheme in study.schemes:
+            speed = study.median_of(task, scheme, "tokens_per_second")
+            memory = study.median_of(task, scheme, "peak_memory_mib")
+            runs = study.runs(task, scheme)
+            if not runs:
+                continue
+            rows.append(
+                (
+                    f"`{scheme}`",
+                    f"{runs[0]['parameters']:,}",
+                    f"{runs[0]['positional_parameters']:,}",
+                    "" if speed is None else f"{speed:,.0f}",
+                    "" if speed is None or not base else f"{speed / base:.2f}",
+                    "" if memory is None else f"{memory:,.0f}",
+                    f"{study.median_of(task, scheme, 'seconds') or 0:,.0f}",
+                )
+            )
+        head = ("scheme", "parameters", "positional", "tokens/s", f"of {study.plan.baseline}'s", "MiB", "seconds")
+        blocks += [Heading(3, f"Training on {task.name}"), Table(head, tuple(rows))]
+    first = study.tasks[0]
+    blocks += [
+        Text(
+            "Medians over seeds; seconds include the tests. Tokens per second are those of training, on the machine "
+            "named below; a machine that does something else at the same time makes them unsteady. MiB: the most "
+            "memory in use above what was in use before the run."
+        ),
+        Picture(
+            f"{first.name}-cost",
+            cost_chart(study, first, study.home_length(first)),
+            f"{first.name}: {metric_name(first)} against speed of training",
+        ),
+    ]
+    return blocks
+
+
+def _learned(study: Study) -> list[Block]:
+    pictures = study.pictures()
+    if not pictures:
+        return []
+    blocks: list[Block] = [
+        Heading(2, "What the schemes learned"),
+        Text("The trained scheme of one seed each, as `hf-posenc plot` draws it."),
+    ]
+    for scheme, path in pictures.items():
+        blocks += [Heading(3, f"`{scheme}`"), Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained")]
+    return blocks
+
+
+def _made_of(study: Study) -> list[Block]:
+    def every(name: str, key: str) -> str:
+        values = {str(run[name].get(key)) for run in study.done}
+        return ", ".join(sorted(values))
+
+    versions = ", ".join(f"{name} {every('versions', name)}" for name in study.done[0]["versions"])
+    threads = every("machine", "threads")
+    return [
+        Heading(2, "How it was made"),
+        Points(
+            (
+                f"Seeds {', '.join(map(str, study.plan.seeds))}; the plan is `plan.json`, each run a `run.json`.",
+                f"On {every('machine', 'device')}, {threads} thread{'' if threads == '1' else 's'}.",
+                f"Versions: {versions}.",
+            )
+        ),
+    ]
+
+
+# How it is written
+
+
+def to_markdown(blocks: Sequence[Block]) -> str:
+    """Markdown; pictures are files in `report_pictures`."""
+    parts = []
+    for block in blocks:
+        match block:
+            case Heading(level, text):
+                parts.append(f"{'#' * level} {text}")
+            case Text(text):
+                parts.append(text)
+            case Points(items):
+                parts.append("\n".join(f"- {item}" for item in items))
+            case Table(head, rows):
+                parts.append(markdown_table(head, rows))
+            case Picture(name, _, text):
+                parts.append(f"![{text}]({PICTURES_NAME}/{name}.png)")
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, numbers to the right."""
+    rule = ["---", *("---:" if _is_number(index, rows) else "---" for index in range(1, len(head)))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def _is_number(column: int, rows: Sequence[Sequence[str]]) -> bool:
+    cells = [row[column].strip("*") for row in rows if row[column]]
+    return any(re.match(r"[<+-]? ?[\d.]+", cell) for cell in cells)
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto; padding: 1rem;
+  max-width: 56rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.2rem; border-top: 1px solid #ddd;
+  padding-top: 1rem; } h3 { font-size: 1.05rem; }
+.table { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #e4e4e4; text-align: left; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; } .n { text-align: right;
+  font-variant-numeric: tabular-nums; }
+img { max-width: 100%; height: auto; } code { background: #f2f2f2; padding: 0 .2em; border-radius: 3px; }
+li, p { overflow-wrap: break-word; }
+"""
+
+
+def to_html(blocks: Sequence[Block]) -> str:
+    """One page that needs no other file; tables scroll where the screen is narrow."""
+    parts = []
+    for block in blocks:
+        match block:
+            case Heading(level, text):
+                parts.append(f"<h{level}>{_inline(text)}</h{level}>")
+            case Text(text):
+                parts.append(f"<p>{_inline(text)}</p>")
+            case Points(items):
+                parts.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>")
+            case Table(head, rows):
+                numbers = [index > 0 and _is_number(index, rows) for index in range(len(head))]
+                lines = [_html_row("th", head, numbers), *(_html_row("td", row, numbers) for row in rows)]
+                parts.append(f'<div class="table"><table>{"".join(lines)}</table></div>')
+            case Picture(_, png, text):
+                data = base64.b64encode(png).decode()
+                parts.append(f'<p><img alt="{html.escape(text)}" src="data:image/png;base64,{data}"></p>')
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{TITLE}</title><style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def _html_row(kind: str, cells: Sequence[str], numbers: Sequence[bool]) -> str:
+    made = (
+        f"<{kind}{' class=n' if number else ''}>{_inline(cell)}</{kind}>"
+        for cell, number in zip(cells, numbers, strict=True)
+    )
+    return f"<tr>{''.join(made)}</tr>"
+
+
+def _inline(text: str) -> str:
+    text = html.escape(text, quote=False)
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)

@@ -1,0 +1,282 @@
+"""One run of a plan: trained with the package's own training functions, tested at every length, one JSON."""
+
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from rich.console import Console
+from transformers import (
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+)
+
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.training import (
+    MaskedLMTrainingArguments,
+    TrainingResult,
+    make_arguments,
+    train_classifier,
+    train_masked_lm,
+)
+from hf_posenc.training.checkpoints import last_complete_checkpoint, write_bytes, write_text
+from hf_posenc.training.masked_lm import token_sums
+from hf_posenc.training.metrics import compute_from_logits, metrics_for
+from hf_posenc.training.model import position_limit
+from hf_posenc.training.report import versions
+
+from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
+from .plan import Plan, Run
+from .tasks import Part, test_parts, training_options
+
+RUN_NAME = "run.json"
+PICTURE_NAME = "learned.png"
+WORK_NAME = "work"
+_TEST_TOKENS = 16_384
+"""Places of a batch in tests, padding included: longer inputs come in smaller batches."""
+
+
+def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, Any]:
+    """Trains and tests one model; returns what its JSON holds. An interrupted training goes on where it was.
+
+    Args:
+        plan: all that its runs have in common.
+        run: task, scheme and seed.
+        folder: of the run; checkpoints lie in `work` in it until it is done.
+        data_folder: where generated data lies.
+
+    Raises:
+        Interrupted: Ctrl-C; the checkpoint is in `work`.
+        UserError: something is wrong with the data or the options.
+    """
+    started = time.time()
+    work = folder / WORK_NAME
+    resumed = last_complete_checkpoint(work)
+    options = {
+        **plan.options_of(run.task),
+        **training_options(plan, run.task, run.seed, data_folder),
+        "output_dir": str(work),
+        "overwrite_output_dir": resumed is None,
+        "resume_from_checkpoint": None if resumed is None else "true",
+        "seed": run.seed,
+        "do_train": True,
+        "report_to": "none",
+    }
+    if plan.pretrained is not None:
+        options["model_name_or_path"] = plan.pretrained.format(scheme=run.scheme)
+    else:
+        options["position_embedding_type"] = run.scheme
+        if run.scheme in plan.scheme_arguments:
+            options["position_embedding_kwargs"] = plan.scheme_arguments[run.scheme]
+    memory = PeakMemory()
+    trained = _train(run, options)
+    model = trained.model.eval()
+    trained_seconds = time.time() - started
+    tests = list(_test(plan, run, trained))
+    peak = memory.take()
+    if run.seed == plan.seeds[0]:
+        _draw(model, folder / PICTURE_NAME)
+    steps = max((entry.get("step", 0) for entry in trained.history), default=0)
+    # A resumed run's clock saw the steps after the checkpoint alone.
+    seen = 1 - (int(resumed.name.rpartition("-")[2]) / steps if resumed is not None and steps else 0)
+    tokens = trained.summary.tokens * float(next((e["epoch"] for e in trained.history[::-1] if "epoch" in e), 0))
+    runtime = trained.metrics.get("train_runtime")
+    return {
+        "task": run.task.name,
+        "scheme": run.scheme,
+        "seed": run.seed,
+        "status": "done",
+        "settings": plan.settings(),
+        "tests": tests,
+        "loss": [[entry["step"], round(entry["loss"], 5)] for entry in trained.history if "loss" in entry],
+        "parameters": trained.summary.parameters,
+        "positional_parameters": trained.summary.positional_parameters,
+        "max_length": position_limit(model),
+        "steps": steps,
+        "tokens": round(tokens),
+        "train_seconds": runtime,
+        "tokens_per_second": round(tokens * seen / runtime, 1) if runtime and seen > 0 else None,
+        "seconds": round(time.time() - started, 1),
+        "test_seconds": round(time.time() - started - trained_seconds, 1),
+        "resumed": resumed is not None,
+        **peak,
+        "config": _config(model),
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def _train(run: Run, options: dict[str, Any]) -> TrainingResult:
+    console = Console(file=io.StringIO())
+    if run.task.kind == "masked_lm":
+        return train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **options), console=console)
+    return train_classifier(*make_arguments(**options), console=console)
+
+
+def _config(model: PreTrainedModel) -> dict[str, Any]:
+    """What differs from the defaults: enough to build the model again."""
+    skipped = ("auto_map", "architectures", "id2label", "label2id", "transformers_version", "dtype", "_name_or_path")
+    values = cast(PosEncConfig, model.config).to_diff_dict()
+    return {name: value for name, value in values.items() if name not in skipped}
+
+
+def _test(plan: Plan, run: Run, trained: TrainingResult) -> Iterator[dict[str, Any]]:
+    limit = position_limit(trained.model)
+    for part in test_parts(plan, run.task, trained.tokenizer, trained.summary.labels, trained.summary.problem_type):
+        entry: dict[str, Any] = {"part": part.name, "length": part.length, "examples": len(part.dataset)}
+        if limit is not None and part.longest > limit:
+            yield {**entry, "skipped": f"{run.scheme} has {limit} positions"}
+            continue
+        started = time.time()
+        predictions, labels = predict(trained.model, trained.tokenizer, part, run.task.kind == "masked_lm")
+        seconds = time.time() - started
+        yield {**entry, **_score(run, trained, part, predictions, labels), "seconds": round(seconds, 2)}
+
+
+def predict(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: Part, masked_lm: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a model says of a part: logits (n, C) and labels (n,), or the sums of `token_sums` (n, 3) twice."""
+    arguments = TrainingArguments(
+        output_dir=os.devnull + "-unused",
+        per_device_eval_batch_size=max(1, _TEST_TOKENS // part.longest),
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=model.device.type == "cpu",
+        dataloader_pin_memory=model.device.type != "cpu",
+    )
+    collator: Any = DataCollatorForTokenClassification if masked_lm else DataCollatorWithPadding
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        data_collator=collator(tokenizer),
+        preprocess_logits_for_metrics=cast(Any, token_sums) if masked_lm else None,
+    )
+    # Equal lengths beside each other: less padding, and the same numbers.
+    sizes = [len(ids) for ids in part.dataset["input_ids"]]
+    order = np.argsort(sizes, kind="stable")
+    output = trainer.predict(cast(Any, Dataset.select(part.dataset, order)))
+    back = np.argsort(order)
+    predictions = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    if masked_lm:
+        sums = np.asarray(predictions).reshape(-1, 3)[back]
+        return sums, sums
+    return np.asarray(predictions)[back], np.asarray(output.label_ids)[back]
+
+
+def _score(
+    run: Run, trained: TrainingResult, part: Part, predictions: np.ndarray, labels: np.ndarray
+) -> dict[str, Any]:
+    """The metrics of a part, and what statistics need of its examples."""
+    metric = run.task.metric
+    if metric == "perplexity":
+        outcome = likelihood_outcome(predictions[:, 0], predictions[:, 1])
+        metrics = {"accuracy": float(predictions[:, 2].sum() / max(predictions[:, 1].sum(), 1))}
+    else:
+        problem = trained.summary.problem_type
+        metrics = compute_from_logits(metrics_for(problem), predictions, labels, problem)
+        chosen, classes = predictions.argmax(-1), predictions.shape[-1]
+        if metric == "accuracy":
+            outcome = right_outcome(chosen == labels, part.groups)
+        else:
+            outcome = confusion_outcome(labels, chosen, classes, part.groups)
+    return {"metric": metric, "value": outcome.value(), "metrics": metrics, "units": outcome.to_dict()}
+
+
+def _draw(model: PreTrainedModel, path: Path) -> None:
+    """What the trained scheme does, as a picture; without matplotlib there is none."""
+    from hf_posenc.cards import small_png
+    from hf_posenc.plots import plot_position
+
+    with contextlib.suppress(ImportError):
+        limit = position_limit(model)
+        shown = 64 if limit is None else min(64, limit)
+        figure = plot_position(cast(Any, model), max_positions=shown)
+        write_bytes(path, small_png(figure, "what a trained scheme does"))
+
+
+def finish(folder: Path, result: dict[str, Any]) -> None:
+    """Writes a run's JSON, whole or not at all, and removes its checkpoints."""
+    write_text(folder / RUN_NAME, to_json(result))
+    shutil.rmtree(folder / WORK_NAME, ignore_errors=True)
+
+
+def to_json(value: dict[str, Any]) -> str:
+    """A line for each field, and one for each test: to be read, and to be compared line by line."""
+    import json
+
+    lines = []
+    for name, item in value.items():
+        if name == "tests":
+            inner = ",\n".join(f"  {json.dumps(test, ensure_ascii=False)}" for test in item)
+            lines.append(f' "tests": [\n{inner}\n ]')
+        else:
+            lines.append(f" {json.dumps(name)}: {json.dumps(item, ensure_ascii=False, default=str)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def machine() -> dict[str, Any]:
+    """What a run's seconds depend on."""
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    with contextlib.suppress(OSError):
+        if not torch.cuda.is_available():
+            found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+            name = found.group(1) if found else name
+    return {"device": name, "threads": torch.get_num_threads(), "system": platform.system()}
+
+
+class PeakMemory:
+    """The most memory that was in use since it was made, above what was in use then.
+
+    On a GPU what PyTorch allocated there; else the process's resident memory, where Linux says (else None).
+    """
+
+    def __init__(self) -> None:
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            # What an earlier run has freed is the C library's until it is told to give it back.
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self._cuda = torch.cuda.is_available()
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats()
+            self._before: float | None = torch.cuda.memory_allocated() / 2**20
+            return
+        self._before = None
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+            self._before = _status("VmRSS")
+
+    def take(self) -> dict[str, Any]:
+        """`peak_memory_mib`, and where it was."""
+        if self._cuda and self._before is not None:
+            peak = torch.cuda.max_memory_allocated() / 2**20
+            return {"peak_memory_mib": round(peak - self._before, 1), "memory_of": "cuda"}
+        peak_now = _status("VmHWM") if self._before is not None else None
+        if peak_now is None or self._before is None:
+            return {"peak_memory_mib": None, "memory_of": "process"}
+        return {"peak_memory_mib": round(max(peak_now - self._before, 0.0), 1), "memory_of": "process"}
+
+
+def _status(name: str) -> float | None:
+    """A number of /proc/self/status, in MiB."""
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, flags=re.MULTILINE)
+    return int(found.group(1)) / 1024 if found else None

@@ -1,0 +1,171 @@
+"""A results folder as tables of numbers: who did how well at which length, at what cost, and who differs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_posenc.training.errors import UserError
+
+from .execute import RUNS_NAME, load_plan, load_runs
+from .outcomes import Outcome, from_dict
+from .plan import Plan, Task
+from .run import PICTURE_NAME
+from .statistics import Difference, Interval, Sample, difference, holm, interval
+
+
+@dataclass
+class Study:
+    """The runs of a results folder."""
+
+    plan: Plan
+    done: list[dict[str, Any]]
+    failed: list[dict[str, Any]]
+    folder: Path
+    _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "Study":
+        """Reads a folder of `compare`.
+
+        Raises:
+            UserError: it holds no run that is done, a damaged one, or one of another plan.
+        """
+        plan = load_plan(folder)
+        runs = load_runs(folder, plan)
+        done = [run for run in runs if run["status"] == "done"]
+        if not done:
+            reasons = f" {len(runs)} failed: {runs[0]['error']}" if runs else ""
+            raise UserError(f"No run in {str(folder)!r} is done.{reasons} Run `hf-posenc compare` first.")
+        return cls(plan, done, [run for run in runs if run["status"] != "done"], Path(folder))
+
+    @property
+    def missing(self) -> list[str]:
+        """Runs of the plan that aren't there."""
+        there = {f"{run['task']}-{run['scheme']}-seed{run['seed']}" for run in (*self.done, *self.failed)}
+        return [run.name for run in self.plan.runs() if run.name not in there]
+
+    @cached_property
+    def schemes(self) -> list[str]:
+        """The schemes that have a run, in the plan's order."""
+        there = {run["scheme"] for run in self.done}
+        return [scheme for scheme in self.plan.schemes if scheme in there]
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """The tasks that have a run, in the plan's order."""
+        there = {run["task"] for run in self.done}
+        return [task for task in self.plan.tasks if task.name in there]
+
+    def runs(self, task: Task, scheme: str) -> list[dict[str, Any]]:
+        """The done runs of a task and scheme, by seed."""
+        found = [run for run in self.done if run["task"] == task.name and run["scheme"] == scheme]
+        return sorted(found, key=lambda run: run["seed"])
+
+    def parts(self, task: Task) -> list[str]:
+        """The names of a task's tests."""
+        names = [test["part"] for run in self.done if run["task"] == task.name for test in run["tests"]]
+        return list(dict.fromkeys(names))
+
+    def lengths(self, task: Task) -> list[int]:
+        """The lengths at which a task was tested."""
+        return sorted({test["length"] for run in self.done if run["task"] == task.name for test in run["tests"]})
+
+    def home_length(self, task: Task) -> int:
+        """The tested length that is the train length, or the next one to it."""
+        train = self.plan.train_length_of(task)
+        lengths = self.lengths(task)
+        return min((length for length in lengths if length >= train), default=lengths[-1])
+
+    def sample(self, task: Task, scheme: str, length: int, part: str | None = None) -> Sample | None:
+        """A scheme's values for one part, or (None) for the mean over the task's parts; None where it has none."""
+        key = (task.name, scheme, length, part)
+        if key not in self._samples:
+            wanted = [part] if part else self.parts(task)
+            scores: dict[int, dict[str, Outcome]] = {}
+            for run in self.runs(task, scheme):
+                tests = {
+                    test["part"]: from_dict(test["metric"], test["units"])
+                    for test in run["tests"]
+                    if test["length"] == length and test["part"] in wanted and "units" in test
+                }
+                if len(tests) == len([name for name in wanted if self._is_tested(task, name, length)]) > 0:
+                    scores[run["seed"]] = {f"{task.name} {name} {length}": found for name, found in tests.items()}
+            self._samples[key] = Sample(scores) if scores else None
+        return self._samples[key]
+
+    def _is_tested(self, task: Task, part: str, length: int) -> bool:
+        return any(
+            test["part"] == part and test["length"] == length
+            for run in self.done
+            if run["task"] == task.name
+            for test in run["tests"]
+        )
+
+    def why_not(self, task: Task, scheme: str, length: int) -> str:
+        """Why a scheme has no value at a length."""
+        for run in self.runs(task, scheme):
+            for test in run["tests"]:
+                if test["length"] == length and "skipped" in test:
+                    return str(test["skipped"])
+        return "not run"
+
+    def score(self, task: Task, scheme: str, length: int, part: str | None = None) -> Interval | None:
+        """The mean over seeds with its interval."""
+        sample = self.sample(task, scheme, length, part)
+        return None if sample is None else interval(sample)
+
+    def differences(self, task: Task, length: int, part: str | None = None) -> dict[str, Difference]:
+        """Each scheme against the baseline; the p-values are corrected for their number."""
+        return holm(self._against_baseline(task, length, part))
+
+    def _against_baseline(self, task: Task, length: int, part: str | None) -> dict[str, Difference]:
+        baseline = self.sample(task, self.plan.baseline, length, part)
+        found = {}
+        for scheme in self.schemes:
+            sample = self.sample(task, scheme, length, part)
+            if scheme == self.plan.baseline or baseline is None or sample is None:
+                continue
+            if set(sample.seeds) & set(baseline.seeds):
+                found[scheme] = difference(sample, baseline)
+        return found
+
+    def differences_by_part(self, length_of: Callable[[Task], int]) -> dict[tuple[str, str, str], Difference]:
+        """Each scheme against the baseline in each part of each task: one family, corrected together."""
+        found: dict[str, Difference] = {}
+        names: dict[str, tuple[str, str, str]] = {}
+        for task in self.tasks:
+            for part in self.parts(task):
+                for scheme, value in self._against_baseline(task, length_of(task), part).items():
+                    name = f"{task.name}|{part}|{scheme}"
+                    names[name] = (task.name, part, scheme)
+                    found[name] = value
+        return {names[name]: value for name, value in holm(found).items()}
+
+    def ranking(self, task: Task, length: int) -> list[tuple[str, Interval]]:
+        """The schemes with a value, the best first."""
+        rows = [(scheme, self.score(task, scheme, length)) for scheme in self.schemes]
+        there = [(scheme, value) for scheme, value in rows if value is not None]
+        return sorted(there, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
+
+    def median_of(self, task: Task, scheme: str, name: str) -> float | None:
+        """The median over seeds of a number of the runs, such as `tokens_per_second`: one slow run doesn't count."""
+        values = [run[name] for run in self.runs(task, scheme) if run.get(name) is not None]
+        return float(np.median(values)) if values else None
+
+    def pictures(self) -> dict[str, Path]:
+        """What schemes learned, from the first run that was drawn of each."""
+        found: dict[str, Path] = {}
+        for run in self.done:
+            path = self.folder / RUNS_NAME / f"{run['task']}-{run['scheme']}-seed{run['seed']}" / PICTURE_NAME
+            if path.is_file() and run["scheme"] not in found:
+                found[run["scheme"]] = path
+        return {scheme: found[scheme] for scheme in self.schemes if scheme in found}
+
+
+def lower_is_better(task: Task) -> bool:
+    """Whether a task's metric is one that should be small."""
+    return task.metric == "perplexity"

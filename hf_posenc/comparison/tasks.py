@@ -1,0 +1,227 @@
+"""From a task to data: what the training functions are told, and the parts on which a trained model is tested."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+
+from hf_posenc.training.arguments import DataArguments, MaskedLMTrainingArguments, make_arguments
+from hf_posenc.training.checkpoints import write_text
+from hf_posenc.training.data import encode, find_columns, load_splits, number_labels, read_file, require_columns
+from hf_posenc.training.errors import UserError
+from hf_posenc.training.masked_lm import join_blocks, mask_once
+
+from .plan import Plan, Task, resolve_data
+from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
+
+TEST_SEED = 2**31
+"""Generated test examples are the same for all seeds of a plan, and none of its training examples' seeds is this."""
+
+
+@dataclass
+class Part:
+    """One test: some examples at one length."""
+
+    name: str
+    length: int
+    """Inputs have at most so many tokens."""
+    dataset: Dataset
+    """Token numbers and `labels`."""
+    groups: list[Any] | None = None
+    """Which examples belong together; None: each stands alone."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest input."""
+        return max(len(ids) for ids in self.dataset["input_ids"])
+
+
+def part_names(task: Task) -> list[str]:
+    """The parts of a generated task."""
+    return list(task.probes or PROBES) if task.kind == "probes" else [task.name]
+
+
+def training_options(plan: Plan, task: Task, seed: int, folder: Path) -> dict[str, Any]:
+    """What tells the training functions which data to use; generated data is written into `folder`.
+
+    Raises:
+        UserError: the data can't be generated.
+    """
+    if task.kind not in ("probes", "halves"):
+        options = {"dataset_name": resolve_data(str(task.data))}
+        count = plan.train_examples_of(task)
+        return options | ({} if count is None else {"max_train_samples": count})
+    path = folder / f"{task.name}-seed{seed}.jsonl"
+    if not path.exists():
+        write_text(path, "".join(f"{json.dumps(row)}\n" for row in _generate(plan, task, seed)))
+    tokenizer = folder / "tokenizer"
+    if not (tokenizer / "tokenizer_config.json").exists():
+        make_tokenizer().save_pretrained(str(tokenizer))
+    return {"train_file": str(path), "tokenizer_name": str(tokenizer)}
+
+
+def _generate(plan: Plan, task: Task, seed: int) -> Iterator[dict[str, Any]]:
+    """The training examples: half as long as the train length, or longer, up to it."""
+    count, longest = plan.train_examples_of(task), plan.train_length_of(task)
+    assert count is not None
+    if task.kind == "halves":
+        yield from make_halves(count, (max(8, longest // 2), longest), seed)
+        return
+    names = part_names(task)
+    pairs = max(1, count // (2 * len(names)))
+    yield from make_probes(pairs, (max(SHORTEST, longest // 2), longest), seed, names)
+
+
+def check_data(plan: Plan, task: Task) -> None:
+    """Reads a task's data, so that what is wrong with it is said before any training.
+
+    Raises:
+        UserError: there is no such data, or a named column isn't there.
+    """
+    if task.kind in ("probes", "halves"):
+        return
+    splits = load_splits(_data_arguments(plan, task))
+    if "train" not in splits:
+        raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
+    tests = _test_splits(task, splits)
+    columns = find_columns(splits["train"], _data_arguments(plan, task))
+    wanted = [(columns.text, "--text_column_names")]
+    if task.kind == "text":
+        wanted.append(((columns.label,), "--label_column_name"))
+    for split, dataset in {"train": splits["train"], **tests}.items():
+        for names, option in wanted:
+            require_columns(dataset, names, option, split)
+    for column in filter(None, (task.part_column, task.group_column)):
+        if column not in tests["test"].column_names:
+            raise UserError(
+                f"The task {task.name!r} names the column {column!r}; its test data has "
+                f"{', '.join(map(repr, tests['test'].column_names))}."
+            )
+
+
+def _data_arguments(plan: Plan, task: Task) -> DataArguments:
+    # A masked language model's options make no difference to the data.
+    kinds = (MaskedLMTrainingArguments,) if task.kind == "masked_lm" else ()
+    options = {**plan.options_of(task), "dataset_name": resolve_data(str(task.data)), "output_dir": "data"}
+    return make_arguments(*kinds, **options)[0]
+
+
+def _test_splits(task: Task, splits: DatasetDict) -> dict[str, Dataset]:
+    """The test split (or, where there is none, the validation split), and the files that the task adds."""
+    name = next((split for split in ("test", "validation") if split in splits), None)
+    if name is None:
+        raise UserError(f"The task {task.name!r} has nothing to test on: {task.data!r} has {', '.join(splits)} alone.")
+    tests = {"test": splits[name]}
+    for file in task.extra_tests:
+        path = Path(resolve_data(str(task.data))) / file
+        if not path.is_file():
+            raise UserError(f"The task {task.name!r} names the test file {file!r}, which {str(path.parent)!r} lacks.")
+        tests[path.name.split(".")[0]] = read_file(str(path))
+    return tests
+
+
+def test_parts(
+    plan: Plan, task: Task, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], problem_type: str
+) -> Iterator[Part]:
+    """The parts of a task at every test length, as token numbers; the same for all schemes and seeds.
+
+    Args:
+        plan, task: what is tested.
+        tokenizer: the trained model's.
+        labels: its labels, in order.
+        problem_type: its task.
+    """
+    lengths = plan.test_lengths_of(task)
+    if task.kind in ("probes", "halves"):
+        for length in lengths:
+            yield from _generated_parts(plan, task, length, tokenizer, labels)
+        return
+    data = _data_arguments(plan, task)
+    splits = load_splits(data)
+    columns = find_columns(splits["train"], data)
+    for name, rows in _named_tests(plan, task, splits).items():
+        if task.kind == "masked_lm":
+            tokens = encode(rows, None, tokenizer, columns, 2**31 - 1, "masked_lm", split=name)
+            for length in lengths:
+                yield Part(name, length, mask_once(join_blocks(tokens, length), tokenizer, 0.15))
+            continue
+        numbers = number_labels(
+            DatasetDict({"test": rows}),
+            columns,
+            do_regression=data.do_regression,
+            delimiter=data.label_delimiter,
+            given=labels,
+            given_problem_type=problem_type,
+        )[1]["test"]
+        whole = encode(rows, numbers, tokenizer, columns, lengths[-1], problem_type, split=name)
+        groups = list(rows[task.group_column]) if task.group_column else None
+        yield from _by_length(task, name, whole, groups, lengths)
+
+
+def _generated_parts(
+    plan: Plan, task: Task, length: int, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...]
+) -> Iterator[Part]:
+    count = plan.test_examples_of(task)
+    assert count is not None
+    numbers = {label: number for number, label in enumerate(labels)}
+    for name in part_names(task):
+        if task.kind == "halves":
+            rows = list(make_halves(count, (length, length), TEST_SEED + length))
+        else:
+            rows = list(make_probes(max(1, count // 2), (length, length), TEST_SEED + length, [name]))
+        encoded = tokenizer([row["text"] for row in rows])
+        dataset = Dataset.from_dict({**encoded, "labels": [numbers[row["label"]] for row in rows]})
+        yield Part(name, length, dataset, [row["group"] for row in rows] if task.kind == "probes" else None)
+
+
+def _named_tests(plan: Plan, task: Task, splits: DatasetDict) -> dict[str, Dataset]:
+    count = plan.test_examples_of(task)
+    named = {}
+    for name, rows in _test_splits(task, splits).items():
+        part = task.name if name == "test" else f"{task.name}/{name}"
+        named[part] = rows if count is None else rows.select(range(min(count, len(rows))))
+        if task.part_column and task.part_column in rows.column_names:
+            chosen = [index for index, value in enumerate(rows[task.part_column]) if value]
+            if chosen:
+                named[f"{part}/{task.part_column}"] = rows.select(chosen[:count])
+    return named
+
+
+def _by_length(
+    task: Task, name: str, whole: Dataset, groups: list[Any] | None, lengths: tuple[int, ...]
+) -> Iterator[Part]:
+    """One part per length: all examples cut to it, or those of about that length."""
+    sizes = [len(ids) for ids in whole["input_ids"]]
+    shorter = 0
+    for length in lengths:
+        if task.lengths == "buckets":
+            # What fills the last length to the brim was longer, and has been cut.
+            chosen = [i for i, size in enumerate(sizes) if shorter < size <= length and size < lengths[-1]]
+            dataset = whole.select(chosen)
+            shorter = length
+            if not chosen:
+                continue
+        else:
+            chosen = list(range(len(sizes)))
+            dataset = whole if length >= max(sizes) else _cut(whole, length)
+        yield Part(name, length, dataset, None if groups is None else [groups[index] for index in chosen])
+        if task.lengths == "cut" and length >= max(sizes):
+            return  # nothing is cut, so that longer ones would be the same
+
+
+def _cut(whole: Dataset, length: int) -> Dataset:
+    """Inputs of at most so many tokens, the last of which stays: it is [SEP]."""
+
+    def shorten(row: dict[str, Any]) -> dict[str, Any]:
+        if len(row["input_ids"]) <= length:
+            return row
+        return {
+            name: [*value[: length - 1], value[-1]] if isinstance(value, list) and name != "labels" else value
+            for name, value in row.items()
+        }
+
+    return whole.map(shorten, load_from_cache_file=False)

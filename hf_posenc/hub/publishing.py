@@ -1,0 +1,438 @@
+"""From a checkpoint's folder to a repository on the Hub: checked before, verified after."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionNotFoundError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.scheme_code import KEY
+from hf_posenc.training.errors import UserError, one_line
+
+from .card import commits_in, published_card, same_but_for_the_commit
+from .stranger import first_output
+
+CHECKSUMS = "SHA256SUMS"
+PICTURE = "positions.png"
+TEXT = "Word order is one config value."
+"""What the tokenizer is compared on."""
+
+_ALWAYS = ("config.json", "generation_config.json", "results.json", "LICENSE", "NOTICE")
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+_PICTURES = (".png", ".svg")
+_STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
+"""Weights of an earlier upload, which would be loaded in place of, or beside, these."""
+_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}")
+_MODEL = Path(__file__).parent.parent / "model"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What `publish` did."""
+
+    repo_id: str
+    revision: str
+    """The commit that was loaded back; the card pins it."""
+    url: str
+    """Of that commit, or of the pull request."""
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Files of the folder that weren't sent, because they aren't a part of the model."""
+    changed: bool
+    """False: the repository had all of it already."""
+
+
+@dataclass
+class _Checkpoint:
+    folder: Path
+    """A copy of what is sent; the README isn't in it."""
+    source: Path
+    model: Any
+    auto_class: str
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+    own_code: bool
+    picture: str | None
+
+
+def publish(
+    checkpoint: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    create_pr: bool = False,
+    revision: str | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
+    trust_remote_code: bool = False,
+    commit_message: str = "Upload a PosEnc model",
+) -> Published:
+    """Publishes a checkpoint's folder, and loads it back.
+
+    Sent are weights (safetensors alone), config, code, tokenizer, results, pictures, checksums and the card; nothing
+    else that lies in the folder. Before anything is sent the folder is loaded here; afterwards a fresh process without
+    hf_posenc downloads the commit and compares checksums, weights, outputs and tokenizer. Only then does the card say
+    so and pin the commit. Run again after an error, it sends what is missing; if nothing is, it changes nothing.
+
+    Args:
+        checkpoint: a folder that `save_pretrained` or training wrote.
+        repo_id: `owner/name`; made if it doesn't exist.
+        private: whether a repository that is made here is private. None: the owner's default.
+        create_pr: open a pull request instead of changing the branch.
+        revision: the branch, made if it doesn't exist; None: `main`.
+        token: None: the one of `hf auth login` or HF_TOKEN.
+        endpoint: None: HF_ENDPOINT, or the Hub.
+        trust_remote_code: the folder's code may differ from this hf_posenc's: it holds a scheme of its author's own,
+            or is of another version. It is run here.
+        commit_message: the title of the commit.
+
+    Raises:
+        UserError: the folder isn't a whole checkpoint of PosEnc, or holds a token; the Hub refuses, or can't be
+            reached; what arrived isn't what was sent. The message says what has been published, and what to do.
+    """
+    if create_pr and revision is not None:
+        raise UserError("create_pr and revision exclude each other: a pull request is opened against main.")
+    api = HfApi(endpoint=endpoint, token=token, library_name="hf_posenc")
+    secret = token or get_token()
+    with tempfile.TemporaryDirectory(prefix="hf_posenc-publish-") as place:
+        found = _collect(Path(checkpoint), Path(place) / "checkpoint", trust_remote_code, secret)
+        card = _card(found, repo_id, None)
+        branch = revision or "main"
+        with _told(repo_id, secret, "Nothing was published."):
+            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            if not create_pr and branch != "main" and not branch.startswith("refs/"):
+                api.create_branch(repo_id, branch=branch, exist_ok=True)
+            before = api.model_info(repo_id, revision=branch)
+            there = {entry.rfilename for entry in before.siblings or []}
+            operations: list[Any] = [CommitOperationAdd(name, found.folder / name) for name in found.files]
+            if "README.md" not in there:
+                operations.append(CommitOperationAdd("README.md", card.encode()))
+            stale = sorted(name for name in there - set(found.files) if _STALE.fullmatch(name))
+            operations += [CommitOperationDelete(name) for name in stale]
+            sent = api.create_commit(
+                repo_id,
+                operations,
+                commit_message=commit_message,
+                revision=branch,
+                create_pr=create_pr,
+                parent_commit=before.sha,
+            )
+        arrived = f"The files are there as commit {sent.oid}, but it isn't verified and its card doesn't pin it."
+        _verify(found, repo_id, sent.oid, api, secret, Path(place), arrived)
+        with _told(repo_id, secret, f"Commit {sent.oid} was verified, but its card doesn't say so yet."):
+            if create_pr:
+                branch = sent.pr_revision or branch
+            pinned = _card(found, repo_id, sent.oid)
+            told = sent.oid == before.sha and _is_pinned(api, repo_id, sent.oid, pinned, Path(place))
+            if not told:
+                api.create_commit(
+                    repo_id,
+                    [CommitOperationAdd("README.md", pinned.encode())],
+                    commit_message="Pin the verified commit in the card",
+                    revision=branch,
+                    parent_commit=sent.oid,
+                )
+    return Published(
+        repo_id=repo_id,
+        revision=sent.oid,
+        url=sent.pr_url or f"{api.endpoint}/{repo_id}/tree/{sent.oid}",
+        files=(*found.files, "README.md"),
+        left_out=found.left_out,
+        changed=not told,
+    )
+
+
+def _card(found: _Checkpoint, repo_id: str, revision: str | None) -> str:
+    return published_card(
+        found.source,
+        repo_id,
+        found.model,
+        auto_class=found.auto_class,
+        revision=revision,
+        picture=found.picture,
+        own_code=found.own_code,
+    )
+
+
+def _is_pinned(api: HfApi, repo_id: str, revision: str, card: str, place: Path) -> bool:
+    """Whether the card that is there says the same of a commit with the same files."""
+    path = api.hf_hub_download(repo_id, "README.md", revision=revision, cache_dir=place / "cache")
+    there = Path(path).read_text(encoding="utf-8")
+    if not same_but_for_the_commit(there, card):
+        return False
+    files = []
+    for commit in (revision, commits_in(there)[0]):
+        try:
+            listed = api.list_repo_tree(repo_id, revision=commit, recursive=True)
+            files.append({entry.path: getattr(entry, "blob_id", None) for entry in listed if entry.path != "README.md"})
+        except RevisionNotFoundError:  # the history was rewritten
+            return False
+    return files[0] == files[1]
+
+
+# ---- before: what is sent, and that it works -------------------------------------------------------------------------
+
+
+def _collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> _Checkpoint:
+    """Copies what is sent into `folder`, and loads it from there."""
+    if not (source / "config.json").is_file():
+        missing = "has no config.json" if source.is_dir() else "is no folder"
+        raise UserError(f"{str(source)!r} {missing}. Give the folder of a checkpoint.")
+    try:
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        kind = config.get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{str(source)!r}: config.json is damaged: {one_line(error)}. Save the model anew.") from error
+    if kind != PosEncConfig.model_type:
+        raise UserError(f"{str(source)!r} is a {kind} model, not a PosEnc one. Its own push_to_hub publishes it.")
+    weights = _weights(source)
+    code, ours = _code(source, config)
+    if not ours and not trusted:
+        raise UserError(
+            f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
+            "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
+        )
+    names = [*weights, *code]
+    names += [name for name in (*_ALWAYS, *_TOKENIZER) if (source / name).is_file()]
+    names += [path.name for path in source.iterdir() if path.suffix in _PICTURES and path.name != PICTURE]
+    folder.mkdir()
+    for name in names:
+        _refuse_token(source / name, secret)
+        shutil.copyfile(source / name, folder / name)
+    if (source / "README.md").is_file():
+        _refuse_token(source / "README.md", secret)
+    model, auto_class = _load(folder, config, not ours)
+    picture = _draw(model, folder)
+    names += [picture] if picture else []
+    sums = "".join(f"{_sha256(folder / name)}  {name}\n" for name in sorted(names))
+    (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
+    sent = (*sorted(names), CHECKSUMS)
+    left_out = sorted(path.name for path in source.iterdir() if path.name not in (*sent, "README.md"))
+    own = bool(config.get("auto_map", {}).get(KEY))
+    return _Checkpoint(folder, source, model, auto_class, sent, tuple(left_out), own, picture)
+
+
+def _weights(source: Path) -> list[str]:
+    index = source / SAFE_WEIGHTS_INDEX_NAME
+    try:
+        if (source / SAFE_WEIGHTS_NAME).is_file():
+            names = [SAFE_WEIGHTS_NAME]
+        elif index.is_file():
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            names = [SAFE_WEIGHTS_INDEX_NAME, *shards]
+        else:
+            pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
+            raise UserError(
+                f"{str(source)!r} has no {SAFE_WEIGHTS_NAME}"
+                + (f", only {', '.join(pickles)}: pickles run code when they are loaded. " if pickles else ". ")
+                + "Load the model and save_pretrained it."
+            )
+        if bad := [name for name in names if Path(name).name != name]:
+            raise UserError(f"{str(index)!r} names {bad[0]!r}, which isn't a file beside it. Save the model anew.")
+        for name in names:
+            if name.endswith(".safetensors"):
+                with safe_open(source / name, framework="pt"):  # checks the header and the length
+                    pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{str(source)!r}: the weights are damaged: {one_line(error)}. Save the model anew.") from error
+    return names
+
+
+def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
+    """The code that the config names with all that it imports, and whether it is this version's, unchanged."""
+    own = config.get("auto_map", {}).get(KEY)
+    own = own if isinstance(own, list) else [own]
+    references = [value for key, value in (config.get("auto_map") or {}).items() if key != KEY]
+    references += [value for value in own if value]
+    if not references:
+        raise UserError(f"{str(source)!r} names no code, so nobody could load it. Load the model and save it anew.")
+    if elsewhere := [reference for reference in references if "--" in reference]:
+        raise UserError(
+            f"{str(source)!r} takes its code from another repository ({elsewhere[0]}). Load the model and "
+            "save_pretrained it: the code is then copied."
+        )
+    files: dict[str, Path] = {}
+    try:
+        for name in sorted({reference.split(".")[0] for reference in references}):
+            if not name.isidentifier():
+                raise UserError(f"{str(source)!r}: auto_map names {name!r}, which is no module.")
+            for path in [source / f"{name}.py", *map(Path, get_relative_import_files(source / f"{name}.py"))]:
+                path.read_bytes()
+                files[path.name] = path
+    except OSError as error:
+        raise UserError(
+            f"{str(source)!r} lacks code: {one_line(error)}. Load the model and save_pretrained it."
+        ) from error
+    ours = all(
+        (_MODEL / name).is_file() and (_MODEL / name).read_bytes() == p.read_bytes() for name, p in files.items()
+    )
+    return sorted(files), ours
+
+
+def _refuse_token(path: Path, secret: str | None) -> None:
+    content = path.read_bytes()
+    is_text = path.suffix in (".json", ".md", ".txt", ".py", ".svg", "")
+    if (secret and secret.encode() in content) or (is_text and _TOKEN.search(content)):
+        raise UserError(f"{str(path)!r} holds an access token, which everyone could read. Remove it, and revoke it.")
+
+
+def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]:
+    """The model, by the Auto class that its config names, whole."""
+    architecture = (config.get("architectures") or [""])[0]
+    auto_class = next((k for k, v in config["auto_map"].items() if k != KEY and v.endswith(f".{architecture}")), None)
+    if auto_class is None or not hasattr(transformers, auto_class):
+        raise UserError(f"config.json: no Auto class loads architectures={architecture!r}. Save the model anew.")
+    try:
+        model, info = getattr(transformers, auto_class).from_pretrained(
+            folder, output_loading_info=True, dtype="auto", trust_remote_code=remote
+        )
+    except Exception as error:  # whatever a broken config or file raises
+        raise UserError(f"The checkpoint can't be loaded, so it isn't published: {one_line(error)}") from error
+    if info["missing_keys"] or info["unexpected_keys"]:
+        raise UserError(
+            f"The weights don't fit the config, so they aren't published: missing {sorted(info['missing_keys'])}, "
+            f"unexpected {sorted(info['unexpected_keys'])}. Save the model anew."
+        )
+    return model, auto_class
+
+
+def _draw(model: Any, folder: Path) -> str | None:
+    """A picture of the positions, where matplotlib is installed and there is something to draw."""
+    try:
+        from hf_posenc.plots import plot_position, save_figure
+
+        save_figure(plot_position(model.base_model), folder / PICTURE)
+    except (ImportError, ValueError):
+        return None
+    return PICTURE
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- after: that it arrived ------------------------------------------------------------------------------------------
+
+
+def _verify(
+    found: _Checkpoint, repo_id: str, revision: str, api: HfApi, secret: str | None, place: Path, arrived: str
+) -> None:
+    """Loads the commit in a process without hf_posenc and with an empty cache."""
+    config = found.model.config
+    length = min(16, found.model.base_model.position.max_length or 16)
+    input_ids = (torch.arange(2 * length) * 7 % (config.vocab_size - 1) + 1).view(2, length)
+    tensors = {f"weight:{name}": value for name, value in found.model.state_dict().items()}
+    tensors |= {"input_ids": input_ids, "output": first_output(found.model, input_ids)}
+    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, place / "tensors")
+    numbers = None
+    if any((found.folder / name).is_file() for name in _TOKENIZER[:2]):
+        numbers = transformers.AutoTokenizer.from_pretrained(found.folder)(TEXT)["input_ids"]
+    order = {
+        "repo_id": repo_id,
+        "revision": revision,
+        "auto_class": found.auto_class,
+        "sha256": {name: _sha256(found.folder / name) for name in found.files},
+        "tensors": str(place / "tensors"),
+        "tokenizer": numbers,
+        "text": TEXT,
+    }
+    (place / "order.json").write_text(json.dumps(order), encoding="utf-8")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HF_", "TRANSFORMERS_"))}
+    kept |= {name: value for name, value in os.environ.items() if name.startswith(("HF_HUB_DISABLE", "HF_XET"))}
+    kept |= {"HF_HOME": str(place / "home"), "HF_ENDPOINT": api.endpoint, "TOKENIZERS_PARALLELISM": "false"}
+    if secret:
+        kept["HF_TOKEN"] = secret
+    done = subprocess.run(
+        [sys.executable, "-I", str(Path(__file__).with_name("stranger.py")), str(place / "order.json")],
+        cwd=place,
+        env=kept,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        error = json.loads(done.stdout.splitlines()[-1])["error"]
+    except (IndexError, ValueError):
+        error = f"the process that loads it ended with {done.returncode}: {one_line(Exception(done.stderr[-500:]))}"
+    if error is not None:
+        raise UserError(_without(f"{repo_id}: loading it back failed: {error}. {arrived} Run it again.", secret))
+
+
+@contextmanager
+def _told(repo_id: str, secret: str | None, state: str) -> Any:
+    """Turns whatever the client raises into one line: what is wrong, what has been published, what to do."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(_without(f"{repo_id}: {_reason(error)} {state}", secret)) from None
+
+
+def _reason(error: BaseException) -> str:
+    chain = list(_chain(error))
+    answered = next((e for e in chain if isinstance(e, HfHubHTTPError) and e.response is not None), None)
+    again = "Run it again: what has arrived isn't sent again."
+    if answered is not None:
+        status = answered.response.status_code
+        said = answered.server_message or answered.response.headers.get("X-Error-Message") or ""
+        said = f" ({one_line(Exception(said))})" if said else ""
+        if status == 401:
+            return f"the Hub takes no such token{said}, or there is none. Set HF_TOKEN, or log in: `hf auth login`."
+        if status == 403:
+            return f"the token may not write there{said}. Use one with write permission, or --create-pr."
+        if status in (409, 412):
+            return f"the repository was changed meanwhile{said}. Run it again, on top of that."
+        if status == 404:
+            return f"there is no such repository or revision{said}. Check the name and the token."
+        if status >= 500 or status == 429:
+            return f"the Hub answered {status}{said}. {again}"
+        return f"the Hub refused with {status}{said}."
+    if isinstance(error, HFValidationError):
+        return f"isn't a name of a repository: {one_line(error)} Give owner/name."
+    if any(isinstance(e, OfflineModeIsEnabled) for e in chain):
+        return "the Hub can't be reached in offline mode. Unset HF_HUB_OFFLINE."
+    root = chain[-1]
+    return f"the upload broke off: {type(root).__name__}: {one_line(root)}. {again}"
+
+
+def _chain(error: BaseException | None) -> Iterable[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _without(text: str, secret: str | None) -> str:
+    return text.replace(secret, "hf_...") if secret else text

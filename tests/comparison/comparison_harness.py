@@ -1,0 +1,74 @@
+"""Plans that run in a second, and results that nobody has run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_posenc.comparison import Plan, read_plan
+from hf_posenc.comparison.execute import PLAN_NAME, RUNS_NAME
+from hf_posenc.comparison.outcomes import right_outcome
+from hf_posenc.comparison.run import RUN_NAME
+from hf_posenc.training.checkpoints import write_json
+
+SMALL = {
+    "config_overrides": "initializer_range=0.05,hidden_size=32,intermediate_size=32,num_attention_heads=2",
+    "per_device_train_batch_size": 8,
+    "use_cpu": True,
+}
+TOY: dict[str, Any] = {
+    "tasks": [{"kind": "probes", "probes": ["order", "parity"]}],
+    "schemes": ["none", "rope"],
+    "seeds": 1,
+    "train_length": 32,
+    "test_lengths": [32, 48],
+    "train_examples": 64,
+    "test_examples": 20,
+    "options": SMALL,
+}
+
+
+def toy(**overrides: Any) -> Plan:
+    return read_plan({**TOY, **overrides})
+
+
+def read_run(results: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((results / RUNS_NAME / name / RUN_NAME).read_text())
+    return found
+
+
+def made_up(folder: Path, plan: Plan, rates: dict[str, float], units: int = 100, **fields: Any) -> Path:
+    """A results folder in which each scheme is right at a rate, with a seed's own luck; `learned` ends at 32 tokens."""
+    write_json(folder / PLAN_NAME, plan.to_dict())
+    for run in plan.runs():
+        tests = []
+        for part in run.task.probes or [run.task.name]:
+            for length in plan.test_lengths_of(run.task):
+                entry: dict[str, Any] = {"part": part, "length": length, "examples": units}
+                if run.scheme == "learned" and length > 32:
+                    tests.append({**entry, "skipped": "learned has 32 positions"})
+                    continue
+                draw = np.random.default_rng([run.seed, length, len(run.scheme), len(part)])
+                right = draw.random(units) < rates[run.scheme] + 0.02 * draw.standard_normal()
+                outcome = right_outcome(right)
+                tests.append({**entry, "metric": "accuracy", "value": outcome.value(), "units": outcome.to_dict()})
+        result = {
+            "task": run.task.name,
+            "scheme": run.scheme,
+            "seed": run.seed,
+            "status": "done",
+            "settings": plan.settings(),
+            "tests": tests,
+            "loss": [[1, 0.7], [2, 0.6 - 0.01 * run.seed]],
+            "parameters": 1000,
+            "positional_parameters": 10,
+            "tokens_per_second": 100.0 + run.seed,
+            "peak_memory_mib": 5.0,
+            "seconds": 3.0,
+            "versions": {"python": "3"},
+            "machine": {"device": "a machine", "threads": 1},
+            **fields,
+        }
+        write_json(folder / RUNS_NAME / run.name / RUN_NAME, result)
+    return folder

@@ -1,0 +1,10 @@
+import pytest
+from accelerate.state import AcceleratorState, GradientState
+
+
+@pytest.fixture(autouse=True)
+def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As for the training tests: data sets are cached by path, and accelerate's state lasts as long as a process.
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()

@@ -1,0 +1,132 @@
+"""Plans: read from files and dictionaries, refused before anything runs, extended and never mixed."""
+
+import pytest
+from comparison_harness import TOY, toy
+
+from hf_posenc import POSITIONS
+from hf_posenc.comparison import PROBES, read_plan
+from hf_posenc.comparison.plan import about, extend, known_plans, resolve_data
+from hf_posenc.comparison.probes import SHORTEST
+from hf_posenc.training import UserError
+
+
+def test_a_yaml_file_is_the_same_as_its_fields(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "about: mine\ntasks: [probes, halves, {data: cola, metric: matthews_correlation}, {masked_lm: imdb}]\n"
+        "schemes: [none, rope]\nseeds: 2\nbaseline: rope\ntest_lengths: [64, 128]\n"
+    )
+    plan = read_plan(tmp_path / "mine.yaml", seeds=[4, 7])
+    assert [(task.name, task.kind, task.metric) for task in plan.tasks] == [
+        ("probes", "probes", "accuracy"),
+        ("halves", "halves", "accuracy"),
+        ("cola", "text", "matthews_correlation"),
+        ("masked_lm_imdb", "masked_lm", "perplexity"),
+    ]
+    assert (plan.seeds, plan.baseline, plan.train_length) == ((4, 7), "rope", 64)
+    assert read_plan(plan.to_dict()) == plan
+    assert [run.name for run in plan.runs()][:3] == ["probes-none-seed4", "probes-rope-seed4", "halves-none-seed4"]
+    assert len(plan.runs()) == 2 * 4 * 2
+
+
+def test_plans_that_come_along_are_plans():
+    assert {"quick", "small"} <= set(known_plans())
+    for name in known_plans():
+        assert len(about(name)) > 40
+        plan = read_plan(name)
+        assert len(plan.seeds) >= 2
+        for task in plan.tasks:
+            assert plan.train_length_of(task) >= SHORTEST
+    assert read_plan("probes").schemes == tuple(POSITIONS)[: len(read_plan("probes").schemes)]
+    assert {name for task in read_plan("probes").tasks for name in task.probes or PROBES} == set(PROBES)
+
+
+def test_all_schemes_are_those_of_the_table():
+    assert toy(schemes="all").schemes == tuple(POSITIONS)
+
+
+def test_a_tasks_own_values_go_before_the_plans():
+    plan = toy(tasks=["halves", {"kind": "halves", "name": "own", "train_length": 40, "options": {"max_steps": 3}}])
+    first, own = plan.tasks
+    assert (plan.train_length_of(first), plan.train_length_of(own)) == (32, 40)
+    assert "max_steps" not in plan.options_of(first)
+    assert plan.options_of(own)["max_steps"] == 3
+    assert plan.options_of(own)["max_position_embeddings"] == 40
+    assert plan.options_of(own)["classifier_pooling"] == "cls"
+
+
+def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
+    (tmp_path / "cola").mkdir()
+    assert resolve_data("cola") == "cola"
+    monkeypatch.setenv("HF_POSENC_DATA", str(tmp_path))
+    assert resolve_data("cola") == str(tmp_path / "cola")
+    assert resolve_data("blimp_order") == "blimp_order"
+    assert resolve_data(str(tmp_path)) == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tasks": []}, "names no tasks. Give tasks: [...] in the file, or --data"),
+        ({"schemes": None}, "names no schemes"),
+        ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
+        ({"tasks": [{"kind": "probes", "probs": ["order"]}]}, "A task has a field 'probs' ... Did you mean 'probes'"),
+        ({"tasks": [{"kind": "prob"}]}, "kind 'prob' is unknown"),
+        ({"tasks": [{"kind": "text"}]}, "names no data"),
+        ({"tasks": [3]}, "task 3 is neither a name nor fields"),
+        ({"tasks": [{"kind": "probes", "probes": ["odrer"]}]}, "probe 'odrer'. Choose from order"),
+        ({"tasks": ["halves", "halves"]}, "hold 'halves' twice"),
+        ({"tasks": [{"kind": "halves", "name": "a-b"}]}, "'a-b' can't name a folder"),
+        ({"tasks": [{"data": "x", "metric": "f1"}]}, "metric 'f1'. Choose accuracy"),
+        ({"tasks": [{"data": "x", "metric": "perplexity"}]}, "metric 'perplexity'"),
+        ({"tasks": [{"kind": "halves", "metric": "matthews_correlation"}]}, "is balanced"),
+        ({"tasks": [{"data": "x", "lengths": "bucket"}]}, "lengths: 'bucket'. Choose one of cut, buckets"),
+        ({"schemes": ["rope", "rope"]}, "hold 'rope' twice"),
+        ({"schemes": ["ropes"]}, "Did you mean 'rope'?"),
+        ({"schemes": ["none+rope"]}, "adds nothing"),
+        ({"baseline": "t5"}, "baseline 't5' isn't among the schemes none, rope"),
+        ({"seeds": []}, "no seeds. Give one or more; intervals need two"),
+        ({"seeds": [-1]}, "seed -1"),
+        ({"seeds": ["a"]}, "seed 'a'"),
+        ({"train_length": 16}, "inputs of 16 tokens. Give whole numbers from 32"),
+        ({"test_lengths": [64, 48]}, "test_lengths [64, 48]"),
+        ({"test_lengths": ["long"]}, "inputs of 'long' tokens"),
+        ({"train_examples": 1}, "train_examples 1"),
+        ({"table_length": 16, "schemes": ["learned"]}, "'learned' has 16 positions, the task 'probes' trains at 32"),
+        ({"scheme_arguments": {"t5": {}}}, "scheme_arguments names 't5'"),
+        ({"scheme_arguments": {"rope": {"bucket": 3}}}, "'bucket'"),
+        ({"options": {"seed": 3}}, "can't set 'seed'"),
+        ({"options": {"learning_rat": 3}}, "options: ... learning_rat"),
+        ({"options": {"learning_rate": -1.0}}, "learning_rate -1.0 is out of range"),
+        ({"preset": "huge"}, "'huge' is unknown"),
+        ({"pretrained": "checkpoint"}, "is the same for all schemes. Convert"),
+        ({"pretrained": "nowhere/{scheme}"}, "no checkpoint in 'nowhere/none'"),
+    ],
+)
+def test_what_could_not_run_is_refused_at_once(fields, message):
+    with pytest.raises(UserError) as refused:
+        read_plan({**TOY, **fields})
+    assert all(part in str(refused.value) for part in message.split(" ... ")), str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("tasks: [", "is no YAML"), ("- a\n", "Write fields"), ("\xff".encode("latin-1"), "is no YAML")],
+)
+def test_a_file_that_is_no_plan_is_named(tmp_path, text, message):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=f"bad.yaml.*{message}"):
+        read_plan(path)
+    with pytest.raises(UserError, match="no plan 'nowhere.yaml'. Give a YAML file, or the name of one .*quick"):
+        read_plan("nowhere.yaml")
+
+
+def test_plans_grow_and_are_not_mixed():
+    old, new = toy(schemes=["none"], seeds=2), toy(schemes=["rope"], seeds=[5], tasks=["halves"])
+    both = extend(old, new)
+    assert (both.schemes, both.seeds) == (("none", "rope"), (0, 1, 5))
+    assert [task.name for task in both.tasks] == ["probes", "halves"]
+    with pytest.raises(UserError, match="differs in train_length .32 there, 40 here."):
+        extend(old, toy(train_length=40))
+    with pytest.raises(UserError, match="differs in task probes"):
+        extend(old, toy(tasks=[{"kind": "probes", "probes": ["order"]}]))

@@ -1,0 +1,150 @@
+"""Intervals and tests against scipy, scikit-learn and simulations with a known truth."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import matthews_corrcoef
+
+from hf_posenc.comparison.outcomes import confusion_outcome, from_dict, likelihood_outcome, right_outcome
+from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, difference, holm, interval
+
+
+def sample(right, test="a"):
+    """(n, U) truth values as a sample of n seeds."""
+    return Sample({seed: {test: right_outcome(row)} for seed, row in enumerate(right)})
+
+
+def constant(values):
+    """One unit per test: only the seeds vary."""
+    return Sample({seed: {"a": likelihood_outcome(np.array([np.log(v)]), np.ones(1))} for seed, v in enumerate(values)})
+
+
+def test_the_mean_is_over_seeds_and_tests():
+    most, half = right_outcome(np.array([True, True, True, False])), right_outcome(np.array([True, False]))
+    all_right = right_outcome(np.ones(4, bool))
+    found = Sample({0: {"a": most, "b": half}, 1: {"a": all_right, "b": half}})
+    assert found.values.tolist() == [(0.75 + 0.5) / 2, (1 + 0.5) / 2]
+    assert interval(found).mean == pytest.approx(0.6875)
+    with pytest.raises(ValueError, match="different tests"):
+        Sample({0: {"a": most}, 1: {"b": half}})
+
+
+def test_groups_are_drawn_together():
+    right = np.array([True, False] * 50)  # each pair has one right: the metric can't vary
+    grouped = right_outcome(right, np.repeat(np.arange(50), 2))
+    assert grouped.units.shape == (50, 2)
+    found = interval(Sample({0: {"a": grouped}, 1: {"a": grouped}}))
+    assert (found.low, found.mean, found.high) == (0.5, 0.5, 0.5)
+    alone = interval(Sample({0: {"a": right_outcome(right)}, 1: {"a": right_outcome(right)}}))
+    assert alone.low < 0.45 < 0.55 < alone.high
+
+
+def test_with_examples_alone_the_interval_is_scipys():
+    right = np.random.default_rng(0).random(200) < 0.7
+    ours = interval(sample([right, right]))
+    theirs = stats.bootstrap((right.astype(float),), np.mean, method="percentile", rng=1, n_resamples=4000)
+    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.012)
+    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.012)
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    """Seeds and examples both vary, and each example's difficulty is the same for all seeds."""
+    draw = np.random.default_rng(0)
+    hits, narrow = 0, 0
+    for _ in range(80):
+        hard = draw.normal(0, 0.15, 120)
+        luck = draw.normal(0, 0.05, 6)
+        right = draw.random((6, 120)) < np.clip(0.7 + hard[None] + luck[:, None], 0, 1)
+        found = interval(sample(right))
+        hits += found.low <= 0.7 <= found.high
+        middle = interval(sample(right[:1].repeat(2, 0)))
+        narrow += middle.low <= 0.7 <= middle.high
+    assert hits / 80 > 0.87
+    assert narrow < hits + 8  # one seed's examples alone are no better
+
+
+def test_where_only_seeds_vary_the_test_is_the_paired_t_test():
+    first, second = [1.2, 1.5, 1.1, 1.9], [1.0, 1.1, 1.2, 1.3]
+    found = difference(constant(first), constant(second))
+    assert found.p == pytest.approx(stats.ttest_rel(first, second).pvalue)
+    assert found.interval.mean == pytest.approx(np.mean(first) - np.mean(second))
+
+
+def test_varying_examples_make_the_test_stricter():
+    draw = np.random.default_rng(1)
+    better, base = draw.random((5, 60)) < 0.75, draw.random((5, 60)) < 0.65
+    found = difference(sample(better), sample(base))
+    seeds_alone = stats.ttest_rel(better.mean(1), base.mean(1)).pvalue
+    assert found.p > seeds_alone
+
+
+def test_equal_schemes_and_clear_differences():
+    right = np.random.default_rng(2).random((3, 100)) < 0.6
+    same = holm({"x": difference(sample(right), sample(right))})["x"]
+    assert (same.p, same.corrected, same.verdict()) == (1.0, 1.0, NO_EVIDENCE)
+    assert NO_EVIDENCE == "no evidence of a difference"
+    always = difference(sample(np.ones((3, 100), bool)), sample(np.zeros((3, 100), bool)))
+    assert holm({"x": always})["x"].verdict() == "better"
+    assert holm({"x": always})["x"].verdict(lower_is_better=True) == "worse"
+
+
+def test_one_seed_says_nothing():
+    right = np.random.default_rng(2).random((1, 100)) < 0.6
+    assert interval(sample(right)).low is None
+    found = holm({"x": difference(sample(right), sample(~right))})["x"]
+    assert found.p is None
+    assert found.verdict() == "one seed: can't be said"
+
+
+def test_only_common_seeds_are_compared():
+    right = np.random.default_rng(3).random((4, 50)) < 0.5
+    whole = sample(right)
+    found = difference(whole, whole.only([1, 3]))
+    assert found.interval.seeds == 2
+    with pytest.raises(ValueError, match="no seed in common"):
+        difference(whole.only([0]), whole.only([1]))
+
+
+def test_holm_corrects_as_its_paper_says():
+    nothing = Interval(0.0, 0.0, 0.0, 3)
+    p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
+    found = holm({name: Difference(nothing, value) for name, value in p.items()})
+    assert {name: round(value.corrected, 6) for name, value in found.items()} == {
+        "a": 0.03,
+        "b": 0.06,
+        "c": 0.06,
+        "d": 0.02,
+    }
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_matthews_correlation_is_scikit_learns(classes):
+    draw = np.random.default_rng(4)
+    labels = draw.integers(0, classes, 80)
+    predictions = np.where(draw.random(80) < 0.5, labels, draw.integers(0, classes, 80))
+    outcome = confusion_outcome(labels, predictions, classes)
+    assert outcome.value() == pytest.approx(matthews_corrcoef(labels, predictions))
+    weights = np.random.default_rng(5).multinomial(80, [1 / 80] * 80, size=3)
+    for row, found in zip(weights, outcome.scores(weights), strict=True):
+        assert found == pytest.approx(matthews_corrcoef(labels.repeat(row), predictions.repeat(row)))
+    assert confusion_outcome(labels, np.zeros(80, int), classes).value() == 0
+
+
+def test_perplexity_weighs_tokens():
+    outcome = likelihood_outcome(np.array([2.0, 4.0]), np.array([1.0, 3.0]))
+    assert outcome.value() == pytest.approx(np.exp(6 / 4))
+
+
+def test_outcomes_survive_their_json():
+    right = np.random.default_rng(6).random(20) < 0.5
+    outcomes = (
+        right_outcome(right),
+        right_outcome(right, [i // 2 for i in range(20)]),
+        likelihood_outcome(np.array([1.25, 3.0]), np.array([2.0, 2.0])),
+        confusion_outcome(right.astype(int), np.roll(right, 3).astype(int), 2),
+    )
+    for outcome in outcomes:
+        again = from_dict(outcome.metric, outcome.to_dict())
+        assert again.columns == outcome.columns
+        assert np.array_equal(again.units, outcome.units)
+    assert right_outcome(np.ones(400, bool)).to_dict() == {"right": "1x400", "of": "1x400"}

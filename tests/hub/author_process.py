@@ -1,0 +1,97 @@
+"""An author's process: publishes by the client's own calls, through LFS and through xet.
+
+Run as `python author_process.py FOLDER`; the environment says where the Hub is. Writes what the models gave into
+`FOLDER/NAME.safetensors`, and the commits into `FOLDER/commits.json`.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData, constants
+from remote_code_harness import BATCH, TEXTS, outputs, tiny_config, tiny_model, tiny_tokenizer
+from safetensors.torch import save_file
+
+from hf_posenc import PosEncConfig, register_scheme_file
+from hf_posenc.training import make_arguments, train_classifier
+
+HEAD = "PosEncForSequenceClassification"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    register_scheme_file(EXAMPLE, "recency")
+    commits: dict[str, Any] = {}
+
+    def keep(name: str, model: Any) -> None:
+        save_file(outputs(model.eval(), BATCH), folder / f"{name}.safetensors")
+
+    for mode in ("lfs", "xet"):
+        constants.HF_HUB_DISABLE_XET = mode == "lfs"
+        for name, scheme in (("rope", "rope"), ("own", "recency"), ("combined", "learned+recency")):
+            model = tiny_model(scheme, HEAD)
+            with torch.no_grad():  # not a file that went the other way
+                model.classifier.bias.add_(float(mode == "xet"))
+            keep(f"{mode}-{name}-1", model)
+            tiny_tokenizer().push_to_hub(f"me/{mode}-{name}")
+            commits[f"{mode}-{name}-1"] = model.push_to_hub(f"me/{mode}-{name}").oid
+            with torch.no_grad():
+                model.classifier.weight.add_(1)
+            keep(f"{mode}-{name}-2", model)
+            commits[f"{mode}-{name}-2"] = model.push_to_hub(f"me/{mode}-{name}").oid
+        train(folder, mode)
+
+    constants.HF_HUB_DISABLE_XET = True
+    api = HfApi()
+    # Later code that fails: only a pinned `code_revision` loads.
+    api.upload_file(
+        path_or_fileobj=b"raise RuntimeError('newer')\n", path_in_repo="modeling_posenc.py", repo_id="me/lfs-rope"
+    )
+    model = tiny_model("t5", HEAD)
+    keep("private", model)
+    model.push_to_hub("me/private", private=True)
+    model.push_to_hub("me/private", revision="v2")
+    commits["pull"] = model.push_to_hub("me/private", create_pr=True, commit_message="again", tags=["new"]).pr_revision
+    tiny_config("recency").save_pretrained(folder / "config", push_to_hub=True, repo_id="me/config")
+    PosEncConfig.from_pretrained(folder / "config").push_to_hub("me/config-2")
+    results = [EvalResult("text-classification", "mine", "mine", "accuracy", 0.5)]
+    data = ModelCardData(license="apache-2.0", model_name="config", eval_results=results)
+    ModelCard(f"---\n{data.to_yaml()}\n---\n# Mine\n").push_to_hub("me/config")
+    commits["files"] = api.list_repo_files("me/config")
+    (folder / "commits.json").write_text(json.dumps(commits))
+
+
+def train(folder: Path, mode: str) -> None:
+    """The project's training, with the Trainer's own push after each checkpoint and at the end."""
+    lines = [json.dumps({"text": text, "label": str(number % 2)}) for number, text in enumerate(TEXTS * 8)]
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    options = {
+        "output_dir": str(folder / f"{mode}-trained"),
+        "train_file": str(folder / "train.jsonl"),
+        "validation_file": str(folder / "train.jsonl"),
+        "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64",
+        "position_embedding_type": "alibi",
+        "do_train": True,
+        "do_eval": True,
+        "max_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "push_to_hub": True,
+        "hub_always_push": True,
+        "hub_model_id": f"me/{mode}-trained",
+        "hub_token": os.environ["HF_TOKEN"],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "vocab_size": 100,
+    }
+    result = train_classifier(*make_arguments(**options))
+    batch = {**BATCH, "input_ids": BATCH["input_ids"] % result.model.config.vocab_size}
+    save_file(outputs(result.model.eval(), batch), folder / f"{mode}-trained.safetensors")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,621 @@
+"""A Hub on loopback, for the genuine client: enough of its HTTP interface to publish to and to load from.
+
+It is strict where the Hub is: git's own object names, sha256 checked on upload, a commit that names what was never
+uploaded is refused, listings come in pages, files are stored at another origin, which must not be shown a token, and a
+request that it doesn't know fails the test. Large files come by LFS or, into a folder, by xet.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+WRITER, READER, STRANGER = "hf_writerWRITERwriter", "hf_readerREADERreader", "hf_nobody"
+"""Tokens: of `me`, who may write to `me/...`; of `you`, who may read; and one that nobody was given."""
+USERS = {WRITER: "me", READER: "you"}
+PAGE = 3
+"""Entries of one page of a listing."""
+CHUNK = 50_000
+"""Larger LFS files are uploaded in parts of this size."""
+LARGE = (".safetensors", ".bin", ".pt", ".pkl", ".png", ".onnx")
+
+
+def git_name(kind: str, content: bytes) -> str:
+    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A file: its content or, for large ones, the sha256 and size of what is stored elsewhere."""
+
+    content: bytes
+    sha256: str | None = None
+    size: int = 0
+
+    @classmethod
+    def pointer(cls, sha256: str, size: int) -> "Blob":
+        text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n"
+        return cls(text.encode(), sha256, size)
+
+    @property
+    def oid(self) -> str:
+        return git_name("blob", self.content)
+
+    def entry(self, path: str) -> dict[str, Any]:
+        found = {"type": "file", "path": path, "oid": self.oid, "size": self.size or len(self.content)}
+        if self.sha256:
+            found["lfs"] = {"oid": self.sha256, "size": self.size, "pointerSize": len(self.content)}
+        return found
+
+
+@dataclass
+class Repo:
+    private: bool = False
+    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
+    log: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    """Parent and title of each commit."""
+    refs: dict[str, str] = field(default_factory=dict)
+    pulls: list[str] = field(default_factory=list)
+    """Titles of the pull requests."""
+
+    def add(self, ref: str, files: dict[str, Blob], title: str) -> str:
+        parent = self.refs.get(ref)
+        tree = b"".join(f"{path} {blob.oid}\n".encode() for path, blob in sorted(files.items()))
+        sha = git_name("commit", tree + f"{parent} {title} {len(self.commits)}".encode())
+        self.commits[sha], self.log[sha], self.refs[ref] = files, (parent, title), sha
+        return sha
+
+    def resolve(self, revision: str) -> str | None:
+        return revision if revision in self.commits else self.refs.get(revision)
+
+
+@dataclass
+class Fault:
+    """What goes wrong with the next `times` requests that match."""
+
+    method: str
+    pattern: str
+    status: int | None = None
+    """None: the connection is cut in the middle of the body."""
+    times: int = 1
+    message: str = "made to fail"
+    code: str | None = None
+    change: Callable[[bytes], bytes] | None = None
+    """Alters what is sent instead."""
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    token: str | None
+    status: int = 0
+    size: int = 0
+
+
+class Stop(Exception):
+    """Ends a request with an error."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, **headers: str) -> None:
+        self.status, self.message = status, message
+        self.headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **headers}
+
+
+class Hub:
+    """The server's memory; `url` is what HF_ENDPOINT must say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.repos: dict[str, Repo] = {}
+        self.objects: dict[str, bytes] = {}
+        self.parts: dict[tuple[str, int], bytes] = {}
+        self.requests: list[Request] = []
+        self.faults: list[Fault] = []
+        self.problems: list[str] = []
+        self.lock = threading.RLock()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["Hub"]:
+        handlers = [type(n, (kind,), {"hub": self}) for n, kind in (("Api", Api), ("Storage", Storage))]
+        servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for handler in handlers]
+        self.url = f"http://127.0.0.1:{servers[0].server_port}"
+        self.storage_url = f"http://localhost:{servers[1].server_port}"
+        for server in servers:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        try:
+            yield self
+        finally:
+            for server in servers:
+                server.shutdown()
+                server.server_close()
+
+    def fail(self, method: str, pattern: str, status: int | None = None, **more: Any) -> None:
+        self.faults.append(Fault(method, pattern, status, **more))
+
+    def made(self, method: str, pattern: str) -> list[Request]:
+        return [r for r in self.requests if r.method == method and re.search(pattern, r.path)]
+
+    def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
+        """What a repository holds, large files included; of those in a xet store the pointer."""
+        found = self.repos[repo]
+        sha = found.resolve(revision)
+        assert sha is not None, f"{repo} has no {revision}"
+        return {path: self.content(blob) for path, blob in found.commits[sha].items()}
+
+    def content(self, blob: Blob) -> bytes:
+        return self.objects.get(blob.sha256 or "", blob.content)
+
+    # ---- xet: the client's own store, a folder for each token ---------------------------------------------------
+
+    def new_store(self, source: Path | None = None) -> Path:
+        with self.lock:
+            store = self.folder / f"xet-{len(list(self.folder.glob('xet-*')))}"
+            shutil.copytree(source, store) if source else store.mkdir(parents=True)
+        return store
+
+    def find_xet(self, sha256: str) -> tuple[Path, str] | None:
+        """The store that holds a file, and its name there: what the client's shards say."""
+        for shard in self.folder.glob("xet-*/xet/xorbs/shards/*.mdb"):
+            for name, content in _files_of_shard(shard.read_bytes()):
+                if content == sha256:
+                    return shard.parents[3], name
+        return None
+
+    def has(self, sha256: str) -> bool:
+        return sha256 in self.objects or self.find_xet(sha256) is not None
+
+
+def _files_of_shard(data: bytes) -> Iterator[tuple[str, str]]:
+    """Names and sha256 of the files in a shard: records of 48 bytes, hashes as four little-endian words."""
+
+    def words(raw: bytes) -> str:
+        return "".join(f"{word:016x}" for word in struct.unpack("<4Q", raw))
+
+    at = 48
+    while data[at : at + 32] != b"\xff" * 32:
+        name, (flags, entries) = data[at : at + 32], struct.unpack("<II", data[at + 32 : at + 40])
+        at += 48 * (1 + entries * (2 if flags >> 31 else 1))
+        if flags >> 30 & 1:
+            yield words(name), words(data[at : at + 32])
+            at += 48
+
+
+def no_token_lies_in(hub: Hub) -> None:
+    for repo in hub.repos.values():
+        for files in repo.commits.values():
+            for path, blob in files.items():
+                for token in USERS:
+                    assert token.encode() not in hub.content(blob), path
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Reads a request, looks for a fault, answers."""
+
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def handle_one_request(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            super().handle_one_request()
+
+    def do(self) -> None:
+        split = urlsplit(self.path)
+        self.query = {key: values[0] for key, values in parse_qs(split.query).items()}
+        header = self.headers.get("Authorization")
+        self.token = header.removeprefix("Bearer ") if header else None
+        self.request_made = Request(self.command, split.path, self.token)
+        self.hub.requests.append(self.request_made)
+        fault = next((f for f in self.hub.faults if self._hit(f, split.path)), None)
+        if fault:
+            fault.times -= 1
+        size = int(self.headers.get("Content-Length") or 0)
+        if fault and fault.status is None and fault.change is None and size:
+            self.rfile.read(size // 2)
+            return self._cut()
+        self.body = self._read_chunked() if "chunked" in self.headers.get("Transfer-Encoding", "") else b""
+        self.body = self.body or self.rfile.read(size)
+        self.request_made.size = len(self.body)
+        self.fault = fault
+        try:
+            if fault and fault.status:
+                raise Stop(fault.status, fault.message, fault.code)
+            self.answer(unquote(split.path))
+        except Stop as stop:
+            self.send(stop.status, {"error": stop.message}, **stop.headers)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do
+
+    def _hit(self, fault: Fault, path: str) -> bool:
+        return fault.times > 0 and fault.method == self.command and re.search(fault.pattern, path) is not None
+
+    def _read_chunked(self) -> bytes:
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _cut(self) -> None:
+        self.close_connection = True
+        self.connection.close()
+
+    def answer(self, path: str) -> None:
+        for method, pattern, name in self.routes:
+            if method == self.command and (found := re.fullmatch(pattern, path)):
+                with self.hub.lock:
+                    return getattr(self, name)(**found.groupdict())
+        self.hub.problems.append(f"{self.command} {path}: the fixture doesn't know this")
+        raise Stop(501, "unknown to the fixture")
+
+    routes: tuple[tuple[str, str, str], ...] = ()
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def send(self, status: int, value: Any = b"", **headers: str) -> None:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        announced = len(data)
+        if self.fault_changes():
+            data = self.fault.change(data)  # type: ignore[misc, union-attr]
+            announced = len(data)
+        self.request_made.status = status
+        self.send_response(status)
+        headers.setdefault(
+            "Content-Type", "application/octet-stream" if isinstance(value, bytes) else "application/json"
+        )
+        headers.setdefault("Content-Length", str(announced))
+        for name, text in headers.items():
+            self.send_header(name.replace("_", "-"), text)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        cut = self.fault is not None and self.fault.status is None and self.fault.change is None
+        self.wfile.write(data[: len(data) // 2] if cut else data)
+        if cut:
+            self.wfile.flush()
+            self._cut()
+
+    fault: Fault | None = None
+
+    def fault_changes(self) -> bool:
+        return self.fault is not None and self.fault.change is not None and self.command != "HEAD"
+
+
+class Api(Handler):
+    """The Hub itself."""
+
+    _id = r"(?P<repo>[\w.-]+/[\w.-]+)"
+    routes = (
+        ("GET", "/api/whoami-v2", "whoami"),
+        ("GET", "/api/agent-harnesses", "nothing"),
+        ("POST", "/api/repos/create", "create"),
+        ("DELETE", "/api/repos/delete", "delete"),
+        ("POST", "/api/validate-yaml", "validate"),
+        ("POST", rf"/api/models/{_id}/preupload/(?P<revision>.+)", "preupload"),
+        ("POST", rf"/api/models/{_id}/commit/(?P<revision>.+)", "commit"),
+        ("POST", rf"/api/models/{_id}/(?P<kind>branch|tag)/(?P<name>.+)", "new_ref"),
+        ("DELETE", rf"/api/models/{_id}/(?P<kind>branch|tag)/(?P<name>.+)", "delete_ref"),
+        ("GET", rf"/api/models/{_id}/refs", "refs"),
+        ("GET", rf"/api/models/{_id}/commits/(?P<revision>.+)", "commits"),
+        ("PUT", rf"/api/models/{_id}/settings", "settings"),
+        ("GET", rf"/api/models/{_id}/tree/(?P<revision>refs/pr/\d+|[^/]+)(?:/(?P<path>.+))?", "tree"),
+        ("GET", rf"/api/models/{_id}/xet-(?P<kind>read|write)-token/(?P<revision>.+)", "xet_token"),
+        ("POST", rf"/api/models/{_id}/discussions", "new_pull"),
+        ("GET", rf"/api/models/{_id}/discussions/(?P<number>\d+)", "pull"),
+        ("GET", rf"/api/models/{_id}(?:/revision/(?P<revision>.+))?", "info"),
+        ("POST", rf"/{_id}\.git/info/lfs/objects/batch", "lfs_batch"),
+        ("POST", r"/lfs/complete/(?P<oid>\w+)", "lfs_complete"),
+        ("HEAD", rf"/{_id}/resolve/(?P<revision>refs/pr/\d+|[^/]+)/(?P<path>.+)", "file"),
+        ("GET", rf"/{_id}/resolve/(?P<revision>refs/pr/\d+|[^/]+)/(?P<path>.+)", "file"),
+    )
+
+    # ---- who may do what ----------------------------------------------------------------------------------------
+
+    def user(self) -> str | None:
+        if self.token is not None and self.token not in USERS:
+            raise Stop(401, "Invalid credentials in Authorization header")
+        return USERS.get(self.token or "")
+
+    def repository(self, name: str, write: bool = False) -> Repo:
+        user = self.user()
+        found = self.hub.repos.get(name)
+        if found is None or (found.private and user != name.split("/")[0]):
+            raise Stop(404 if user else 401, "Repository not found", "RepoNotFound")
+        if write and user is None:
+            raise Stop(401, "Invalid username or password.")
+        if write and user != name.split("/")[0] and "create_pr" not in self.query:
+            raise Stop(403, f"You don't have the rights to write to {name}")
+        return found
+
+    def at(self, repo: Repo, revision: str) -> str:
+        sha = repo.resolve(revision)
+        if sha is None:
+            raise Stop(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return sha
+
+    # ---- repositories -------------------------------------------------------------------------------------------
+
+    def whoami(self) -> None:
+        if self.user() is None:
+            raise Stop(401, "Invalid username or password.")
+        self.send(200, {"type": "user", "name": self.user(), "orgs": [], "auth": {"type": "access_token"}})
+
+    def nothing(self) -> None:
+        raise Stop(404, "not here")
+
+    def create(self) -> None:
+        asked, user = self.json(), self.user()
+        owner = asked.get("organization") or user
+        if user is None:
+            raise Stop(401, "Invalid username or password.")
+        if owner != user:
+            raise Stop(403, f"You don't have the rights to create a model under the namespace {owner!r}.")
+        name = f"{owner}/{asked['name']}"
+        url = {"url": f"{self.hub.url}/{name}", "name": name}
+        if name in self.hub.repos:
+            return self.send(409, {**url, "error": "You already created this model repo"})
+        repo = self.hub.repos[name] = Repo(private=asked.get("visibility") == "private")
+        attributes = "".join(f"*{suffix} filter=lfs diff=lfs merge=lfs -text\n" for suffix in LARGE)
+        repo.add("main", {".gitattributes": Blob(attributes.encode())}, "initial commit")
+        return self.send(200, url)
+
+    def delete(self) -> None:
+        asked = self.json()
+        name = f"{asked.get('organization') or self.user()}/{asked['name']}"
+        self.repository(name, write=True)
+        del self.hub.repos[name]
+        self.send(200, {})
+
+    def settings(self, repo: str) -> None:
+        asked = self.json()
+        self.repository(repo, write=True).private = asked.get("visibility", "public") == "private"
+        self.send(200, asked)
+
+    def info(self, repo: str, revision: str | None = None) -> None:
+        found = self.repository(repo)
+        sha = self.at(found, revision or "main")
+        files = found.commits[sha]
+        siblings = [{"rfilename": path} for path in sorted(files)]
+        self.send(200, {"id": repo, "sha": sha, "private": found.private, "siblings": siblings, "tags": []})
+
+    def tree(self, repo: str, revision: str, path: str | None = None) -> None:
+        found = self.repository(repo)
+        files = found.commits[self.at(found, revision)]
+        within = f"{path}/" if path else ""
+        entries = {}
+        for name, blob in sorted(files.items()):
+            if not name.startswith(within):
+                continue
+            top = within + name[len(within) :].split("/")[0]
+            if top == name or self.query.get("recursive", "").lower() == "true":
+                entries[name] = blob.entry(name)
+            else:
+                entries[top] = {"type": "directory", "path": top, "oid": "0" * 40, "size": 0}
+        start = int(self.query.get("cursor", 0))
+        page = list(entries.values())[start : start + PAGE]
+        link = {}
+        if start + PAGE < len(entries):
+            query = "&".join(f"{k}={quote(v)}" for k, v in {**self.query, "cursor": str(start + PAGE)}.items())
+            link = {"Link": f'<{self.hub.url}{urlsplit(self.path).path}?{query}>; rel="next"'}
+        self.send(200, page, **link)
+
+    # ---- references ---------------------------------------------------------------------------------------------
+
+    def new_ref(self, repo: str, kind: str, name: str) -> None:
+        found = self.repository(repo, write=True)
+        asked = self.json() if self.body else {}
+        name, start = (asked["tag"], name) if kind == "tag" else (name, asked.get("startingPoint", "main"))
+        if name in found.refs:
+            raise Stop(409, f"Reference {name} already exists")
+        found.refs[name] = self.at(found, start)
+        self.send(200, {})
+
+    def delete_ref(self, repo: str, kind: str, name: str) -> None:
+        self.repository(repo, write=True).refs.pop(name)
+        self.send(200, {})
+
+    def refs(self, repo: str) -> None:
+        found = self.repository(repo).refs.items()
+        branches = [
+            {"name": name, "ref": f"refs/heads/{name}", "targetCommit": sha}
+            for name, sha in found
+            if not name.startswith("refs/pr/")
+        ]
+        self.send(200, {"branches": branches, "converts": [], "tags": [], "pullRequests": []})
+
+    def commits(self, repo: str, revision: str) -> None:
+        found, rows = self.repository(repo), []
+        sha: str | None = self.at(found, revision)
+        while sha is not None:
+            parent, title = found.log[sha]
+            rows.append({"id": sha, "title": title, "message": "", "authors": [], "date": "2026-01-01T00:00:00.000Z"})
+            sha = parent
+        self.send(200, rows)
+
+    def new_pull(self, repo: str) -> None:
+        found = self.repository(repo)
+        if self.user() is None:
+            raise Stop(401, "Invalid username or password.")
+        self.send(200, {"num": self._open(found, self.json()["title"])})
+
+    def _open(self, repo: Repo, title: str) -> int:
+        repo.pulls.append(title)
+        repo.refs[f"refs/pr/{len(repo.pulls)}"] = repo.refs["main"]
+        return len(repo.pulls)
+
+    def pull(self, repo: str, number: str) -> None:
+        title = self.repository(repo).pulls[int(number) - 1]
+        when = {"createdAt": "2026-01-01T00:00:00.000Z", "author": {"name": self.user()}}
+        changes = {"base": "refs/heads/main"}
+        found = {"num": int(number), "title": title, "status": "draft", "isPullRequest": True, "events": [], **when}
+        self.send(200, {**found, "changes": changes, "repo": {"name": repo, "type": "model"}, "filesWithConflicts": []})
+
+    # ---- writing ------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        text = self.json()["content"]
+        errors = []
+        if text.startswith("---"):
+            head = text.split("\n---", 1)
+            if len(head) == 1 or "\t" in head[0]:
+                errors.append({"message": "the metadata isn't valid YAML"})
+            if "model-index:" in head[0] and "metrics:" not in head[0]:
+                errors.append({"message": '"model-index[0].results[0].metrics" is required'})
+        self.send(400 if errors else 200, {"errors": errors, "warnings": []})
+
+    def preupload(self, repo: str, revision: str) -> None:
+        found = self.repository(repo, write=True)
+        files = found.commits[self.at(found, revision)]
+        answers = []
+        for asked in self.json()["files"]:
+            blob = files.get(asked["path"])
+            mode = "lfs" if asked["path"].endswith(LARGE) or asked["size"] > 10_000_000 else "regular"
+            oid = blob and (blob.sha256 or blob.oid)
+            answers.append({"path": asked["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        self.send(200, {"files": answers})
+
+    def lfs_batch(self, repo: str) -> None:
+        # Whoever opens a pull request may upload too: the batch doesn't say which it is for.
+        if self.user() is None:
+            raise Stop(401, "Invalid username or password.")
+        self.repository(repo)
+        answers = []
+        for asked in self.json()["objects"]:
+            oid, size = asked["oid"], asked["size"]
+            answer = {"oid": oid, "size": size}
+            if oid not in self.hub.objects:
+                parts = -(-size // CHUNK)
+                upload: dict[str, Any] = {"href": f"{self.hub.storage_url}/put/{oid}"}
+                if parts > 1:
+                    header = {f"{n:05d}": f"{self.hub.storage_url}/put/{oid}/{n}" for n in range(1, parts + 1)}
+                    upload = {"href": f"{self.hub.url}/lfs/complete/{oid}"}
+                    upload["header"] = {"chunk_size": str(CHUNK), **header}
+                answer["actions"] = {"upload": upload}
+            answers.append(answer)
+        self.send(200, {"transfer": "basic", "objects": answers})
+
+    def lfs_complete(self, oid: str) -> None:
+        asked = self.json()["parts"]
+        data = b"".join(self.hub.parts.get((oid, part["partNumber"]), b"") for part in asked)
+        if hashlib.sha256(data).hexdigest() != oid:
+            raise Stop(400, "the parts aren't the file that was announced")
+        self.hub.objects[oid] = data
+        self.send(200, {})
+
+    def commit(self, repo: str, revision: str) -> None:
+        pull = "create_pr" in self.query
+        found = self.repository(repo, write=True)
+        lines = [json.loads(line) for line in self.body.splitlines()]
+        assert lines[0]["key"] == "header"
+        header = lines[0]["value"]
+        if revision not in found.refs:
+            raise Stop(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        if "parentCommit" in header and header["parentCommit"] != found.refs[revision]:
+            raise Stop(412, "A commit has happened since. Please refresh and try again.")
+        files = dict(found.commits[found.refs[revision]])
+        for line in lines[1:]:
+            value = line["value"]
+            path = value["path"]
+            if line["key"] == "file":
+                content = base64.b64decode(value["content"])
+                if path.endswith(LARGE):
+                    raise Stop(400, f"{path}: large files must be uploaded by LFS")
+                files[path] = Blob(content)
+            elif line["key"] == "lfsFile":
+                if not self.hub.has(value["oid"]):
+                    raise Stop(400, f"{path}: pointer to a missing object {value['oid']}")
+                files[path] = Blob.pointer(value["oid"], value["size"])
+            elif line["key"] == "deletedFile":
+                if files.pop(path, None) is None:
+                    raise Stop(404, "A file with this name doesn't exist", "EntryNotFound")
+            else:
+                assert line["key"] == "deletedFolder", line["key"]
+                files = {name: blob for name, blob in files.items() if not name.startswith(path.rstrip("/") + "/")}
+        if pull:
+            revision = f"refs/pr/{self._open(found, header['summary'])}"
+        sha = found.add(revision, files, header["summary"])
+        url = f"{self.hub.url}/{repo}"
+        answer = {"success": True, "commitOid": sha, "commitUrl": f"{url}/commit/{sha}", "hookOutput": ""}
+        if pull:
+            answer["pullRequestUrl"] = f"{url}/discussions/{len(found.pulls)}"
+        self.send(200, answer)
+
+    # ---- reading ------------------------------------------------------------------------------------------------
+
+    def file(self, repo: str, revision: str, path: str) -> None:
+        found = self.repository(repo)
+        sha = self.at(found, revision)
+        commit = {"X-Repo-Commit": sha}
+        blob = found.commits[sha].get(path)
+        if blob is None:
+            raise Stop(404, "Entry not found", "EntryNotFound", **commit)
+        if blob.sha256 is None:
+            return self.send(200, blob.content, ETag=f'"{blob.oid}"', **commit)
+        headers = {**commit, "X-Linked-Size": str(blob.size), "X-Linked-ETag": f'"{blob.sha256}"'}
+        headers["Location"] = f"{self.hub.storage_url}/get/{blob.sha256}"
+        if blob.sha256 not in self.hub.objects:
+            store, name = self.hub.find_xet(blob.sha256)  # type: ignore[misc]
+            headers["X-Xet-Hash"] = name
+            route = f"{self.hub.url}/api/models/{repo}/xet-read-token/{sha}?store={store.name}"
+            headers["Link"] = f'<{route}>; rel="xet-auth"'
+        return self.send(302, b"", **headers)
+
+    def xet_token(self, repo: str, kind: str, revision: str) -> None:
+        self.repository(repo, write=kind == "write")
+        # A store serves one process at a time, and the one that wrote it may still be there.
+        store = self.hub.new_store(self.hub.folder / self.query["store"] if kind == "read" else None)
+        found = {"casUrl": f"local://{store}", "accessToken": "for-xet", "exp": int(time.time()) + 3600}
+        headers = {"X-Xet-Cas-Url": found["casUrl"], "X-Xet-Access-Token": "for-xet"}
+        self.send(200, found, **headers, **{"X-Xet-Token-Expiration": str(found["exp"])})
+
+
+class Storage(Handler):
+    """Where large files lie: another origin, whose addresses are signed, and which must never see a token."""
+
+    routes = (
+        ("PUT", r"/put/(?P<oid>\w+)(?:/(?P<part>\d+))?", "put"),
+        ("GET", r"/get/(?P<oid>\w+)", "get"),
+        ("HEAD", r"/get/(?P<oid>\w+)", "get"),
+    )
+
+    def answer(self, path: str) -> None:
+        if self.token is not None:
+            self.hub.problems.append(f"{self.command} {path}: a token was sent to the storage")
+            raise Stop(400, "Only one auth mechanism allowed")
+        super().answer(path)
+
+    def put(self, oid: str, part: str | None = None) -> None:
+        if part is not None:
+            self.hub.parts[oid, int(part)] = self.body
+        elif hashlib.sha256(self.body).hexdigest() != oid:
+            raise Stop(400, "BadDigest")
+        else:
+            self.hub.objects[oid] = self.body
+        self.send(200, b"", ETag=f'"{hashlib.md5(self.body).hexdigest()}"')
+
+    def get(self, oid: str) -> None:
+        data = self.hub.objects.get(oid)
+        if data is None:
+            raise Stop(404, "NoSuchKey")
+        first = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if first:
+            start = int(first[1])
+            span = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            return self.send(206, data[start:], ETag=f'"{oid}"', **{"Content-Range": span})
+        return self.send(200, data, ETag=f'"{oid}"')

@@ -1,0 +1,164 @@
+"""`publish` and `hf-posenc publish`: what is sent, what isn't, and that it was loaded back."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hub_server import WRITER, Hub
+from huggingface_hub import ModelCard
+from remote_code_harness import tiny_model, tiny_tokenizer
+from safetensors.torch import load_file, save_file
+
+import hf_posenc
+from hf_posenc import POSITIONS, register_scheme_file
+from hf_posenc.hub import publish, publishing
+from hf_posenc.training import UserError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
+
+
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the process that loads it back, which has tests of its own."""
+    monkeypatch.setattr(publishing, "_verify", lambda *_: None)
+
+
+@pytest.mark.parametrize("xet", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["lfs", "xet"])
+def test_a_checkpoint_is_published_and_loaded_back(
+    hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, xet: bool
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", not xet)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "0" if xet else "1")
+    results = {"metrics": {"test_accuracy": 0.75, "test_runtime": 1.0}, "summary": {"max_length": 48}}
+    (checkpoint / "results.json").write_text(json.dumps(results))
+    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    assert done.changed
+    assert done.left_out == ("notes.txt", "training_args.bin")
+    files = hub.files("me/mine")
+    assert set(files) == {*done.files, ".gitattributes"}
+    assert {"README.md", "SHA256SUMS", "positions.png", "results.json", "tokenizer.json"} <= set(files)
+    blob = hub.repos["me/mine"].commits[done.revision]["model.safetensors"]
+    assert blob.sha256 == hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest()
+    assert (blob.sha256 in hub.objects) != xet
+    for line in files["SHA256SUMS"].decode().splitlines():
+        sha256, name = line.split("  ")
+        stored = hub.repos["me/mine"].commits[done.revision][name]
+        assert sha256 == (stored.sha256 or hashlib.sha256(stored.content).hexdigest()), name
+
+    text = files["README.md"].decode()
+    card = ModelCard(text)
+    assert card.data.library_name == "transformers"
+    assert card.data.pipeline_tag == "text-classification"
+    assert card.data.tags == ["posenc", "learned", "custom_code"]
+    assert f'"me/mine", revision="{done.revision}", trust_remote_code=True' in text
+    assert f"loaded commit `{done.revision}`" in text
+    assert "at most 64 tokens: its positions are a table" in text
+    assert "on inputs of at most 48 tokens, and on nothing longer" in text
+    assert "| test_accuracy | 0.7500 |" in text
+    assert "runtime" not in text
+    assert "![What the positions do](positions.png)" in text
+    if xet:
+        return  # the client uploads as before, and the rest is the same
+
+    commits = dict(hub.repos["me/mine"].commits)
+    before = len(hub.requests)
+    again = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    assert not again.changed
+    assert hub.repos["me/mine"].commits == commits
+    assert not any(request.method == "PUT" for request in hub.requests[before:])
+
+
+def test_the_command_publishes_a_users_own_scheme(hub: Hub, tmp_path: Path) -> None:
+    known = dict(POSITIONS)
+    try:
+        register_scheme_file(EXAMPLE, "learned+recency")
+        folder = tmp_path / "own"
+        tiny_model("learned+recency", "PosEncForMaskedLM").save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
+    finally:
+        POSITIONS.clear()
+        POSITIONS.update(known)
+        sys.modules.pop("recency", None)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    root = str(Path(hf_posenc.__file__).parents[1])
+    environment = {**clean, "HF_ENDPOINT": hub.url, "HF_TOKEN": WRITER, "HF_HOME": str(tmp_path / "home")}
+    environment |= {"PYTHONPATH": root, "HF_HUB_DISABLE_XET": "1"}
+    words = [sys.executable, "-m", "hf_posenc.cli", "publish", str(folder), "--repo-id", "me/own", "--private"]
+    words += ["--revision", "v1", "--trust-remote-code"]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Published and verified: " in done.stdout
+    assert WRITER not in done.stdout + done.stderr
+    repo = hub.repos["me/own"]
+    assert repo.private
+    assert set(repo.commits[repo.refs["main"]]) == {".gitattributes"}
+    text = hub.files("me/own", "v1")["README.md"].decode()
+    assert "recency.py" in hub.files("me/own", "v1")
+    assert "for the scheme `learned+recency`, its author's" in text
+    assert ModelCard(text).data.pipeline_tag == "fill-mask"
+
+
+def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, unverified: None) -> None:
+    card = '---\nlicense: mit\nlanguage: en\n---\n# mine\n\nMy words.\n\n`pipeline("text-classification", "mine")`\n'
+    (checkpoint / "README.md").write_text(card)
+    publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER)
+    first = hub.files("me/new")["README.md"].decode()
+    assert "license: mit\n" in first
+    assert '# new\n\nMy words.\n\n`pipeline("text-classification", "me/new")`' in first
+    # As it comes from a clone: the generated part is replaced, not added to.
+    (checkpoint / "README.md").write_text(first)
+    assert not publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER).changed
+    assert (checkpoint / "README.md").read_text() == first
+
+
+def test_a_pull_request_changes_nothing_else(hub: Hub, checkpoint: Path, unverified: None) -> None:
+    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    main = hub.files("me/mine")
+    weights = load_file(checkpoint / "model.safetensors")
+    save_file({name: value + 1 for name, value in weights.items()}, checkpoint / "model.safetensors", {"format": "pt"})
+    done = publish(checkpoint, "me/mine", create_pr=True, endpoint=hub.url, token=WRITER)
+    assert done.url == f"{hub.url}/me/mine/discussions/1"
+    assert hub.files("me/mine") == main
+    asked = hub.files("me/mine", "refs/pr/1")
+    assert asked["model.safetensors"] == (checkpoint / "model.safetensors").read_bytes()
+    assert f'revision="{done.revision}"' in asked["README.md"].decode()
+
+
+def test_a_pull_request_to_somebody_elses_repository(hub: Hub, checkpoint: Path, unverified: None) -> None:
+    from hub_server import READER
+
+    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    (checkpoint / "LICENSE").write_text("Apache-2.0")
+    with pytest.raises(UserError, match=r"may not write there.*--create-pr\. Nothing was published"):
+        publish(checkpoint, "me/mine", endpoint=hub.url, token=READER)
+
+
+def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(
+    hub: Hub, checkpoint: Path, unverified: None
+) -> None:
+    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    whole = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    hf_posenc.PosEncForSequenceClassification.from_pretrained(
+        None, config=hf_posenc.PosEncConfig.from_pretrained(checkpoint), state_dict=whole
+    ).save_pretrained(checkpoint, max_shard_size="40KB")
+    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    files = hub.files("me/mine")
+    assert "model.safetensors" not in files
+    assert "model.safetensors.index.json" in files
+    assert sum(name.startswith("model-") for name in files) > 1
+
+
+@pytest.mark.parametrize("head", ["PosEncModel", "PosEncForMultipleChoice", "PosEncForQuestionAnswering"])
+def test_other_heads_and_a_checkpoint_without_a_tokenizer(
+    hub: Hub, tmp_path: Path, unverified: None, head: str
+) -> None:
+    tiny_model("rope", head).to(torch.bfloat16).save_pretrained(tmp_path / "bare")
+    done = publish(tmp_path / "bare", "me/bare", endpoint=hub.url, token=WRITER)
+    assert "takes inputs of any length" in hub.files("me/bare")["README.md"].decode()
+    assert "model.safetensors" in done.files

@@ -1,0 +1,190 @@
+"""Published in one process, loaded in another that can't import hf_posenc, over HTTP; then the server is gone."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_server import STRANGER, WRITER, Hub, no_token_lies_in
+from huggingface_hub import ModelCard
+from remote_code_harness import TEXTS, Report, assert_same_outputs, run_clean
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+AUTO = "AutoModelForSequenceClassification"
+MODES, NAMES = ("lfs", "xet"), ("rope", "own", "combined")
+TRUSTED: dict[str, Any] = {"trust_remote_code": True}
+
+
+@dataclass
+class World:
+    hub: Hub
+    folder: Path
+    commits: dict[str, Any]
+    said: str
+    """What the author's process printed."""
+    first: Report
+    later: Report
+
+    def expected(self, name: str) -> dict[str, Any]:
+        return load_file(self.folder / f"{name}.safetensors")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    place = tmp_path_factory.mktemp("world")
+    folder, home = place / "author", place / "home"
+    folder.mkdir()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON"))}
+    with Hub(place / "hub").running() as hub:
+        author = {
+            **clean,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'remote_code'}",
+            "HF_ENDPOINT": hub.url,
+            "HF_TOKEN": WRITER,
+            "HF_HOME": str(place / "author_home"),
+            "OMP_NUM_THREADS": "1",
+        }
+        words = [sys.executable, str(Path(__file__).with_name("author_process.py")), str(folder)]
+        done = subprocess.run(words, env=author, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert hub.problems == []
+        commits = json.loads((folder / "commits.json").read_text())
+
+        jobs: list[dict[str, Any]] = []
+
+        def load(name: str, repo: str, **options: Any) -> None:
+            options = {**TRUSTED, **options}
+            jobs.append({"kind": "model", "id": name, "auto_class": AUTO, "load": repo, "options": options})
+
+        for mode in MODES:
+            for name in NAMES:
+                load(f"{mode}-{name}-1", f"me/{mode}-{name}", revision=commits[f"{mode}-{name}-1"])
+                load(f"{mode}-{name}-2", f"me/{mode}-{name}", revision=commits[f"{mode}-{name}-2"])
+            load(f"{mode}-own", f"me/{mode}-own")
+            for name in ("own", "trained"):
+                job = {"kind": "pipeline", "task": "text-classification", "texts": TEXTS}
+                jobs.append({**job, "id": f"{mode}-{name} pipeline", "load": f"me/{mode}-{name}"})
+        load("newer code", "me/lfs-rope")
+        load("pinned code", "me/lfs-rope", code_revision=commits["lfs-rope-1"])
+        load("no token", "me/private")  # before it is in the cache
+        load("wrong token", "me/private", token=STRANGER)
+        load("private", "me/private", token=WRITER)
+        load("branch", "me/private", token=WRITER, revision="v2")
+        load("no revision", "me/lfs-own", revision="v9")
+        load("no trust", "me/lfs-own", trust_remote_code=False)
+        jobs.append({"kind": "config", "id": "config", "load": "me/config", "auto_class": AUTO})
+        online = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+        first = run_clean(jobs, place / "first", home, environment=online)
+        assert hub.problems == []
+    jobs.clear()
+    load("cached", "me/lfs-own")
+    load("cached commit", "me/xet-own", revision=commits["xet-own-1"])
+    load("never seen", "me/other")
+    later = run_clean(jobs, place / "later", home, environment=online)
+    return World(hub, folder, commits, done.stdout + done.stderr, first, later)
+
+
+@pytest.mark.parametrize("push", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(
+    world: World, mode: str, name: str, push: int
+) -> None:
+    job = f"{mode}-{name}-{push}"
+    assert world.first.hidden == "No module named 'hf_posenc'"
+    assert_same_outputs(world.first.outputs(job), world.expected(job))
+    module = world.first.said(job)["module"]
+    assert module.startswith("transformers_modules.")
+    assert world.commits[job] in module
+
+
+def test_files_went_the_way_that_was_asked_for(world: World) -> None:
+    for mode in MODES:
+        (weights,) = (b for p, b in _head(world, f"me/{mode}-own").items() if p == "model.safetensors")
+        assert (
+            (world.hub.find_xet(weights.sha256) is not None) if mode == "xet" else weights.sha256 in world.hub.objects
+        )
+    assert world.hub.made("GET", "me/xet-own/xet-write-token")
+    assert world.hub.made("GET", "me/xet-own/xet-read-token")
+    assert world.hub.made("POST", "/lfs/complete/"), "no file was large enough for several parts"
+
+
+def _head(world: World, repo: str) -> dict[str, Any]:
+    found = world.hub.repos[repo]
+    return found.commits[found.refs["main"]]
+
+
+def test_the_newest_is_loaded_where_nothing_is_pinned(world: World) -> None:
+    for mode in MODES:
+        assert_same_outputs(world.first.outputs(f"{mode}-own"), world.expected(f"{mode}-own-2"))
+
+
+def test_code_can_be_pinned_apart_from_the_weights(world: World) -> None:
+    assert "newer" in world.first.jobs["newer code"]["message"]
+    assert_same_outputs(world.first.outputs("pinned code"), world.expected("lfs-rope-2"))
+
+
+def test_a_private_repository_needs_its_owners_token(world: World) -> None:
+    for job in ("private", "branch"):
+        assert_same_outputs(world.first.outputs(job), world.expected("private"))
+    for job in ("no token", "wrong token"):
+        assert "me/private" in world.first.jobs[job]["message"]
+    assert world.commits["pull"] == "refs/pr/1"
+
+
+def test_a_missing_revision_and_missing_trust_are_said(world: World) -> None:
+    assert "v9 is not a valid git identifier" in world.first.jobs["no revision"]["message"]
+    assert "trust_remote_code=True" in world.first.jobs["no trust"]["message"]
+
+
+def test_a_configuration_alone_is_published_with_its_schemes_code(world: World) -> None:
+    assert world.first.said("config")["class"] == "PosEncForSequenceClassification"
+    for repo in ("me/config", "me/config-2"):
+        assert {"config.json", "configuration_posenc.py", "recency.py"} <= set(world.hub.files(repo))
+    assert set(world.commits["files"]) == set(world.hub.files("me/config"))
+    assert "# Mine" in world.hub.files("me/config")["README.md"].decode()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_trainers_push_keeps_the_card_and_always_has_the_code(world: World, mode: str) -> None:
+    repo = world.hub.repos[f"me/{mode}-trained"]
+    text = world.hub.files(f"me/{mode}-trained")["README.md"].decode()
+    card = ModelCard(text)
+    assert "A PosEnc encoder whose positional scheme is `alibi`" in text
+    assert f'pipeline("text-classification", "me/{mode}-trained", trust_remote_code=True)' in text
+    assert {r.metric_type for r in card.data.eval_results} >= {"accuracy", "macro_f1"}
+    assert "custom_code" in card.data.tags
+    assert "More Information Needed" not in text
+    with_model = [files for files in repo.commits.values() if "model.safetensors" in files]
+    assert len(with_model) > 1, "no checkpoint was pushed before the end"
+    for files in with_model:
+        assert {"README.md", "modeling_posenc.py", "position_alibi.py", "tokenizer.json"} <= set(files)
+    found = world.first.said(f"{mode}-trained pipeline")
+    assert found["module"].startswith("transformers_modules.")
+    assert {entry["label"] for entry in found["found"]} <= {"0", "1"}
+
+
+def test_pipelines_load_by_name(world: World) -> None:
+    for mode in MODES:
+        assert world.first.said(f"{mode}-own pipeline")["class"] == "PosEncForSequenceClassification"
+
+
+def test_no_token_is_published_printed_or_sent_to_the_storage(world: World) -> None:
+    no_token_lies_in(world.hub)
+    assert WRITER not in world.said
+    for request in world.hub.requests:
+        assert request.token is None or not request.path.startswith(("/put/", "/get/"))
+
+
+def test_with_the_server_gone_what_was_loaded_once_still_loads(world: World) -> None:
+    assert_same_outputs(world.later.outputs("cached"), world.expected("lfs-own-2"))
+    assert_same_outputs(world.later.outputs("cached commit"), world.expected("xet-own-1"))
+    assert (
+        "me/other" in world.later.jobs["never seen"]["message"]
+        or "connect" in world.later.jobs["never seen"]["message"]
+    )

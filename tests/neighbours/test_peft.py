@@ -1,0 +1,76 @@
+"""PEFT: LoRA on `query` and `value`, beside it the classifier or the positions; merged, and loaded by strangers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from remote_code_harness import BATCH, assert_same_outputs, outputs, run_clean, tiny_model
+
+from hf_posenc import PosEncForSequenceClassification
+
+peft = pytest.importorskip("peft")
+
+HEAD = "PosEncForSequenceClassification"
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
+def adapted(scheme: str, **options: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=4, **options)
+    return peft.get_peft_model(tiny_model(scheme, HEAD), config)
+
+
+def train(model: torch.nn.Module) -> None:
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(**BATCH, labels=LABELS).loss.backward()
+        optimizer.step()
+    model.eval()
+
+
+def changed(before: dict[str, torch.Tensor], model: torch.nn.Module) -> set[str]:
+    return {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+
+
+@pytest.mark.parametrize("scheme", ["learned", "rope", "t5", "tupe"])
+def test_only_the_adapters_the_classifier_and_what_is_asked_for_are_trained(scheme: str) -> None:
+    model = adapted(scheme)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    train(model)
+    names = changed(before, model)
+    assert names
+    assert all("lora_" in name or "classifier.modules_to_save" in name for name in names), names
+    assert {name.split(".")[-4] for name in names if "lora_" in name} == {"query", "value"}
+    # Two layers; the positions of tupe have a `query` of their own.
+    assert sum("lora_B" in name for name in names) == (5 if scheme == "tupe" else 4)
+
+
+def test_the_weights_of_the_positions_are_trained_too_where_asked_for() -> None:
+    model = adapted("learned", modules_to_save=["position", "classifier"])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    train(model)
+    assert any("position.modules_to_save" in name for name in changed(before, model))
+
+
+@pytest.mark.parametrize("modules", [None, ["position", "classifier"]], ids=["classifier", "positions"])
+def test_an_adapter_is_saved_loaded_and_merged_for_strangers(tmp_path: Path, modules: list[str] | None) -> None:
+    model = adapted("learned", **({"modules_to_save": modules} if modules else {}))
+    train(model)
+    expected = outputs_of(model)
+    model.save_pretrained(tmp_path / "adapter")
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= {p.name for p in (tmp_path / "adapter").iterdir()}
+    loaded = peft.PeftModel.from_pretrained(tiny_model("learned", HEAD), tmp_path / "adapter").eval()
+    torch.testing.assert_close(outputs_of(loaded), expected)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is PosEncForSequenceClassification
+    torch.testing.assert_close(outputs_of(merged), expected, atol=1e-5, rtol=1e-5)
+    merged.save_pretrained(tmp_path / "merged")
+    job = {"kind": "model", "id": "merged", "load": str(tmp_path / "merged"), "options": {"trust_remote_code": True}}
+    report = run_clean([{**job, "auto_class": "AutoModelForSequenceClassification"}], tmp_path / "w", tmp_path / "home")
+    assert_same_outputs(report.outputs("merged"), outputs(merged, BATCH))
+
+
+def outputs_of(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**BATCH).logits
