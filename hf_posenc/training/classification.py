@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from rich.console import Console
@@ -57,6 +58,7 @@ class Setup(Run):
     collator: DataCollatorWithPadding
     loss: ClassificationLoss
     compute_metrics: Callable[[EvalPrediction], dict[str, float]]
+    """`loss` and the metrics of the task."""
     resume_from: Path | None = None
 
 
@@ -125,10 +127,28 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         model=model,
         collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training.fp16 else None),
         loss=loss,
-        compute_metrics=compute_metrics_for(labels.problem_type),
+        compute_metrics=_loss_and_metrics(loss, labels.problem_type),
         summary=summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size),
         resume_from=resume_from,
     )
+
+
+def _loss_and_metrics(loss: ClassificationLoss, problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Loss and metrics, each example counting once.
+
+    The Trainer's own `eval_loss` averages over batches. Where several processes have batches of different sizes, or
+    examples twice to fill up the last one, that is another number.
+    """
+    metrics = compute_metrics_for(problem_type)
+
+    @torch.no_grad()
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        found = prediction.predictions
+        logits = torch.from_numpy(np.asarray(found[0] if isinstance(found, tuple) else found)).double()
+        labels = torch.from_numpy(np.asarray(prediction.label_ids))
+        return {"loss": loss((logits,), labels).item(), **metrics(prediction)}
+
+    return compute
 
 
 def _trained_labels(config: Any) -> list[str] | None:
@@ -235,4 +255,4 @@ def epoch_metrics(setup: Setup) -> dict[str, float]:
         return {}
     logits, labels = (np.concatenate([part[index].numpy() for part in parts]) for index in range(2))
     found = setup.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
-    return {f"train_{name}": value for name, value in found.items()}
+    return {f"train_{name}": value for name, value in found.items() if name != "loss"}

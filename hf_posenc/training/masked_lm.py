@@ -247,12 +247,13 @@ def token_sums(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Te
 
 
 def token_weighted_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """Perplexity and accuracy over all masked tokens, each counting once."""
+    """Loss (also as `nll`), perplexity and accuracy over all masked tokens, each counting once."""
     nll, count, right = np.asarray(prediction.predictions).reshape(-1, 3).sum(0)
     if count == 0:
         raise UserError("No token of the validation text was masked. Give more text, or a higher --mlm_probability.")
     mean = float(nll / count)
     return {
+        "loss": mean,  # the Trainer's own averages over batches, whatever they hold
         "perplexity": math.exp(mean) if mean < 700 else math.inf,
         "nll": mean,
         "accuracy": float(right / count),

@@ -81,6 +81,7 @@ def test_perplexity_is_exp_of_the_mean_over_all_masked_tokens(trained):
                 total, count = total - float(logits[place, label]), count + 1
     assert count == trained.metrics["eval_masked_tokens"]
     assert trained.metrics["eval_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+    assert trained.metrics["eval_loss"] == trained.metrics["eval_nll"]  # what the best checkpoint is chosen by
 
 
 def test_validation_masks_are_the_same_in_every_run_and_follow_the_recipe():
