@@ -5,7 +5,14 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .linear import Linear
-from .position_base import PositionScheme, gather_by_distance, relative_positions, tracing
+from .position_base import (
+    PositionScheme,
+    gather_by_distance,
+    relative_positions,
+    require_positive,
+    require_size,
+    tracing,
+)
 
 
 class DebertaPosition(PositionScheme):
@@ -46,11 +53,9 @@ class DebertaPosition(PositionScheme):
         super().__init__()
         if terms not in ("c2p", "p2c", "both"):
             raise ValueError(f"terms={terms!r} is unknown. Choose 'c2p', 'p2c' or 'both'.")
-        if not 1 <= max_distance <= 2**20:
-            raise ValueError(f"max_distance={max_distance!r} is out of range. It must be from 1 to {2**20}.")
         self.num_heads = num_heads
-        self.max_distance = max_distance
-        self.std = std
+        self.max_distance = require_size("max_distance", max_distance, 2**20)
+        self.std = 0.0 if std == 0 else require_positive("std", std, ", or 0")
         self.query_scale = (1 + (2 if terms == "both" else 1)) ** -0.5
         self.embedding = nn.Embedding(2 * max_distance, hidden_size)
         layers = range(num_layers)
