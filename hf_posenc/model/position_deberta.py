@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .linear import Linear
+from .linear import apply_linear
 from .position_base import (
     PositionScheme,
     gather_by_distance,
@@ -59,8 +59,8 @@ class DebertaPosition(PositionScheme):
         self.query_scale = (1 + (2 if terms == "both" else 1)) ** -0.5
         self.embedding = nn.Embedding(2 * max_distance, hidden_size)
         layers = range(num_layers)
-        self.keys = nn.ModuleList([Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
-        self.queries = nn.ModuleList([Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
+        self.keys = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
+        self.queries = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
 
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
         """c2p and p2c logits: q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
@@ -73,10 +73,10 @@ class DebertaPosition(PositionScheme):
         bias = None
         if self.keys is not None:
             # Each query's row by j - i, which grows as the vectors' i - j falls.
-            keys = self._heads(self.keys[layer](relative)).flip(-1)
+            keys = self._heads(apply_linear(self.keys[layer], relative)).flip(-1)
             bias = self._gather(torch.matmul(q, keys), positions, reach, 1)
         if self.queries is not None:
-            queries = self._heads(self.queries[layer](relative))
+            queries = self._heads(apply_linear(self.queries[layer], relative))
             p2c = self._gather(torch.matmul(k, queries), positions, reach, 0).transpose(-1, -2)
             bias = p2c if bias is None else bias + p2c
         assert bias is not None
