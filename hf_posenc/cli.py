@@ -69,6 +69,8 @@ def schemes() -> None:
 
     table = Table("scheme", "what it is", "parameters", "max length", "cost", title="Positional schemes")
     table.columns[2].justify = table.columns[3].justify = "right"
+    table.columns[0].no_wrap = True  # names are to be copied
+    table.columns[1].overflow = table.columns[4].overflow = "fold"
     for row in describe_schemes():
         length = "any" if row.max_length is None else f"{row.max_length:,}"
         table.add_row(row.name, row.summary, f"{row.parameters:,}", length, row.cost)
@@ -327,7 +329,7 @@ def train(
         int | None, typer.Option(help="Batches per step; default 1.", rich_help_panel=_MACHINE)
     ] = None,
     bf16: Annotated[
-        str | None, typer.Option(metavar=_SWITCH, help="Mixed precision.", rich_help_panel=_MACHINE)
+        str | None, typer.Option(metavar="BOOL", help="Mixed precision: true or false.", rich_help_panel=_MACHINE)
     ] = None,
 ) -> None:
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
@@ -420,7 +422,9 @@ def quickstart(
         str | None, typer.Option(help="Schemes to compare, with commas; default: all five basic ones.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
-    overwrite_output_dir: Annotated[bool, typer.Option(help="Replace checkpoints that are there.")] = False,
+    overwrite_output_dir: Annotated[
+        bool, typer.Option("--overwrite-output-dir", help="Replace checkpoints that are there.")
+    ] = False,
 ) -> None:
     """See word order being learned: a tiny encoder per scheme on real sentences, in about three minutes."""
     from hf_posenc.training.quick_start import SCHEMES

@@ -28,7 +28,7 @@ from .data import Labels, encode, find_columns, load_splits, number_labels
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, compute_metrics_for
-from .model import check_resumed, default_learning_rate, input_length, load_config, make_model
+from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
 from .report import summarize
 from .run import (
     Run,
@@ -74,6 +74,8 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
     resume_from = prepare_output_dir(training)
     config = load_config(arguments)
+    if not training.do_train:
+        require_head(config, str(arguments.model_name_or_path), "ForSequenceClassification")
     with training.main_process_first(desc="reading the data"):
         found = load_splits(data, arguments.token, arguments.cache_dir)
         splits = wanted_splits(found, data, training, test=training.score_test)

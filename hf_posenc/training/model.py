@@ -61,6 +61,32 @@ def _auto_config(name: str, arguments: ModelArguments) -> Any:
         ) from error
 
 
+def require_head(config: Any, name: str, head: str) -> None:
+    """Refuses a checkpoint without the head that is to answer: transformers would give it a random one.
+
+    Args:
+        config: its configuration.
+        name: what the user called it.
+        head: how the class names end that have one: `ForSequenceClassification` or `ForMaskedLM`.
+
+    Raises:
+        UserError: it was saved from another class.
+    """
+    architectures = config.architectures or []
+    if any(architecture.endswith(head) for architecture in architectures):
+        return
+    found = ", ".join(architectures) or "no architecture"
+    if head == "ForMaskedLM":
+        raise UserError(
+            f"{name!r} holds {found}, which is no masked language model. Give a checkpoint that examples/run_mlm.py "
+            "wrote, or train one from it with --do_train."
+        )
+    raise UserError(
+        f"{name!r} holds {found}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
+        "examples/run_classification.py wrote."
+    )
+
+
 def hub_options(arguments: ModelArguments) -> dict[str, Any]:
     """What the Auto classes take from the options."""
     return {

@@ -152,6 +152,8 @@ def test_an_encoder_trained_as_a_language_model_starts_a_classifier(trained, tmp
     )
     assert training.do_train
     classifier = train_classifier(*made).model
+    with pytest.raises(UserError, match="holds PosEncForSequenceClassification, which is no masked language model"):
+        run(tmp_path / "scored", model_name_or_path=str(made[2].output_dir), do_train=False)
     before = trained.model.model.state_dict()
     after = classifier.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
