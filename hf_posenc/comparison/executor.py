@@ -81,6 +81,7 @@ def execute(
         clock.add(run, time.time() - started)
         if error is None:
             execution.done.append(run.name)
+            console.print(f"  done in {duration(time.time() - started)}", style="dim", highlight=False)
         else:
             execution.failed[run.name] = error
             console.print(f"  [red]failed[/red]: {escape(error)}", highlight=False)
@@ -169,7 +170,7 @@ def record_plan(plan: Plan, folder: Path) -> None:
             plan = extend(load_plan(folder), plan)
         except UserError as error:
             raise UserError(f"{str(folder)!r} holds {error}") from error
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.is_dir() and any(folder.iterdir()):
         found = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
         raise UserError(f"{str(folder)!r} holds no results of a comparison, but {found}. Name a new folder.")
     try:
