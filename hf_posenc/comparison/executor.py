@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging as std_logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -114,7 +115,9 @@ def _quiet() -> Iterator[None]:
     import datasets
     from transformers.utils import logging
 
-    level = logging.get_verbosity()
+    level, own = logging.get_verbosity(), std_logging.getLogger("hf_posenc")
+    own_level = own.level
+    own.setLevel(std_logging.ERROR)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -123,6 +126,7 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(level)
+        own.setLevel(own_level)
         logging.enable_progress_bar()
         datasets.enable_progress_bars()
 

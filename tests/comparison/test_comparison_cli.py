@@ -6,7 +6,7 @@ import sys
 import pytest
 from comparison_harness import made_up, toy
 
-from hf_posenc import cli
+from hf_posenc import POSITIONS, cli
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_runs_can_be_listed_without_being_made(run, tmp_path):
 def test_options_replace_the_plans(run, tmp_path):
     given = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
     code, out, _ = run("compare", "-o", tmp_path, *given, "--dry-run")
-    assert (code, len(out.splitlines())) == (0, 15)
+    assert (code, len(out.splitlines())) == (0, len(POSITIONS))
     assert all(line.startswith("halves-") for line in out.splitlines())
 
 

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from comparison_harness import made_up, toy
 
+from hf_posenc import POSITIONS
 from hf_posenc.comparison.charts import cost_chart, ranking_chart
 from hf_posenc.comparison.report import conclusions, interval_text, make_report, markdown_table, write_report
 from hf_posenc.comparison.statistics import Interval
@@ -19,9 +20,7 @@ RATES = {"none": 0.5, "learned": 0.52, "rope": 0.95}
 
 
 def plan(**overrides):
-    return toy(
-        **{"schemes": list(RATES), "seeds": 4, "tasks": [{"kind": "probes", "probes": ["order", "parity"]}]} | overrides
-    )
+    return toy(**{"schemes": list(RATES), "seeds": 4} | overrides)
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_perplexity_is_better_when_it_is_small(tmp_path):
         path.write_text(json.dumps(found))
     study = Study.read(folder)
     (task,) = study.tasks
-    assert next(scheme for scheme, _ in study.ranking(task, 32)) == "rope"
+    assert study.ranking(task, 32)[0][0] == "rope"
     assert study.differences(task, 32)["rope"].verdict(True) == "better"
     assert "lower is better" in write_report(folder)[0].read_text()
 
@@ -162,7 +161,7 @@ def test_another_plans_run_and_damage_are_named(results, tmp_path):
     with pytest.raises(UserError, match="probes-none-seed0' is a run of another plan .* differs in train_length"):
         Study.read(results)
     place.write_text(own[: len(own) // 2])
-    with pytest.raises(UserError, match=r"run.json' is damaged: .* Delete it"):
+    with pytest.raises(UserError, match=r"run.json' can't be read: .* Delete it"):
         Study.read(results)
     place.write_text("[]")
     with pytest.raises(UserError, match="holds no object"):
@@ -186,7 +185,7 @@ def test_many_schemes_stay_apart_in_the_pictures(tmp_path):
     many = plan(schemes="all", seeds=2)
     study = Study.read(made_up(tmp_path / "all", many, dict.fromkeys(many.schemes, 0.7)))
     styles = [tuple(_style(study, scheme).values()) for scheme in study.schemes]
-    assert len(set(styles)) == len(styles) == 15
+    assert len(set(styles)) == len(styles) == len(POSITIONS) >= 15
     assert ranking_chart(study, study.tasks[0], 32).startswith(b"\x89PNG")
     assert cost_chart(study, study.tasks[0], 32).startswith(b"\x89PNG")
 
