@@ -220,7 +220,12 @@ def _backends(scheme: PositionScheme) -> str:
     biased = scheme.uses("bias") or scheme.uses("layer_bias")
     flex = getattr(PosEncModel, "_supports_flex_attn", False)
     flash = getattr(PosEncModel, "_supports_flash_attn", False)
-    offered = {"eager": True, "sdpa": True, "flex_attention": flex, "FlashAttention": flash and not biased}
+    offered = {
+        "eager": True,
+        "sdpa": True,
+        "flex_attention": flex and (not biased or scheme.uses("score_mod")),
+        "FlashAttention": flash and not biased,
+    }
     runs = [name for name, is_offered in offered.items() if is_offered]
     if not biased:
         return ", ".join(runs) + ("" if flash else "; adds no bias, so that FlashAttention could run it")
