@@ -22,7 +22,6 @@ import torch
 
 from hf_posenc.inspection import SchemeSummary, describe_schemes
 from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.model.modeling_posenc import PosEncModel
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
 from hf_posenc.panels import Lines, Maps, Panel, position_panels, read_effects, read_source
@@ -218,12 +217,15 @@ def _sight(scheme: PositionScheme) -> str | None:
 
 def _backends(scheme: PositionScheme) -> str:
     biased = scheme.uses("bias") or scheme.uses("layer_bias")
-    flex = getattr(PosEncModel, "_supports_flex_attn", False)
-    flash = getattr(PosEncModel, "_supports_flash_attn", False)
-    offered = {"eager": True, "sdpa": True, "flex_attention": flex, "FlashAttention": flash and not biased}
+    offered = {
+        "eager": True,
+        "sdpa": True,
+        "flex_attention": not biased or scheme.uses("score_mod"),
+        "FlashAttention": not biased,
+    }
     runs = [name for name, is_offered in offered.items() if is_offered]
     if not biased:
-        return ", ".join(runs) + ("" if flash else "; adds no bias, so that FlashAttention could run it")
+        return ", ".join(runs)
     has = "has" if scheme.uses("score_mod") else "has no"
     return f"{', '.join(runs)}; {has} `score_mod` for flex_attention; FlashAttention takes no bias"
 

@@ -142,17 +142,25 @@ def predict(
         float, typer.Option(min=0, max=1, help="Several labels per text: give those with a probability above this.")
     ] = 0.5,
     top_k: Annotated[int | None, typer.Option(min=1, help="Show the n most probable labels; default: all.")] = None,
+    bf16: Annotated[
+        str | None,
+        typer.Option(metavar="[true|false]", help="Mixed precision. Default: where the processor has bfloat16."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
 ) -> None:
     """Classify texts, a pair, a file or standard input: labels with probabilities."""
+    import torch
     from rich.markup import escape
 
     from hf_posenc.training.errors import UserError
+    from hf_posenc.training.precision import best_dtype
     from hf_posenc.training.prediction import Text, load_classifier, read_texts
     from hf_posenc.training.prediction import predict as run
 
+    if bf16 not in (None, "true", "false"):
+        raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
     if output_format not in ("table", "jsonl"):
         raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
     if bool(texts) == bool(file):
@@ -161,7 +169,10 @@ def predict(
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
     inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
-    predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k)
+    half = best_dtype(classifier.device) == torch.bfloat16 if bf16 is None else bf16 == "true"
+    if half and bf16 is None:
+        Console(stderr=True).print(_IN_BF16, style="dim", highlight=False)
+    predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k, bf16=half)
     if output_format == "jsonl":
         for prediction in predictions:
             print(prediction.to_json(), flush=True)
@@ -210,6 +221,7 @@ def _list_all_options(wanted: bool) -> None:
 _DATA, _MODEL, _OPTIMIZER = "Data", "Model", "Optimizer and schedule"
 _KEPT, _MACHINE = "Evaluation and what is kept", "Speed and memory"
 _SWITCH = "[true|false]"
+_IN_BF16 = "Computing in bfloat16 mixed precision, which this machine does fastest; --bf16 false for float32."
 
 
 @app.command(cls=_Train, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -329,7 +341,12 @@ def train(
         int | None, typer.Option(help="Batches per step; default 1.", rich_help_panel=_MACHINE)
     ] = None,
     bf16: Annotated[
-        str | None, typer.Option(metavar="BOOL", help="Mixed precision: true or false.", rich_help_panel=_MACHINE)
+        str | None,
+        typer.Option(
+            metavar="BOOL",
+            help="Mixed precision. Default: where the processor has bfloat16.",
+            rich_help_panel=_MACHINE,
+        ),
     ] = None,
 ) -> None:
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
@@ -338,7 +355,10 @@ def train(
     transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
     `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
+    import torch
+
     from hf_posenc.training import parse_arguments, train_classifier
+    from hf_posenc.training.precision import best_dtype
 
     arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
     for name, value in context.params.items():
@@ -346,6 +366,13 @@ def train(
             arguments += [f"--{name}", str(value)]
     if test_file:  # labelled, even if it has no labels to be scored by
         arguments += ["--do_predict", "true"]
+    # What --use_cpu, --fp16 and the like ask for stands.
+    decided = any(
+        word.startswith(("--fp16", "--use-cpu", "--use_cpu", "--no-bf16", "--no_bf16")) for word in context.args
+    )
+    if bf16 is None and not decided and best_dtype() == torch.bfloat16:
+        arguments += ["--bf16", "true"]
+        Console(stderr=True).print(_IN_BF16, style="dim", highlight=False)
     data, model, training = parse_arguments([*arguments, *context.args])
     result = train_classifier(data, model, training)
     if training.process_index == 0:

@@ -86,7 +86,8 @@ def test_inspect_names_missing_code(run, checkpoint, tmp_path):
     assert "modeling_posenc.py" in out
 
 
-def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(run, checkpoint, tmp_path):
+def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(run, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_posenc.training.precision.best_dtype", lambda device=None: torch.float32)
     code, out, _ = run("predict", str(checkpoint), "who saw karla", "karla saw who", "--format", "jsonl")
     assert code == 0
     rows = [json.loads(line) for line in out.splitlines()]
@@ -115,6 +116,35 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
     code, out, _ = run("predict", str(checkpoint), "who saw karla")
     assert code == 0
     assert f"{max(expected.values()):.3f}" in out
+
+
+@pytest.mark.parametrize("best", [torch.float32, torch.bfloat16])
+def test_bfloat16_is_picked_where_the_machine_has_it_said_and_can_be_refused(run, checkpoint, monkeypatch, best):
+    monkeypatch.setattr("hf_posenc.training.precision.best_dtype", lambda device=None: best)
+    answers = {}
+    for words in ((), ("--bf16", "true"), ("--bf16", "false")):
+        code, out, err = run("predict", str(checkpoint), "who saw karla", "--format", "jsonl", *words)
+        assert code == 0, err
+        assert ("bfloat16 mixed precision" in err) == (words == () and best == torch.bfloat16)
+        answers[words] = json.loads(out)["probabilities"]["acceptable"]
+    assert answers[()] == answers["--bf16", "true" if best == torch.bfloat16 else "false"]
+    assert answers["--bf16", "true"] != answers["--bf16", "false"]
+    assert answers["--bf16", "true"] == pytest.approx(answers["--bf16", "false"], abs=0.02)
+    code, _, err = run("predict", str(checkpoint), "x", "--bf16", "maybe")
+    assert code == 2
+    assert "--bf16 'maybe' is unknown. Give true or false." in err
+
+    seen = []
+
+    def stop(data, model, training):
+        seen.append(training.bf16)
+        raise UserError("seen")
+
+    monkeypatch.setattr("hf_posenc.training.train_classifier", stop)
+    for words in ((), ("--bf16", "false"), ("--bf16",), ("--use-cpu", "true")):
+        _, _, err = run("train", "-o", "x", *words)
+        assert ("bfloat16 mixed precision" in err) == (words == () and best == torch.bfloat16)
+    assert seen == [best == torch.bfloat16, False, True, False]
 
 
 def test_train_evaluate_and_predict_work_together(run, tmp_path):

@@ -5,6 +5,7 @@ queries and keys (`rotary`, `rotate`) and the attention logits (`bias`, `layer_b
 it is.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -28,6 +29,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
+from .attention_backends import TokenAttention, check_backend, takes_tokens, token_attention
 from .attention_kernels import attend_by_sequence, runs_by_sequence
 from .configuration_posenc import PosEncConfig
 from .linear import apply_linear
@@ -140,6 +142,11 @@ class PosEncAttention(nn.Module):
         if hooks.rotate is not None:
             q, k = hooks.rotate(q, k, tree_unflatten(rotary, hooks.rotary_tree), self.layer_idx)
         scale = self.head_dim**-0.5 * hooks.query_scale
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        if hooks.attend is not None:
+            out = hooks.attend(self, q, k, v, scale, dropout)
+            if out is not None:
+                return self.dense(out.flatten(-2)), None
         if hooks.lengths is not None:
             if runs_by_sequence(q):
                 bias = add_bias(mask, layer_bias, torch.promote_types(q.dtype, torch.float32))
@@ -153,6 +160,8 @@ class PosEncAttention(nn.Module):
             grid = layout.to_grid(torch.stack((q, k, v), dim=2))
             q, k, v = (grid[:, :, i].transpose(1, 2) for i in range(3))
         backend = "eager" if hooks.output_attentions else self.config._attn_implementation
+        if takes_tokens(backend):  # a traced graph, which is padded
+            backend = "sdpa"
         attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
             backend, eager_attention_forward
         )
@@ -162,7 +171,7 @@ class PosEncAttention(nn.Module):
             k,
             v,
             add_bias(mask, layer_bias, q.dtype),
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            dropout=dropout,
             scaling=scale,
         )
         if tracing():  # the exporter may replace attention by operations whose result lies in memory in another order
@@ -174,7 +183,14 @@ class PosEncAttention(nn.Module):
 class AttentionHooks:
     """What every layer asks of the scheme, as plain functions: a module here would be moved by accelerate's hooks."""
 
-    def __init__(self, scheme: PositionScheme, rotary: Any, lengths: list[int] | None, output_attentions: bool) -> None:
+    def __init__(
+        self,
+        scheme: PositionScheme,
+        rotary: Any,
+        lengths: list[int] | None,
+        attend: TokenAttention | None,
+        output_attentions: bool,
+    ) -> None:
         # Gradient checkpointing sees tensors only as arguments of their own, so that a tuple is passed in parts.
         self.rotary_leaves, self.rotary_tree = tree_flatten(rotary)
         self.rotate = scheme.rotate if scheme.uses("rotate") else None
@@ -182,6 +198,7 @@ class AttentionHooks:
         self.query_scale = scheme.query_scale
         # Tokens of each sequence, where attention goes sequence by sequence: the mask is then the bias alone.
         self.lengths = lengths
+        self.attend = attend
         self.output_attentions = output_attentions
 
 
@@ -193,6 +210,21 @@ def add_bias(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Te
     if mask is None:
         return bias
     return bias.masked_fill(~mask, torch.finfo(dtype).min) if mask.dtype == torch.bool else mask + bias
+
+
+@functools.cache
+def _log(line: str) -> None:
+    logger.info(line)
+
+
+def _say_once(backend: str | None, attend: TokenAttention | None, layout: Layout) -> None:
+    """One log line for each way in which attention runs."""
+    if tracing():
+        return
+    how = "tokens without padding" if attend is not None else "a grid of sequences"
+    if attend is None and backend == "sdpa" and layout.unpadded and layout.positions.device.type == "cpu":
+        how = "one sequence after the other"
+    _log(f"Attention: attn_implementation={backend!r} on {layout.positions.device.type}, {how}.")
 
 
 class PosEncLayer(GradientCheckpointingLayer):
@@ -237,6 +269,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["PosEncEmbeddings", "PosEncLayer"]
     _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
     # The losses here average over `num_items_in_batch` where the Trainer gives it.
     accepts_loss_kwargs = True
 
@@ -329,7 +363,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
         if not tracing() and 0 in given.shape[:2]:
             raise ValueError(f"The input of shape {tuple(given.shape)} holds no token. Leave empty batches out.")
         # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.
-        unpad = self.config.unpad_inputs and not self._wants_attentions(output_attentions)
+        unpad = self.config.unpad_inputs or takes_tokens(self.config._attn_implementation)
+        unpad = unpad and not self._wants_attentions(output_attentions)
         layout = make_layout(given.shape[0], given.shape[1], given.device, unpad=unpad, **kwargs)
         self._check_length(layout, kwargs.get("position_ids") is not None)
         # Positions of the caller's own are left alone.
@@ -371,6 +406,7 @@ class PosEncModel(PosEncPreTrainedModel):
         resolve_position_config(config)
         with independent_generator():
             self.position = make_position(config)
+        check_backend(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -447,12 +483,18 @@ class PosEncModel(PosEncPreTrainedModel):
             )
         scheme = self.position
         x = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, scheme.embed)
-        bias = scheme.bias(layout.grid_positions(), layout.grid_is_first()) if scheme.uses("bias") else None
+        backend = self.config._attn_implementation
+        check_backend(backend, scheme)
+        attend = None if wants_attentions or tracing() else token_attention(backend, layout, scheme)
+        _say_once(backend, attend, layout)
+        bias = None
+        if scheme.uses("bias") and not (attend is not None and scheme.uses("score_mod")):
+            bias = scheme.bias(layout.grid_positions(), layout.grid_is_first())
         sequences = None if wants_attentions else self._lengths_by_sequence(x, bias, layout)
         mask = bias if sequences is not None else add_bias(layout.attention_mask(), bias, x.dtype)
         lengths = layout.lengths() if scheme.needs_lengths else None
         rotary = scheme.rotary(layout.positions, lengths) if scheme.uses("rotary") else None
-        hooks = AttentionHooks(scheme, rotary, sequences, wants_attentions)
+        hooks = AttentionHooks(scheme, rotary, sequences, attend, wants_attentions)
 
         hidden_states, attentions = [x], []
         for layer in self.layers:

@@ -93,6 +93,7 @@ def predict(
     *,
     threshold: float = 0.5,
     top_k: int | None = None,
+    bf16: bool = False,
 ) -> Iterator[Prediction]:
     """Classifies inputs one batch at a time, in order.
 
@@ -102,6 +103,7 @@ def predict(
         batch_size: texts per forward pass.
         threshold: for several labels per text: those with a probability above it are predicted.
         top_k: how many probabilities are given. None: all.
+        bf16: compute in bfloat16 mixed precision.
 
     Yields:
         Prediction: one per input.
@@ -113,7 +115,8 @@ def predict(
     iterator = iter(inputs)
     while batch := list(islice(iterator, batch_size)):
         given = [{"text": t.text, **({} if t.text_pair is None else {"text_pair": t.text_pair})} for t in batch]
-        found = classifier(given, batch_size=batch_size, truncation=True, function_to_apply="none")
+        with torch.autocast(classifier.device.type, torch.bfloat16, enabled=bf16):
+            found = classifier(given, batch_size=batch_size, truncation=True, function_to_apply="none")
         logits = np.empty((len(batch), len(names)))
         for row, entries in enumerate(found):
             for entry in entries:

@@ -1,0 +1,161 @@
+"""Every attention backend gives the same numbers, or refuses: none drops a bias without a word."""
+
+import logging
+
+import pytest
+import torch
+from common import COMBINED, SCHEMES, encoder, padded, tiny_config, tokens
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from hf_posenc import PosEncModel, make_position
+from hf_posenc.model import attention_backends, modeling_posenc
+from hf_posenc.model.padding_free import make_layout
+
+EVERY = [*SCHEMES, *COMBINED]
+MADE = {name: make_position(tiny_config(name)) for name in EVERY}
+BIASED = [name for name in EVERY if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
+FLEXIBLE = [name for name in EVERY if name not in BIASED or MADE[name].uses("score_mod")]
+IDS, MASK = padded([tokens(n, seed=n) for n in (9, 1, 4, 6)])
+BATCHES = {"padded": (IDS, MASK), "full": (tokens(3, 8), None)}
+
+
+def fake_flash(module, q, k, v, mask, dropout, scaling, is_causal, cu_seq_lens_q=None, max_length_q=None, **more):
+    """What transformers' FlashAttention functions take and give, written out."""
+    assert mask is None
+    assert not is_causal
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    shape = q.shape
+    if cu_seq_lens_q is None:
+        lengths = [shape[1]] * shape[0]
+    else:
+        assert torch.equal(more["cu_seq_lens_k"], cu_seq_lens_q)
+        assert cu_seq_lens_q.dtype == torch.int32
+        lengths = cu_seq_lens_q.diff().tolist()
+        assert max(lengths) == max_length_q == more["max_length_k"]
+    outs = []
+    for a, b, c in zip(*(t.flatten(0, 1).split(lengths) for t in (q, k, v)), strict=True):
+        weights = (torch.einsum("ihd,jhd->hij", a, b) * scaling).softmax(-1)
+        outs.append(torch.einsum("hij,jhd->ihd", weights, c))
+    return torch.cat(outs).view(shape), None
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("scheme", [name for name in EVERY if name not in BIASED])
+def test_flash_attention_gets_the_borders_of_the_sequences(scheme, batch, monkeypatch):
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "flash_fake", fake_flash)
+    ids, mask = BATCHES[batch]
+    for unpad in (True, False):
+        model = encoder(scheme, unpad_inputs=unpad)
+        expected = model(ids, attention_mask=mask).last_hidden_state
+        model.config._attn_implementation = "flash_fake"
+        torch.testing.assert_close(model(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+        weights = model(ids, attention_mask=mask, output_attentions=True).attentions
+        assert weights[0].shape == (*ids.shape[:1], 4, ids.shape[1], ids.shape[1])
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("scheme", FLEXIBLE)
+def test_flex_attention_gives_what_sdpa_gives(scheme, batch):
+    ids, mask = BATCHES[batch]
+    model = encoder(scheme)
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask).last_hidden_state
+        model.set_attn_implementation("flex_attention")
+        torch.testing.assert_close(model(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "backend"),
+    [
+        *((name, "flash_attention_2") for name in BIASED),
+        *((name, "flex_attention") for name in EVERY if name not in FLEXIBLE),
+    ],
+)
+def test_a_backend_that_would_drop_a_bias_is_refused(scheme, backend):
+    message = rf"attn_implementation='{backend}' .* position_embedding_type='{scheme.replace('+', '.')}' is a bias"
+    with pytest.raises(ValueError, match=message):
+        attention_backends.check_backend(backend, MADE[scheme])
+    model = encoder(scheme)
+    model.config._attn_implementation = backend  # after the model has been built
+    with pytest.raises(ValueError, match=message):
+        model(IDS, attention_mask=MASK)
+    if backend == "flex_attention":
+        with pytest.raises(ValueError, match=message):
+            PosEncModel(tiny_config(scheme, attn_implementation=backend))
+
+
+def test_flex_attention_refuses_dropout():
+    model = encoder("rope", attn_implementation="flex_attention", attention_probs_dropout_prob=0.1).train()
+    with pytest.raises(ValueError, match=r"flex_attention' has no dropout, and attention_probs_dropout_prob=0\.1"):
+        model(IDS, attention_mask=MASK)
+
+
+def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch):
+    layout = make_layout(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
+    full = make_layout(3, 8, torch.device("cpu"))
+    assert attention_backends.token_attention("sdpa", layout, MADE["rope"]) is None
+    monkeypatch.setattr(attention_backends, "runs_varlen", lambda tokens: True)
+    assert attention_backends.token_attention("sdpa", layout, MADE["rope"]) is not None
+    assert attention_backends.token_attention("sdpa", layout, MADE["t5"]) is None
+    assert attention_backends.token_attention("sdpa", full, MADE["rope"]) is None
+    assert attention_backends.token_attention("eager", layout, MADE["rope"]) is None
+    assert attention_backends.borders(layout).tolist() == [0, 9, 10, 14, 20]
+    # In float32 it stands back, and the grid serves.
+    model = encoder("rope")
+    expected = encoder("rope", attn_implementation="eager")(IDS, attention_mask=MASK).last_hidden_state
+    torch.testing.assert_close(model(IDS, attention_mask=MASK).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_one_log_line_says_how_attention_runs(monkeypatch):
+    lines = []
+    monkeypatch.setattr(modeling_posenc.logger, "info", lines.append)
+    modeling_posenc._log.cache_clear()
+    model = encoder("rope")
+    for _ in range(2):
+        model(IDS, attention_mask=MASK)
+    assert lines == ["Attention: attn_implementation='sdpa' on cpu, one sequence after the other."]
+    assert logging.getLogger("hf_posenc")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "flex_attention", "flash_attention_2"])
+@pytest.mark.parametrize("scheme", EVERY)
+def test_every_backend_gives_the_float32_numbers_on_a_gpu(scheme, backend, batch, dtype):
+    """Tolerance: 1e-4 in float32; in bfloat16 a mean error of 0.05, as for autocast on a CPU."""
+    from transformers.utils import is_flash_attn_2_available
+
+    if backend == "flash_attention_2" and (scheme in BIASED or dtype == torch.float32):
+        pytest.skip("FlashAttention takes neither a bias nor float32")
+    if backend == "flash_attention_2" and not is_flash_attn_2_available():
+        pytest.skip("flash_attn isn't installed")
+    if backend == "flex_attention" and scheme not in FLEXIBLE:
+        pytest.skip("the scheme has no score_mod")
+    ids, mask = BATCHES[batch]
+    expected = encoder(scheme)(ids, attention_mask=mask).last_hidden_state
+    model = encoder(scheme).to("cuda", dtype)
+    model.set_attn_implementation(backend)
+    mask = None if mask is None else mask.cuda()
+    with torch.no_grad():
+        got = model(ids.cuda(), attention_mask=mask).last_hidden_state.float().cpu()
+    if dtype == torch.float32:
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    else:
+        assert (got - expected).abs().mean() < 0.05
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("scheme", FLEXIBLE)
+def test_training_on_a_gpu_gives_the_gradients_of_a_cpu(scheme):
+    gradients = []
+    for device, backend in (("cpu", "sdpa"), ("cuda", "sdpa"), ("cuda", "flex_attention")):
+        model = encoder(scheme).to(device)
+        model.set_attn_implementation(backend)
+        model(IDS.to(device), attention_mask=MASK.to(device)).last_hidden_state.square().sum().backward()
+        gradients.append([p.grad.cpu() for p in model.parameters() if p.grad is not None])
+    for others in gradients[1:]:
+        for mine, theirs in zip(others, gradients[0], strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-2, rtol=1e-2)
