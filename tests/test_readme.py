@@ -24,6 +24,7 @@ RUN_ELSEWHERE = {
     "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
     "hf-posenc plot rope -o rope.png": "tests/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "the same",
+    "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
     "make test": "this is it; the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install hf-posenc": "needs a network; the name is checked below",
