@@ -32,6 +32,7 @@ RUN_ELSEWHERE = {
     "hf-posenc compare --quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc report results": "the same",
     "hf-posenc compare --data mine --schemes none,learned,rope --seeds 5 -o results/mine": "tests/comparison",
+    "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
     "make test": "this is it; the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install hf-posenc": "needs a network; the name is checked below",
