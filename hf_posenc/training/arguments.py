@@ -261,6 +261,11 @@ class RunArguments(TrainingArguments):
         ):
             self.metric_for_best_model = "loss"
         if self.early_stopping_patience is not None:
+            if self.do_train and (evaluated == "no" or not self.do_eval):
+                raise UserError(
+                    f"--early_stopping_patience {self.early_stopping_patience} needs evaluations while training: give "
+                    "--do_eval, and leave --eval_strategy out or set it to epoch or steps."
+                )
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
         if not torch.accelerator.is_available() and not is_torch_xla_available():
             if self.fp16:

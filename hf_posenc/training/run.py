@@ -27,6 +27,7 @@ from transformers import (
     TrainingArguments,
     get_scheduler,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
@@ -166,7 +167,7 @@ def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
     """What the options add to a stock Trainer: early stopping, the schedule, what a checkpoint folder says of itself.
 
     Raises:
-        UserError: early stopping without validation data, or a schedule that can't be.
+        UserError: a schedule that can't be.
     """
     training = run.training
     trainer.add_callback(EvaluationLeavesNoTrace())
@@ -175,8 +176,6 @@ def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
     if training.overwrite_output_dir and training.resume_from_checkpoint is None:
         trainer.add_callback(RemoveEarlierRun())
     if training.early_stopping_patience is not None:
-        if trainer.eval_dataset is None:
-            raise UserError("--early_stopping_patience needs --do_eval and validation data.")
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
     if not training.do_train:
         return
@@ -229,7 +228,15 @@ def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> d
     if run.training.load_best_model_at_end:
         run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
     show_best(run, console)
+    resumed = run.training.resume_from_checkpoint
+    if resumed and output.global_step == _step_of(resumed):
+        logger.warning(f"{resumed!r} is the end of its run: nothing was left to train.")
+        return {}  # else the loss of no step, 0.0
     return output.metrics
+
+
+def _step_of(checkpoint: str) -> int:
+    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME)).global_step
 
 
 def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:

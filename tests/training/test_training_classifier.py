@@ -472,6 +472,12 @@ def test_the_last_weights_are_kept_where_that_is_asked(order, tmp_path):
     assert results(tmp_path / "run")["best"] is None
 
 
+@pytest.mark.parametrize("options", [{}, {"eval_strategy": "epoch"}, {"do_eval": True, "eval_strategy": "no"}])
+def test_early_stopping_without_evaluations_is_refused(options):
+    with pytest.raises(UserError, match="--early_stopping_patience 2 needs evaluations while training: give --do_eval"):
+        make_arguments(output_dir="unused", do_train=True, early_stopping_patience=2, **options)
+
+
 @pytest.mark.parametrize(
     ("options", "saved", "best"),
     [

@@ -27,6 +27,14 @@ def test_resuming_ends_in_the_same_weights(undisturbed, order, tmp_path, step):
     assert (killed / "tokenizer.json").read_bytes() == (undisturbed / "tokenizer.json").read_bytes()
 
 
+def test_resuming_a_run_that_had_ended_gives_no_loss_of_no_steps(undisturbed, order):
+    before = results(undisturbed)["metrics"]
+    again = train(undisturbed, **order, **OPTIONS, do_predict=True, resume_from_checkpoint="true")
+    assert "train_loss" in before
+    assert {name for name in again.metrics if name.startswith("train_")} == set()
+    assert again.metrics["test_accuracy"] > 0
+
+
 @pytest.mark.parametrize(
     "options",
     [{"one_cycle": True}, {"gradient_accumulation_steps": 2, "save_steps": 3}],
