@@ -51,6 +51,7 @@ format: $(INSTALLED) ## let ruff rewrite
 
 cards: $(INSTALLED) ## the generated parts of model_cards
 	$(BIN)/python -m hf_posenc.cards
+	$(BIN)/python -m hf_posenc.comparison.evidence
 
 clean: ## remove what the commands made
 	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -208,7 +208,7 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
 @torch.no_grad()
 def evaluate(accelerator: Accelerator, setup: Setup, split: str, prefix: str) -> tuple[dict[str, float], np.ndarray]:
     setup.model.eval()
-    logits, labels, total, count = [], [], 0.0, 0
+    logits, labels = [], []
     state = torch.get_rng_state()  # a data loader draws a number when it starts, which training mustn't notice
     for batch in accelerator.prepare(loader(setup, split, setup.training.per_device_eval_batch_size, shuffle=False)):
         target = batch.pop("labels", None)
@@ -217,15 +217,12 @@ def evaluate(accelerator: Accelerator, setup: Setup, split: str, prefix: str) ->
         logits.append(accelerator.gather_for_metrics(outputs.logits.float()).cpu())
         if target is not None:
             labels.append(accelerator.gather_for_metrics(target).cpu())
-            # By example, as the Trainer has it: each batch's mean loss counts once for each of its examples.
-            size = len(labels[-1])
-            total, count = total + accelerator.gather(setup.loss(outputs, target)).mean().item() * size, count + size
     torch.set_rng_state(state)
     joined = torch.cat(logits).numpy()
     if not labels:
         return {}, joined
     found = setup.compute_metrics(EvalPrediction(predictions=joined, label_ids=torch.cat(labels).numpy()))
-    return {f"{prefix}_loss": total / count, **{f"{prefix}_{name}": value for name, value in found.items()}}, joined
+    return {f"{prefix}_{name}": value for name, value in found.items()}, joined
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import transformers
 from torch import Tensor
 
 from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
-from hf_posenc.model.linear import Linear, onednn_is_faster
+from hf_posenc.model.linear import apply_linear, onednn_is_faster
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
 
 SIZES = {
@@ -214,10 +214,10 @@ def _status(field: str) -> int:
 def matmul_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> float:
     """FLOP/s of a large matrix product as our linear layers do it: what the machine can reach, measured."""
     size = 8192 if torch.device(device).type == "cuda" else 1024
-    layer = Linear(size, size, device=device, dtype=dtype)
+    layer = torch.nn.Linear(size, size, device=device, dtype=dtype)
     x = {"x": torch.randn(size, size, device=device).to(dtype)}
     with torch.no_grad():
-        return 2 * size**3 / min(take_turns({"peak": lambda b: layer(b["x"])}, [x], 7)["peak"])
+        return 2 * size**3 / min(take_turns({"peak": lambda b: apply_linear(layer, b["x"])}, [x], 7)["peak"])
 
 
 def useful_flops(batch: dict[str, Tensor], size: str, mode: str) -> float:

@@ -69,6 +69,8 @@ def schemes() -> None:
 
     table = Table("scheme", "what it is", "parameters", "max length", "cost", title="Positional schemes")
     table.columns[2].justify = table.columns[3].justify = "right"
+    table.columns[0].no_wrap = True  # names are to be copied
+    table.columns[1].overflow = table.columns[4].overflow = "fold"
     for row in describe_schemes():
         length = "any" if row.max_length is None else f"{row.max_length:,}"
         table.add_row(row.name, row.summary, f"{row.parameters:,}", length, row.cost)
@@ -341,7 +343,7 @@ def train(
     bf16: Annotated[
         str | None,
         typer.Option(
-            metavar=_SWITCH,
+            metavar="BOOL",
             help="Mixed precision. Default: where the processor has bfloat16.",
             rich_help_panel=_MACHINE,
         ),
@@ -447,7 +449,9 @@ def quickstart(
         str | None, typer.Option(help="Schemes to compare, with commas; default: all five basic ones.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
-    overwrite_output_dir: Annotated[bool, typer.Option(help="Replace checkpoints that are there.")] = False,
+    overwrite_output_dir: Annotated[
+        bool, typer.Option("--overwrite-output-dir", help="Replace checkpoints that are there.")
+    ] = False,
 ) -> None:
     """See word order being learned: a tiny encoder per scheme on real sentences, in about three minutes."""
     from hf_posenc.training.quick_start import SCHEMES

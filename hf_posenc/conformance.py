@@ -155,6 +155,12 @@ def check_position(
         ValueError: the scheme, its arguments or the name of a check don't exist.
         AssertionError: with `raise_on_failure`, a check failed, or passed against expectation.
     """
+    if expected_failures is not None and not (
+        isinstance(expected_failures, Mapping) and all(isinstance(why, str) for why in expected_failures.values())
+    ):
+        raise ValueError(
+            f"expected_failures={expected_failures!r} gives no reasons. Give {{name of a check: why it must fail}}."
+        )
     expected = dict(expected_failures or {})
     names = list(POSITION_CHECKS if checks is None else [checks] if isinstance(checks, str) else checks)
     for argument, given in (("checks", names), ("expected_failures", expected)):

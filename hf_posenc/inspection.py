@@ -96,6 +96,9 @@ def inspect_checkpoint(
     own = [reference for reference in (own if isinstance(own, list) else [own]) if reference]
     references = [*(value for key, value in config.auto_map.items() if key != KEY), *own]
     entries = {reference.rpartition("--")[2].split(".")[0] + ".py" for reference in references}
+    has_labels = config.problem_type != "regression" and any(
+        "Classification" in name for name in config.architectures or []
+    )
     return CheckpointSummary(
         source=source,
         architecture=", ".join(config.architectures or []),
@@ -108,7 +111,7 @@ def inspect_checkpoint(
         parameters=sum(sizes.values()),
         position_parameters=sum(n for name, n in sizes.items() if re.match(r"(model\.)?position\.", name)),
         dtypes=sorted(dtypes),
-        labels=[str(label) for _, label in sorted((config.id2label or {}).items())],
+        labels=[str(label) for _, label in sorted((config.id2label or {}).items())] if has_labels else [],
         posenc_version=config.posenc_version,
         transformers_version=getattr(config, "transformers_version", None),
         code_files=sorted(name for name in files if name.endswith(".py")),

@@ -22,10 +22,10 @@ ROOT = Path(__file__).parent.parent
 def run(monkeypatch, capsys):
     """Runs the command line in this process: (exit code, standard output, standard error)."""
 
-    def call(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    def call(*arguments: str, stdin: str = "", columns: int = 200) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["hf-posenc", *arguments])
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setenv("COLUMNS", str(columns))
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
             cli.main()
@@ -350,14 +350,28 @@ def test_a_model_that_does_not_classify_is_named(run, tmp_path):
     code, _, err = run("predict", str(tmp_path), "text")
     assert code == 2
     assert "holds PosEncForMaskedLM, which doesn't classify texts" in err
+    code, _, err = run("evaluate", str(tmp_path), "--dataset-name", "blimp_order")  # not with a random head
+    assert code == 2
+    assert "holds PosEncForMaskedLM, which doesn't classify texts" in err
+    _, out, _ = run("inspect", str(tmp_path))
+    assert "LABEL_0" not in out
 
 
-@pytest.mark.parametrize("command", ["schemes", "inspect", "predict", "train", "evaluate", "quickstart"])
+COMMANDS = ("schemes", "inspect", "predict", "train", "evaluate", "quickstart", "check", "plot")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
     assert "Usage: hf-posenc" in out
     assert all(line.strip() for line in out.splitlines() if "<str>" in line)
+
+
+@pytest.mark.parametrize("arguments", [(name, "--help") for name in COMMANDS] + [("schemes",)], ids=" ".join)
+def test_no_name_is_cut_off_in_a_terminal_of_80_columns(run, arguments):
+    _, out, _ = run(*arguments, columns=80)
+    assert "…" not in out
 
 
 def test_check_prints_a_table_and_fails_where_a_scheme_does(run, monkeypatch):

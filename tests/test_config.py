@@ -40,6 +40,7 @@ from hf_posenc.model.positions import own_arguments
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is no activation of transformers. Near it: gelu"),
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is no activation"),
+        ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_position .--scheme-file"),
         ({"position_embedding_type": "ropee"}, "'ropee' is unknown. Did you mean 'rope'. Choose one of none"),
         ({"position_embedding_type": "absolute"}, "Did you mean 'learned'"),
         (

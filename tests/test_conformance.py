@@ -302,6 +302,14 @@ def test_the_checks_run_with_other_arguments_and_sizes():
         ({"scheme": 5}, "scheme=5 is no PositionScheme"),
         ({"scheme": PositionScheme}, "PositionScheme overrides no hook"),
         ({"scheme": "rope", "checks": ["paddings"]}, "checks: 'paddings' is no check. Choose from signature, shapes"),
+        (
+            {"scheme": "rope", "expected_failures": ["order"]},
+            r"expected_failures=\['order'\] gives no reasons. Give {name",
+        ),
+        (
+            {"scheme": "rope", "expected_failures": {"order": None}},
+            "expected_failures={'order': None} gives no reasons",
+        ),
         ({"scheme": "rope", "expected_failures": {"x": "y"}}, "expected_failures: 'x' is no check. Choose from sig"),
     ],
 )

@@ -1,6 +1,7 @@
 """A scheme from its author's file: registered, trained, saved, used again; what can't work is refused at the start."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,10 @@ def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path)
     assert code == 2
     assert "trust_remote_code=True" in err
     assert "Traceback" not in err
+    code, _, err = run("train", "--model-name-or-path", out, "--train-file", data, "-o", tmp_path / "more")
+    assert code == 2
+    assert "register_position('recency', ...). For this command: --trust_remote_code." in err
+    assert "damaged" not in err
     code, text, _ = run("predict", out, "good film", "--trust-remote-code", "--format", "jsonl")
     assert code == 0
     assert json.loads(text)["label"] in ("yes", "no")
@@ -125,6 +130,12 @@ def test_files_that_hold_no_usable_scheme_are_refused(tmp_path, name, text, kind
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ValueError, match="is no file"):
         register_scheme_file(tmp_path / "none.py", "mine")
+
+
+@pytest.mark.parametrize("name", [5, None, "", "a b", "a+b", "1a"])
+def test_what_is_no_plain_word_names_no_scheme(name):
+    with pytest.raises(ValueError, match=re.escape(f"name={name!r} can't name a scheme. Use letters, digits")):
+        register_position(name, type("Mine", (PositionScheme,), {"embed": lambda self, x, positions: x}))
 
 
 @pytest.mark.parametrize("name", ["bias", "train", "parts", "max_length"])

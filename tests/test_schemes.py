@@ -298,6 +298,10 @@ def test_every_scheme_says_its_name_formula_source_and_cost(name):
     assert "=" in scheme.__doc__.splitlines()[0] or "=" in scheme.__doc__.split("\n\n")[0]
 
 
+def make(name, **kwargs):
+    return make_position(PosEncConfig(position_embedding_type=name, position_embedding_kwargs=kwargs))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -406,6 +410,17 @@ def test_sinusoid_at_position_4000_is_near_float64():
         (lambda: LearnedPosition(hidden_size=8, std=True), "std=True is out of range"),
         (lambda: SinusoidalPosition(hidden_size=8, rms=math.nan), "rms=nan is out of range"),
         (lambda: NoPosition(dropout=2), "dropout=2 is out of range"),
+        (lambda: make("tupe", std=math.inf), "std=inf is out of range"),
+        (lambda: make("tupe", std=None), "std=None is out of range"),
+        (lambda: make("deberta", std=-1), "std=-1 is out of range"),
+        (lambda: make("deberta", std=None), "std=None is out of range"),
+        (lambda: make("deberta", max_distance=2.5), r"max_distance=2\.5 is out of range"),
+        (lambda: make("t5", num_buckets="8"), "num_buckets='8' is out of range"),
+        (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
+        (lambda: make("fire", threshold="a"), "threshold='a' is out of range"),
+        (lambda: make("fire", threshold=2.0**25), r"threshold=33554432\.0 is out of range"),
+        (lambda: make("fire", intermediate_size=3.5), r"intermediate_size=3\.5 is out of range"),
+        (lambda: make("mlp_bias", intermediate_size=None), "intermediate_size=None is out of range"),
         (lambda: RotaryPosition(head_dim=8, rope_theta=True), "rope_theta=True is out of range"),
         (lambda: RotaryPosition(head_dim=8)(torch.zeros(2, 16), torch.zeros(2, 16)), "has head_dim=8"),
         (lambda: apply_rotary(torch.zeros(2, 3, 5, 8), torch.zeros(3, 5)), r"positions of shape \(3, 5\) don't fit x"),
@@ -429,6 +444,17 @@ class Demanding(PositionScheme):
 
     def embed(self, x, positions):
         return x
+
+
+@pytest.mark.parametrize(("kernel", "most"), [("log", (2.0, 1.0)), ("power", (1.0, 1.9))])
+def test_kerple_starts_in_the_ranges_of_its_authors_code(kernel, most):
+    scheme = make_position(PosEncConfig(position_embedding_type="kerple", position_embedding_kwargs={"kernel": kernel}))
+    far = scheme.bias(torch.arange(3)[None], torch.zeros(1, 3))[0, :, 0, 1:].double()
+    grid = torch.arange(1, 13).double() / 12
+    r1, r2 = most[0] * grid, most[1] * grid.flip(0)
+    for distance in (1, 2):
+        expected = -r1 * torch.log1p(r2 * distance) if kernel == "log" else -r1 * distance**r2
+        torch.testing.assert_close(far[:, distance - 1], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):

@@ -1,6 +1,6 @@
 """Comparing schemes: a plan, its runs, statistics over seeds and examples, and a report."""
 
-from .execute import Execution, execute, load_plan, load_runs
+from .executor import Execution, execute, load_plan, load_runs
 from .plan import Plan, Run, Task, read_plan
 from .probes import PROBES, make_halves, make_probes
 

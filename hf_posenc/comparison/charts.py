@@ -106,7 +106,7 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
     """The metric against the speed of training."""
     figure, axes = _figure(7, 4)
     for scheme in study.schemes:
-        value, speed = study.score(task, scheme, length), study.median_of(task, scheme, "tokens_per_second")
+        value, speed = study.score(task, scheme, length), study.median_of(task, scheme, study.speed)
         if value is None or speed is None:
             continue
         style = _style(study, scheme)
@@ -122,7 +122,7 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
             color=style["color"],
         )
     axes.margins(x=0.12)
-    axes.set_xlabel("tokens per second in training (median over seeds)", fontsize=_SMALL)
+    axes.set_xlabel(f"{study.speed.replace('_', ' ')} in training (median over seeds)", fontsize=_SMALL)
     axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
     axes.grid(color="0.92")
     return _png(figure)

@@ -23,6 +23,11 @@ class Outcome:
     units: np.ndarray
     """(U, k): k counts of U units."""
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value that the metric can have."""
+        return {"accuracy": (0.0, 1.0), "matthews_correlation": (-1.0, 1.0), "perplexity": (1.0, np.inf)}[self.metric]
+
     def value(self) -> float:
         """The metric over all units."""
         return float(self.scores(np.ones((1, len(self.units))))[0])

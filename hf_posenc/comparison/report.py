@@ -285,10 +285,10 @@ def _heat(study: Study) -> list[Block]:
 def _cost(study: Study) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Cost")]
     for task in study.tasks:
-        base = study.median_of(task, study.plan.baseline, "tokens_per_second")
+        base = study.median_of(task, study.plan.baseline, study.speed)
         rows = []
         for scheme in study.schemes:
-            speed = study.median_of(task, scheme, "tokens_per_second")
+            speed = study.median_of(task, scheme, study.speed)
             memory = study.median_of(task, scheme, "peak_memory_mib")
             runs = study.runs(task, scheme)
             if not runs:
@@ -304,14 +304,15 @@ def _cost(study: Study) -> list[Block]:
                     f"{study.median_of(task, scheme, 'seconds') or 0:,.0f}",
                 )
             )
-        head = ("scheme", "parameters", "positional", "tokens/s", f"of {study.plan.baseline}'s", "MiB", "seconds")
+        unit = "tokens/CPU s" if study.speed == "tokens_per_cpu_second" else "tokens/s"
+        head = ("scheme", "parameters", "positional", unit, f"of {study.plan.baseline}'s", "MiB", "seconds")
         blocks += [Heading(3, f"Training on {task.name}"), Table(head, tuple(rows))]
     first = study.tasks[0]
     blocks += [
         Text(
             "Medians over seeds; seconds include the tests. Tokens per second are those of training, on the machine "
-            "named below; a machine that does something else at the same time makes them unsteady. MiB: the most "
-            "memory in use above what was in use before the run."
+            "named below (on a CPU, per second of its work, set-up included: what else the machine does counts less); "
+            "they are unsteady where runs are short. MiB: the most memory in use above what was in use before the run."
         ),
         Picture(
             f"{first.name}-cost",

@@ -84,7 +84,9 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         if run.scheme in plan.scheme_arguments:
             options["position_embedding_kwargs"] = plan.scheme_arguments[run.scheme]
     memory = PeakMemory()
+    cpu = time.process_time()
     trained = _train(run, options)
+    cpu = time.process_time() - cpu
     model = trained.model.eval()
     trained_seconds = time.time() - started
     tests = list(_test(plan, run, trained))
@@ -111,6 +113,8 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "tokens": round(tokens),
         "train_seconds": runtime,
         "tokens_per_second": round(tokens * seen / runtime, 1) if runtime and seen > 0 else None,
+        # Of use where the machine does something else at the same time; set-up and checkpoints are in it.
+        "tokens_per_cpu_second": round(tokens * seen / cpu, 1) if model.device.type == "cpu" and seen > 0 else None,
         "seconds": round(time.time() - started, 1),
         "test_seconds": round(time.time() - started - trained_seconds, 1),
         "resumed": resumed is not None,

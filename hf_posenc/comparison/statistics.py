@@ -73,6 +73,7 @@ class Sample:
             [np.mean([outcomes[seed][test].value() for test in tests]) for seed in self.seeds], dtype=np.float64
         )
         """(n,): one per seed."""
+        self.bounds = outcomes[self.seeds[0]][tests[0]].bounds
         drawn = np.zeros((DRAWS, len(self.seeds)))
         for test in tests:
             units = len(outcomes[self.seeds[0]][test].units)
@@ -86,6 +87,7 @@ class Sample:
         chosen = [self.seeds.index(seed) for seed in seeds]
         other = object.__new__(Sample)
         other.seeds, other.values, other.drawn = list(seeds), self.values[chosen], self.drawn[:, chosen]
+        other.bounds = self.bounds
         return other
 
 
@@ -103,10 +105,10 @@ def _seed_weights(count: int) -> np.ndarray:
 
 def interval(sample: Sample) -> Interval:
     """The mean over seeds with its interval."""
-    return _interval(sample.values, sample.drawn)
+    return _interval(sample.values, sample.drawn, sample.bounds)
 
 
-def _interval(values: np.ndarray, drawn: np.ndarray) -> Interval:
+def _interval(values: np.ndarray, drawn: np.ndarray, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
     count = len(values)
     mean = float(values.mean())
     if count < 2:
@@ -114,7 +116,8 @@ def _interval(values: np.ndarray, drawn: np.ndarray) -> Interval:
     centre = drawn.mean(1)
     chosen = (_seed_weights(count) * drawn).sum(1)
     stretched = centre + np.sqrt(count / (count - 1)) * (chosen - centre)
-    low, high = np.quantile(stretched, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    # Stretched, a draw may leave the range of the metric.
+    low, high = np.clip(np.quantile(stretched, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]), *bounds)
     return Interval(mean, float(low), float(high), count)
 
 

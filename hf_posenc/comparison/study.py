@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_posenc.training.errors import UserError
 
-from .execute import RUNS_NAME, load_plan, load_runs
+from .executor import RUNS_NAME, load_plan, load_runs
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .run import PICTURE_NAME
@@ -155,6 +155,12 @@ class Study:
         """The median over seeds of a number of the runs, such as `tokens_per_second`: one slow run doesn't count."""
         values = [run[name] for run in self.runs(task, scheme) if run.get(name) is not None]
         return float(np.median(values)) if values else None
+
+    @cached_property
+    def speed(self) -> str:
+        """The runs' number that tells speed: per second of a CPU's work where all ran on CPUs, else per second."""
+        on_cpu = all(run.get("tokens_per_cpu_second") is not None for run in self.done if not run.get("resumed"))
+        return "tokens_per_cpu_second" if on_cpu else "tokens_per_second"
 
     def pictures(self) -> dict[str, Path]:
         """What schemes learned, from the first run that was drawn of each."""

@@ -6,6 +6,7 @@ alike; with a masked-LM head also the divergence between the two predictions. Th
 Underneath is the stock Trainer: checkpoints, resuming, progress.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -218,6 +219,7 @@ def heal(
 
     Raises:
         ValueError: an argument is out of range, or `work_dir` holds the healing of something else.
+        Interrupted: Ctrl-C; a checkpoint was saved, if there is a `work_dir`.
     """
     if not minutes > 0:
         raise ValueError(f"minutes={minutes!r} is out of range. Healing takes a positive number of minutes.")
@@ -248,7 +250,6 @@ def heal(
         remove_unused_columns=False,
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
-        train_sampling_strategy="group_by_length",
     )
     pad = tokenizer.pad_token_id or 0
     words = cast(Any, model.base_model).embeddings.word_embeddings.weight
@@ -275,8 +276,19 @@ def heal(
         trainer.add_callback(_Progress(trainer, minutes, max_steps))
     if work_dir is not None:
         trainer.add_callback(_SaveByTime(save_minutes * 60))
+    from ..training.checkpoints import last_complete_checkpoint
+    from ..training.errors import Interrupted
+    from ..training.run import StopOnInterrupt
+
+    stop = StopOnInterrupt()
+    if work_dir is not None:  # elsewhere nothing could be kept
+        trainer.add_callback(stop)
     try:
-        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+        with stop if work_dir is not None else contextlib.nullcontext():
+            trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+        if stop.agreed:
+            last = last_complete_checkpoint(str(work_dir))
+            raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to go on.")
         trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
     finally:
         model.config.attention_probs_dropout_prob = attention

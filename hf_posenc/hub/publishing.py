@@ -45,6 +45,7 @@ _TOKENIZER = (
     "vocab.json",
     "merges.txt",
     "spiece.model",
+    "tokenizer.model",
     "sentencepiece.bpe.model",
 )
 _PICTURES = (".png", ".svg")
@@ -127,7 +128,8 @@ def publish(
         card = _card(found, repo_id, None)
         branch = revision or "main"
         with _told(repo_id, secret, "Nothing was published."):
-            repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            if not create_pr:  # that is for a repository which is there, perhaps somebody else's
+                repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
             if not create_pr and branch != "main" and not branch.startswith("refs/"):
                 api.create_branch(repo_id, branch=branch, exist_ok=True)
             before = api.model_info(repo_id, revision=branch)

@@ -1,4 +1,4 @@
-"""`Linear`: nn.Linear through the faster of PyTorch's two CPU matrix libraries."""
+"""Linear layers through the faster of PyTorch's two CPU matrix libraries."""
 
 import functools
 import platform
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
 
 from .position_base import plain
 
@@ -74,13 +75,24 @@ class _OneDNNLinear(torch.autograd.Function):
         )
 
 
-class Linear(nn.Linear):
-    """`nn.Linear`, in float32 on processors where PyTorch's own choice of library is slow by the other one."""
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """`layer(x)` of a linear layer, (..., in_features) -> (..., out_features), in the faster library.
 
-    def forward(self, input: Tensor) -> Tensor:
-        """(..., in_features) -> (..., out_features)."""
-        if not _fits(input, self.weight, self.bias):
-            return functional.linear(input, self.weight, self.bias)
-        if torch.is_grad_enabled():
-            return _OneDNNLinear.apply(input.contiguous(), self.weight, self.bias)
-        return product(input.contiguous(), self.weight, self.bias)
+    Anything but a plain `nn.Linear` is called as it is: a quantised or adapted layer, or one that somebody hooked.
+    """
+    if type(layer) is not nn.Linear or _is_watched(layer) or not _fits(x, layer.weight, layer.bias):
+        return layer(x)
+    if torch.is_grad_enabled():
+        return _OneDNNLinear.apply(x.contiguous(), layer.weight, layer.bias)
+    return product(x.contiguous(), layer.weight, layer.bias)
+
+
+def _is_watched(layer: nn.Module) -> bool:
+    return bool(
+        "forward" in vars(layer)
+        or layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+        or _has_any_global_hook()
+    )

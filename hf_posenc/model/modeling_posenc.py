@@ -32,7 +32,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention_backends import TokenAttention, check_backend, takes_tokens, token_attention
 from .attention_kernels import attend_by_sequence, runs_by_sequence
 from .configuration_posenc import PosEncConfig
-from .linear import Linear
+from .linear import apply_linear
 from .padding_free import Layout, augment_positions, make_layout
 from .position_base import PositionScheme, check_length, tracing
 from .positions import POSITIONS, independent_generator, make_position, own_code, resolve_position_config
@@ -51,7 +51,7 @@ class PosEncEmbeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.projection = Linear(width, config.hidden_size) if config.embedding_size is not None else None
+        self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
 
     def forward(
@@ -85,7 +85,7 @@ class PosEncEmbeddings(nn.Module):
                 types = layout.take(token_type_ids.expand(layout.shape))
             x = x + self.token_type_embeddings(types)
         x = self.dropout(self.norm(embed(x, layout.positions)))
-        return x if self.projection is None else self.projection(x)
+        return x if self.projection is None else apply_linear(self.projection, x)
 
 
 def eager_attention_forward(
@@ -124,16 +124,17 @@ class PosEncAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.head_dim = config.hidden_size // config.num_attention_heads
-        self.query = Linear(config.hidden_size, config.hidden_size)
-        self.key = Linear(config.hidden_size, config.hidden_size)
-        self.value = Linear(config.hidden_size, config.hidden_size)
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(
         self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: "AttentionHooks", *rotary: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
-        q, k, v = (linear(x).unflatten(-1, (-1, self.head_dim)) for linear in (self.query, self.key, self.value))
+        projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
         layer_bias = None
         if hooks.layer_bias is not None:
             plain_q, plain_k = (layout.to_grid(t).transpose(1, 2) for t in (q, k))
@@ -151,7 +152,7 @@ class PosEncAttention(nn.Module):
                 bias = add_bias(mask, layer_bias, torch.promote_types(q.dtype, torch.float32))
                 q, k, v = (t.flatten(0, 1) for t in (q, k, v))
                 out = attend_by_sequence(q, k, v, bias, hooks.lengths, scale)
-                return self.dense(out.view(*x.shape[:-1], -1)), None
+                return apply_linear(self.dense, out.view(*x.shape[:-1], -1)), None
             mask = add_bias(layout.attention_mask(), mask, q.dtype)
         if layout.grid_index is None:
             q, k, v = (t.transpose(1, 2) for t in (q, k, v))
@@ -176,7 +177,7 @@ class PosEncAttention(nn.Module):
         if tracing():  # the exporter may replace attention by operations whose result lies in memory in another order
             out = out.clone(memory_format=torch.contiguous_format)
         out = layout.from_grid(out.reshape(out.shape[0], out.shape[1], -1))
-        return self.dense(out), weights if hooks.output_attentions else None
+        return apply_linear(self.dense, out), weights if hooks.output_attentions else None
 
 
 class AttentionHooks:
@@ -237,9 +238,9 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.pre_norm = config.norm_position == "pre"
         self.attention = PosEncAttention(config, layer_idx)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.intermediate = Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
-        self.output = Linear(config.intermediate_size, config.hidden_size)
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -256,7 +257,7 @@ class PosEncLayer(GradientCheckpointingLayer):
         return self.output_norm(x + self.dropout(self._feed_forward(x))), weights
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.output(self.activation(self.intermediate(x)))
+        return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
 
 
 class PosEncPreTrainedModel(PreTrainedModel):
@@ -519,10 +520,10 @@ class PosEncPooledHead(PosEncPreTrainedModel):
         assert outputs is not None  # PreTrainedConfig always has labels
         self.num_labels = outputs
         self.model = PosEncModel(config)
-        self.dense = Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = Linear(config.hidden_size, outputs)
+        self.classifier = nn.Linear(config.hidden_size, outputs)
         self.post_init()
 
     def _classify(self, hidden: Tensor | None, layout: Layout) -> Tensor:
@@ -656,11 +657,11 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         super().__init__(config)
         width = config.embedding_width
         self.model = PosEncModel(config)
-        self.dense = Linear(config.hidden_size, width)
+        self.dense = nn.Linear(config.hidden_size, width)
         self.activation = ACT2FN[config.hidden_act]
         # Not `norm`: the loader takes a head's child named like the encoder's own for the encoder's.
         self.head_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.decoder = Linear(width, config.vocab_size)
+        self.decoder = nn.Linear(width, config.vocab_size)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
@@ -705,7 +706,9 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
             seq_idx=seq_idx,
             cu_seq_lens_q=cu_seq_lens_q,
         )
-        logits = self.decoder(self.head_norm(self.activation(self.dense(outputs.last_hidden_state))))
+        assert outputs.last_hidden_state is not None
+        hidden = self.activation(apply_linear(self.dense, outputs.last_hidden_state))
+        logits = apply_linear(self.decoder, self.head_norm(hidden))
         loss = token_loss(logits, labels, layout, kwargs.get("num_items_in_batch"))
         return MaskedLMOutput(
             loss=loss,
@@ -723,7 +726,7 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
         self.dropout = nn.Dropout(_classifier_dropout(config))
-        self.classifier = Linear(config.hidden_size, cast(int, config.num_labels))
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
     @can_return_tuple
@@ -779,7 +782,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
         self.model = PosEncModel(config)
-        self.qa_outputs = Linear(config.hidden_size, 2)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
     @can_return_tuple

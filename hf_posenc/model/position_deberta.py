@@ -4,8 +4,15 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .linear import Linear
-from .position_base import PositionScheme, gather_by_distance, relative_positions, tracing
+from .linear import apply_linear
+from .position_base import (
+    PositionScheme,
+    gather_by_distance,
+    relative_positions,
+    require_positive,
+    require_size,
+    tracing,
+)
 
 
 class DebertaPosition(PositionScheme):
@@ -46,16 +53,14 @@ class DebertaPosition(PositionScheme):
         super().__init__()
         if terms not in ("c2p", "p2c", "both"):
             raise ValueError(f"terms={terms!r} is unknown. Choose 'c2p', 'p2c' or 'both'.")
-        if not 1 <= max_distance <= 2**20:
-            raise ValueError(f"max_distance={max_distance!r} is out of range. It must be from 1 to {2**20}.")
         self.num_heads = num_heads
-        self.max_distance = max_distance
-        self.std = std
+        self.max_distance = require_size("max_distance", max_distance, 2**20)
+        self.std = 0.0 if std == 0 else require_positive("std", std, ", or 0")
         self.query_scale = (1 + (2 if terms == "both" else 1)) ** -0.5
         self.embedding = nn.Embedding(2 * max_distance, hidden_size)
         layers = range(num_layers)
-        self.keys = nn.ModuleList([Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
-        self.queries = nn.ModuleList([Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
+        self.keys = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
+        self.queries = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
 
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
         """c2p and p2c logits: q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
@@ -68,10 +73,10 @@ class DebertaPosition(PositionScheme):
         bias = None
         if self.keys is not None:
             # Each query's row by j - i, which grows as the vectors' i - j falls.
-            keys = self._heads(self.keys[layer](relative)).flip(-1)
+            keys = self._heads(apply_linear(self.keys[layer], relative)).flip(-1)
             bias = self._gather(torch.matmul(q, keys), positions, reach, 1)
         if self.queries is not None:
-            queries = self._heads(self.queries[layer](relative))
+            queries = self._heads(apply_linear(self.queries[layer], relative))
             p2c = self._gather(torch.matmul(k, queries), positions, reach, 0).transpose(-1, -2)
             bias = p2c if bias is None else bias + p2c
         assert bias is not None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, relative_positions, taken_by
+from .position_base import PositionScheme, relative_positions, require_positive, require_size, taken_by
 
 
 class FirePosition(PositionScheme):
@@ -35,9 +35,8 @@ class FirePosition(PositionScheme):
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 32, threshold: float = 64.0) -> None:
         super().__init__()
-        if not 1 <= intermediate_size <= 2**16:
-            raise ValueError(f"intermediate_size={intermediate_size!r} is out of range. It must be from 1 to {2**16}.")
-        if not 0 < threshold <= 2**24:
+        require_size("intermediate_size", intermediate_size, 2**16)
+        if require_positive("threshold", threshold) > 2**24:
             raise ValueError(f"threshold={threshold!r} is out of range. It must be positive, at most {2**24}.")
         self.threshold = threshold
         self.scales = nn.Embedding(2, 1)

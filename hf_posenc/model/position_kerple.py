@@ -67,10 +67,15 @@ class KerplePosition(PositionScheme):
 
     @torch.no_grad()
     def init_weights(self, std: float) -> None:
-        """r_1 and r_2 spread evenly over the heads, (0, 1] and (0, 2], as the paper draws them at random."""
+        """r_1 and r_2 spread evenly over the heads, where the authors' code draws them at random.
+
+        (0, 2] and (0, 1] for log, (0, 1] and (0, 2] for power; large r_1 with small r_2.
+        """
         weight = self.shape.weight
         heads = weight.shape[1]
-        r1 = (torch.arange(heads, dtype=torch.float32, device=weight.device) + 1) / heads
-        r2 = r1.flip(0) if self.kernel == "log" else 0.95 * r1.flip(0)
-        second = (2 * r2).log() if self.kernel == "log" else torch.logit(r2)
-        init.copy_(weight, torch.stack((r1.log(), second)).to(weight.dtype))
+        spread = (torch.arange(heads, dtype=torch.float32, device=weight.device) + 1) / heads
+        if self.kernel == "log":
+            start = (2 * spread).log(), spread.flip(0).log()
+        else:  # r_2 = 2 is out of a sigmoid's reach
+            start = spread.log(), torch.logit(0.95 * spread.flip(0))
+        init.copy_(weight, torch.stack(start).to(weight.dtype))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, per_distinct_distance, taken_by
+from .position_base import PositionScheme, per_distinct_distance, require_size, taken_by
 
 
 class MLPBiasPosition(PositionScheme):
@@ -35,8 +35,7 @@ class MLPBiasPosition(PositionScheme):
     def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
         super().__init__()
         for name, value in (("intermediate_size", intermediate_size), ("reference_distance", reference_distance)):
-            if not 1 <= value <= 2**24:
-                raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {2**24}.")
+            require_size(name, value)
         self.reference = math.log2(1 + reference_distance)
         self.up = nn.Linear(1, intermediate_size)
         self.down = nn.Linear(intermediate_size, num_heads)

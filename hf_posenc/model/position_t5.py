@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, per_distinct_distance
+from .position_base import PositionScheme, per_distinct_distance, require_size
 
 
 def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -58,7 +58,8 @@ class T5Position(PositionScheme):
         per_layer: bool = False,
     ) -> None:
         super().__init__()
-        if num_buckets < 4 or num_buckets % 2 or num_buckets > 2**16:
+        require_size("max_distance", max_distance)
+        if require_size("num_buckets", num_buckets) < 4 or num_buckets % 2 or num_buckets > 2**16:
             raise ValueError(f"num_buckets={num_buckets!r} is out of range. It must be even, from 4 to {2**16}.")
         if max_distance <= num_buckets // 4:
             raise ValueError(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
+from .position_base import PositionScheme, require_positive
 
 
 class TupePosition(PositionScheme):
@@ -39,11 +39,9 @@ class TupePosition(PositionScheme):
         std: float = 0.02,
     ) -> None:
         super().__init__()
-        if not std >= 0:
-            raise ValueError(f"std={std!r} is out of range. A standard deviation is zero or positive.")
         self.max_length = max_positions
         self.num_heads = num_heads
-        self.std = std
+        self.std = 0.0 if std == 0 else require_positive("std", std, ", or 0")
         self.embedding = nn.Embedding(max_positions, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)
         self.query = nn.Linear(hidden_size, hidden_size)

@@ -72,7 +72,7 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     """
     if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
         raise ValueError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
     if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
         raise ValueError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
@@ -113,7 +113,8 @@ def scheme_class(name: str) -> type[PositionScheme]:
     meant = _OTHER_NAMES.get(name) or (near[0] if near else None)
     raise ValueError(
         f"position_embedding_type={name!r} is unknown. {f'Did you mean {meant!r}? ' if meant else ''}"
-        f"Choose one of {', '.join(POSITIONS)}, or several joined by '+'."
+        f"Choose one of {', '.join(POSITIONS)}, or several joined by '+'; one of your own after "
+        "register_position (--scheme-file on the command line)."
     )
 
 

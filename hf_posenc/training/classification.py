@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from rich.console import Console
@@ -27,7 +28,7 @@ from .data import Labels, encode, find_columns, load_splits, number_labels
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, compute_metrics_for
-from .model import check_resumed, default_learning_rate, input_length, load_config, make_model
+from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
 from .report import summarize
 from .run import (
     Run,
@@ -57,6 +58,7 @@ class Setup(Run):
     collator: DataCollatorWithPadding
     loss: ClassificationLoss
     compute_metrics: Callable[[EvalPrediction], dict[str, float]]
+    """`loss` and the metrics of the task."""
     resume_from: Path | None = None
 
 
@@ -72,6 +74,8 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
     resume_from = prepare_output_dir(training)
     config = load_config(arguments)
+    if not training.do_train:
+        require_head(config, str(arguments.model_name_or_path), "ForSequenceClassification")
     with training.main_process_first(desc="reading the data"):
         found = load_splits(data, arguments.token, arguments.cache_dir)
         splits = wanted_splits(found, data, training, test=training.score_test)
@@ -125,10 +129,28 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         model=model,
         collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training.fp16 else None),
         loss=loss,
-        compute_metrics=compute_metrics_for(labels.problem_type),
+        compute_metrics=_loss_and_metrics(loss, labels.problem_type),
         summary=summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size),
         resume_from=resume_from,
     )
+
+
+def _loss_and_metrics(loss: ClassificationLoss, problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Loss and metrics, each example counting once.
+
+    The Trainer's own `eval_loss` averages over batches. Where several processes have batches of different sizes, or
+    examples twice to fill up the last one, that is another number.
+    """
+    metrics = compute_metrics_for(problem_type)
+
+    @torch.no_grad()
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        found = prediction.predictions
+        logits = torch.from_numpy(np.asarray(found[0] if isinstance(found, tuple) else found)).double()
+        labels = torch.from_numpy(np.asarray(prediction.label_ids))
+        return {"loss": loss((logits,), labels).item(), **metrics(prediction)}
+
+    return compute
 
 
 def _trained_labels(config: Any) -> list[str] | None:
@@ -235,4 +257,4 @@ def epoch_metrics(setup: Setup) -> dict[str, float]:
         return {}
     logits, labels = (np.concatenate([part[index].numpy() for part in parts]) for index in range(2))
     found = setup.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
-    return {f"train_{name}": value for name, value in found.items()}
+    return {f"train_{name}": value for name, value in found.items() if name != "loss"}

@@ -206,7 +206,7 @@ def _named_splits(found: DatasetDict, data: DataArguments) -> DatasetDict:
     splits = {}
     for split, name in chosen.items():
         if name is not None and name not in found:
-            raise UserError(f"--{split}_split_name {name!r} doesn't exist. The data has {', '.join(found)}.")
+            raise UserError(f"There is no split {name!r} to use for {split}. The data has {', '.join(found)}.")
         source = name or next((known for known in _SPLIT_NAMES[split] if known in found), None)
         if source is not None:
             splits[split] = found[source]
@@ -519,6 +519,8 @@ def _decide(
                 "The data has no labels, and no trained model says what they are. Give labelled training data."
             )
         return Labels(given_problem_type or "single_label_classification", tuple(given))
+    if train is None and given_problem_type is not None:
+        _check_labels_fit(source, name, given_problem_type)
     regression = do_regression
     if regression is None:
         regression = source.kind == "number" or (train is None and given_problem_type == "regression")
@@ -554,6 +556,26 @@ def _decide(
     if not names:
         raise UserError(f"No training example has a label in column {name!r}. Name the right one: --label_column_name.")
     return Labels(problem, names, source.kind)
+
+
+def _check_labels_fit(column: _Column, name: str, problem_type: str) -> None:
+    """Refuses labels of another task than the trained model's, which would be scored as if that were its own."""
+    numbers = column.kind in ("number", "integer") and not column.is_list and column.known is None
+    if problem_type == "regression" and not numbers:
+        way_out = "Give data with one number per text"
+        does = "predicts a number"
+    elif problem_type == "multi_label_classification" and not column.is_list:
+        way_out = "Write lists of labels, say what separates labels in one cell with --label_delimiter"
+        does = "gives each text several labels"
+    elif problem_type == "single_label_classification" and (column.is_list or column.kind == "number"):
+        way_out = "Give data with one label per text"
+        does = "gives each text one label"
+    else:
+        return
+    raise UserError(
+        f"The model {does}, column {name!r} has {column.values[0]!r}. {way_out}, or name the right column with "
+        "--label_column_name."
+    )
 
 
 def _apply(labels: Labels, numbers: Mapping[str, int], column: _Column, split: str, name: str) -> list[Any]:

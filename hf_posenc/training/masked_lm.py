@@ -23,7 +23,7 @@ from transformers.utils import logging
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data import Columns, encode, find_columns, load_splits
 from .errors import UserError
-from .model import check_resumed, default_learning_rate, input_length, load_config, make_model
+from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
 from .report import summarize
 from .run import (
     Run,
@@ -116,6 +116,8 @@ def train_masked_lm(
     check_best_metric(training, ("perplexity", "nll", "accuracy"))
     resume_from = prepare_output_dir(training)
     config = load_config(model)
+    if not training.do_train:
+        require_head(config, str(model.model_name_or_path), "ForMaskedLM")
     with training.main_process_first(desc="reading the data"):
         splits = wanted_splits(load_splits(data, model.token, model.cache_dir), data, training)
         columns = find_columns(next(iter(splits.values())), data)
@@ -247,12 +249,13 @@ def token_sums(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Te
 
 
 def token_weighted_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """Perplexity and accuracy over all masked tokens, each counting once."""
+    """Loss (also as `nll`), perplexity and accuracy over all masked tokens, each counting once."""
     nll, count, right = np.asarray(prediction.predictions).reshape(-1, 3).sum(0)
     if count == 0:
         raise UserError("No token of the validation text was masked. Give more text, or a higher --mlm_probability.")
     mean = float(nll / count)
     return {
+        "loss": mean,  # the Trainer's own averages over batches, whatever they hold
         "perplexity": math.exp(mean) if mean < 700 else math.inf,
         "nll": mean,
         "accuracy": float(right / count),

@@ -61,6 +61,32 @@ def _auto_config(name: str, arguments: ModelArguments) -> Any:
         ) from error
 
 
+def require_head(config: Any, name: str, head: str) -> None:
+    """Refuses a checkpoint without the head that is to answer: transformers would give it a random one.
+
+    Args:
+        config: its configuration.
+        name: what the user called it.
+        head: how the class names end that have one: `ForSequenceClassification` or `ForMaskedLM`.
+
+    Raises:
+        UserError: it was saved from another class.
+    """
+    architectures = config.architectures or []
+    if any(architecture.endswith(head) for architecture in architectures):
+        return
+    found = ", ".join(architectures) or "no architecture"
+    if head == "ForMaskedLM":
+        raise UserError(
+            f"{name!r} holds {found}, which is no masked language model. Give a checkpoint that examples/run_mlm.py "
+            "wrote, or train one from it with --do_train."
+        )
+    raise UserError(
+        f"{name!r} holds {found}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
+        "examples/run_classification.py wrote."
+    )
+
+
 def hub_options(arguments: ModelArguments) -> dict[str, Any]:
     """What the Auto classes take from the options."""
     return {
@@ -141,6 +167,8 @@ def make_model(
                 f"{arguments.model_name_or_path!r} was trained for other labels than those of this data. Give it a new "
                 "classifier with --ignore_mismatched_sizes."
             ) from error
+        if "trust_remote_code=True" in str(error):
+            raise UserError(f"{sentence(error)} For this command: --trust_remote_code.") from error
         raise UserError(
             f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from hf_posenc.training.data import read_file
 from hf_posenc.training.errors import UserError, one_line
 from hf_posenc.training.metrics import answers_from_logits
+from hf_posenc.training.model import require_head
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,7 @@ def load_classifier(
         config = AutoConfig.from_pretrained(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
-    architectures = config.architectures or []
-    if not any(name.endswith("ForSequenceClassification") for name in architectures):
-        found = ", ".join(architectures) or "no architecture"
-        raise UserError(
-            f"{checkpoint!r} holds {found}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` "
-            "or examples/run_classification.py wrote."
-        )
+    require_head(config, checkpoint, "ForSequenceClassification")
     try:
         # Not by the pipeline itself, which puts every traceback into its message.
         options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": trust_remote_code}

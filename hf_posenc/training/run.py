@@ -313,6 +313,8 @@ def finish(
     history = trainer.state.log_history
 
     def save_model(folder: str) -> None:
+        if trainer.is_fsdp_enabled:  # where checkpoints are sharded the Trainer would save no model at all
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model(folder, _internal_call=True)  # otherwise it pushes, before the results are there
 
     save_run(trainer.run, metrics, history, test_logits, seconds, save_model)

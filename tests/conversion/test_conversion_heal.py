@@ -83,6 +83,21 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "undisturbed"]
 
 
+def test_ctrl_c_saves_a_checkpoint_and_the_same_command_goes_on(source, tmp_path, monkeypatch):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Clock, "on_step_end", on_step_end)
+        with pytest.raises(KeyboardInterrupt, match="out.healing/checkpoint-[56]'. Give the same command to go on"):
+            heal(source, tmp_path / "out", max_steps=8)
+    assert not (tmp_path / "out").exists()
+    _, report = heal(source, tmp_path / "out", max_steps=8)
+    assert report.healing["steps"] == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
 def test_time_that_was_spent_before_an_interruption_counts(source):
     clock = module._Clock(60, None, spent=45.0)
     assert clock.progress(3) == 0.75

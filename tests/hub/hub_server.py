@@ -339,7 +339,8 @@ class Api(Handler):
             raise Stop(404 if user else 401, "Repository not found", "RepoNotFound")
         if write and user is None:
             raise Stop(401, "Invalid username or password.")
-        if write and user != name.split("/")[0] and "create_pr" not in self.query:
+        pull = "create_pr" in self.query or "/refs/pr/" in unquote(self.path)  # anybody may propose
+        if write and user != name.split("/")[0] and not pull:
             raise Stop(403, f"You don't have the rights to write to {name}")
         return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_server import WRITER, Hub
+from hub_server import READER, WRITER, Hub
 from huggingface_hub import ModelCard
 from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
@@ -130,12 +130,14 @@ def test_a_pull_request_changes_nothing_else(hub: Hub, checkpoint: Path, unverif
 
 
 def test_a_pull_request_to_somebody_elses_repository(hub: Hub, checkpoint: Path, unverified: None) -> None:
-    from hub_server import READER
-
     publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     (checkpoint / "LICENSE").write_text("Apache-2.0")
     with pytest.raises(UserError, match=r"may not write there.*--create-pr\. Nothing was published"):
         publish(checkpoint, "me/mine", endpoint=hub.url, token=READER)
+    done = publish(checkpoint, "me/mine", create_pr=True, endpoint=hub.url, token=READER)
+    assert "LICENSE" not in hub.files("me/mine")
+    assert hub.repos["me/mine"].commits[done.revision]["LICENSE"].content == b"Apache-2.0"
+    assert f"loaded commit `{done.revision}`" in hub.files("me/mine", "refs/pr/1")["README.md"].decode()
 
 
 def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(

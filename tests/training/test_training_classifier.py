@@ -29,6 +29,7 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
+    EvalPrediction,
     pipeline,
 )
 
@@ -82,6 +83,17 @@ def test_the_loss_falls(trained):
     losses = [entry["loss"] for entry in trained["rope"].history if "loss" in entry]
     assert len(losses) == 4
     assert losses[-1] < losses[0] / 3
+
+
+def test_the_evaluation_loss_is_made_of_logits_and_labels_alone(order, tmp_path):
+    """Not of the Trainer's batch means, which with several processes count some examples twice."""
+    setup = set_up(*make_arguments(**{**SMALL, **order, "output_dir": str(tmp_path)}, class_weights="balanced"))
+    logits, labels = np.array([[1.0, -1.0], [0.5, 2.0], [0.0, 3.0]]), np.array([0, 0, 1])
+    expected = functional.cross_entropy(torch.tensor(logits), torch.tensor(labels), reduction="none")
+    expected = (expected * setup.loss.weights[labels]).mean()
+    found = setup.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
+    assert found["loss"] == pytest.approx(expected.item(), rel=1e-6)
+    assert found["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_rope_learns_order_and_none_stays_at_one_half(trained):

@@ -51,7 +51,7 @@ def test_a_saved_data_set_is_read_and_its_splits_can_be_named(tmp_path):
     DatasetDict({"a": Dataset.from_list(EXAMPLES), "dev": Dataset.from_list(EXAMPLES[:1])}).save_to_disk(tmp_path)
     found = load_splits(DataArguments(dataset_name=str(tmp_path), train_split_name="a"))
     assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
-    with pytest.raises(UserError, match="--test_split_name 'z' doesn't exist. The data has a, dev"):
+    with pytest.raises(UserError, match="There is no split 'z' to use for test. The data has a, dev"):
         load_splits(DataArguments(dataset_name=str(tmp_path), test_split_name="z"))
 
 
@@ -203,6 +203,21 @@ def test_real_numbers_are_a_regression_and_whole_ones_are_where_asked():
 def test_a_trained_models_labels_keep_their_numbers():
     assert numbered(["a", "b"], given=["b", "a"])[1]["train"] == [1, 0]
     assert numbered(["x", "y"], given=["b", "a"])[0].names == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "message"),
+    [
+        ("regression", ["a"], "The model predicts a number, column 'label' has 'a'. Give data with one number per"),
+        ("multi_label_classification", ["a"], "gives each text several labels, column 'label' has 'a'. Write lists"),
+        ("single_label_classification", [["a"]], r"gives each text one label, column 'label' has \['a'\]. Give data"),
+        ("single_label_classification", [0.5], "gives each text one label, column 'label' has 0.5. Give data with"),
+    ],
+)
+def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
+    splits = DatasetDict({"validation": Dataset.from_dict({"text": ["x"], "label": values})})
+    with pytest.raises(UserError, match=message):
+        number_labels(splits, Columns(("text",), "label"), given=["a", "b"], given_problem_type=task)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def test_perplexity_is_exp_of_the_mean_over_all_masked_tokens(trained):
                 total, count = total - float(logits[place, label]), count + 1
     assert count == trained.metrics["eval_masked_tokens"]
     assert trained.metrics["eval_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+    assert trained.metrics["eval_loss"] == trained.metrics["eval_nll"]  # what the best checkpoint is chosen by
 
 
 def test_validation_masks_are_the_same_in_every_run_and_follow_the_recipe():
@@ -151,6 +152,8 @@ def test_an_encoder_trained_as_a_language_model_starts_a_classifier(trained, tmp
     )
     assert training.do_train
     classifier = train_classifier(*made).model
+    with pytest.raises(UserError, match="holds PosEncForSequenceClassification, which is no masked language model"):
+        run(tmp_path / "scored", model_name_or_path=str(made[2].output_dir), do_train=False)
     before = trained.model.model.state_dict()
     after = classifier.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -86,6 +86,7 @@ def test_a_regression_in_the_loop(tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", [TRAINER, LOOP], ids=["trainer", "loop"])
 def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     options = {**order, "do_eval": True, "do_predict": True, "hidden_dropout_prob": 0, "num_train_epochs": 2}
+    options |= {"max_eval_samples": 61, "max_predict_samples": 35, "per_device_eval_batch_size": 16}  # no full batches
     one = process([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
     assert one.returncode == 0, one.stderr
     options = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging as std_logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ def execute(
         clock.add(run, time.time() - started)
         if error is None:
             execution.done.append(run.name)
+            console.print(f"  done in {duration(time.time() - started)}", style="dim", highlight=False)
         else:
             execution.failed[run.name] = error
             console.print(f"  [red]failed[/red]: {escape(error)}", highlight=False)
@@ -113,7 +115,9 @@ def _quiet() -> Iterator[None]:
     import datasets
     from transformers.utils import logging
 
-    level = logging.get_verbosity()
+    level, own = logging.get_verbosity(), std_logging.getLogger("hf_posenc")
+    own_level = own.level
+    own.setLevel(std_logging.ERROR)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -122,6 +126,7 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(level)
+        own.setLevel(own_level)
         logging.enable_progress_bar()
         datasets.enable_progress_bars()
 
@@ -169,7 +174,7 @@ def record_plan(plan: Plan, folder: Path) -> None:
             plan = extend(load_plan(folder), plan)
         except UserError as error:
             raise UserError(f"{str(folder)!r} holds {error}") from error
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.is_dir() and any(folder.iterdir()):
         found = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
         raise UserError(f"{str(folder)!r} holds no results of a comparison, but {found}. Name a new folder.")
     try:

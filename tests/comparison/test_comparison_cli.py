@@ -1,0 +1,130 @@
+"""`hf-posenc compare` and `hf-posenc report`: exit codes, messages, and a small comparison from end to end."""
+
+import json
+import sys
+
+import pytest
+from comparison_harness import made_up, toy
+
+from hf_posenc import POSITIONS, cli
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """A command's exit code, standard output and standard error."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def test_runs_can_be_listed_without_being_made(run, tmp_path):
+    words = ("--data", "probes", "--data", "halves", "--masked-lm", "imdb", "--schemes", "rope,none", "--seeds", "3,4")
+    code, out, _ = run("compare", "-o", tmp_path / "new", *words, "--dry-run")
+    assert code == 0
+    assert out.splitlines()[:4] == [
+        "probes-rope-seed3",
+        "probes-none-seed3",
+        "halves-rope-seed3",
+        "halves-none-seed3",
+    ]
+    assert len(out.splitlines()) == 12
+    assert not (tmp_path / "new").exists()
+    code, out, _ = run("compare", "-o", tmp_path / "new", *words, "--dry-run", "--shard", "2/4")
+    assert out.splitlines() == ["probes-none-seed3", "masked_lm_imdb-none-seed3", "halves-none-seed4"]
+
+
+def test_options_replace_the_plans(run, tmp_path):
+    given = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
+    code, out, _ = run("compare", "-o", tmp_path, *given, "--dry-run")
+    assert (code, len(out.splitlines())) == (0, len(POSITIONS))
+    assert all(line.startswith("halves-") for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "names no tasks"),
+        (["--plan", "nowhere.yaml"], "There is no plan 'nowhere.yaml'"),
+        (["--plan", "quick", "--quick"], "both given"),
+        (["--quick", "--schemes", "ropee"], "Did you mean 'rope'?"),
+        (["--quick", "--seeds", "many"], "--seeds 'many' are no whole numbers"),
+        (["--quick", "--test-lengths", "64,"], None),
+        (["--quick", "--test-lengths", "64,x"], "--test-lengths '64,x'"),
+        (["--quick", "--test-lengths", "64,32"], "each longer than the one before"),
+        (["--quick", "--train-length", "8"], "inputs of 8 tokens"),
+        (["--quick", "--options", "[1]"], "no JSON object"),
+        (["--quick", "--options", '{"learning_rat": 1}'], "learning_rat"),
+        (["--quick", "--shard", "two"], "--shard 'two' is no part. Write i/n"),
+        (["--data", "probes", "--schemes", "rope", "--pretrained", "x"], "Convert the checkpoint for each scheme"),
+        (["--data", "no/where", "--schemes", "rope"], "no/where"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_code_2(run, tmp_path, words, message):
+    code, _, err = run("compare", "-o", tmp_path / "new", *words, *([] if message else ["--dry-run"]))
+    if message is None:
+        assert code == 0
+        return
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_shard_that_does_not_exist_and_another_plans_folder_are_refused(run, tmp_path):
+    folder = made_up(tmp_path / "results", toy(), {"none": 0.5, "rope": 0.9})
+    code, _, err = run("compare", "-o", folder, "--quick")
+    assert (code, "holds another plan" in err) == (2, True)
+    code, _, err = run("compare", "-o", tmp_path / "new", "--quick", "--shard", "3/2")
+    assert (code, "shard 3/2 doesn't exist" in err) == (2, True)
+
+
+def test_failed_runs_make_the_exit_code_1(run, tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("it rained")
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", fail)
+    code, out, _ = run("compare", "-o", tmp_path / "new", "--quick", "--schemes", "none", "--seeds", "1")
+    assert code == 1
+    assert "failed: RuntimeError: it rained" in out
+    assert "0 runs made, 0 were there, 2 failed" in out
+    assert "tries those that failed again" in out
+
+
+def test_the_report_is_written_and_its_absence_explained(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = made_up(tmp_path / "results", toy(seeds=2), {"none": 0.5, "rope": 0.9})
+    code, out, _ = run("report", folder, "-o", tmp_path / "out")
+    assert code == 0
+    assert str(tmp_path / "out" / "report.html") in out
+    assert (tmp_path / "out" / "report.html").exists()
+    code, _, err = run("report", tmp_path / "nowhere")
+    assert (code, "holds no results" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_quick_plan_from_end_to_end(run, tmp_path):
+    """What the README shows: `none` at one half in every probe and length, and the control solved by counting."""
+    pytest.importorskip("matplotlib")
+    code, out, _ = run("compare", "-o", tmp_path / "results", "--quick")
+    assert code == 0
+    assert "12 runs made, 0 were there, 0 failed" in out
+    assert "left" in out
+    code, out, _ = run("compare", "-o", tmp_path / "results", "--quick")
+    assert "0 runs made, 12 were there" in out
+    for seed in (0, 1):
+        for test in json.loads((tmp_path / f"results/runs/probes-none-seed{seed}/run.json").read_text())["tests"]:
+            assert test["value"] == 0.5
+        for test in json.loads((tmp_path / f"results/runs/halves-none-seed{seed}/run.json").read_text())["tests"]:
+            assert test["value"] > 0.95
+    found = json.loads((tmp_path / "results/runs/probes-alibi-seed0/run.json").read_text())
+    assert found["tests"][0]["value"] > 0.6
+    assert run("report", tmp_path / "results")[0] == 0
+    text = (tmp_path / "results" / "report.md").read_text()
+    assert "can't be tested: `learned`" in text
+    assert "## What the schemes learned" in text

@@ -1,0 +1,197 @@
+"""Reports say what the numbers allow, hold everything they show, and name what is missing."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from comparison_harness import made_up, toy
+
+from hf_posenc import POSITIONS
+from hf_posenc.comparison.charts import cost_chart, ranking_chart
+from hf_posenc.comparison.report import conclusions, interval_text, make_report, markdown_table, write_report
+from hf_posenc.comparison.statistics import Interval
+from hf_posenc.comparison.study import Study
+from hf_posenc.training import UserError
+
+pytest.importorskip("matplotlib")
+
+RATES = {"none": 0.5, "learned": 0.52, "rope": 0.95}
+
+
+def plan(**overrides):
+    return toy(**{"schemes": list(RATES), "seeds": 4} | overrides)
+
+
+@pytest.fixture
+def results(tmp_path):
+    return made_up(tmp_path / "results", plan(tasks=["halves", *plan().tasks]), RATES)
+
+
+def row(text, *cells):
+    """The line of a Markdown table that begins with these cells."""
+    return next(line for line in text.splitlines() if line.startswith("| " + " | ".join(cells)))
+
+
+def test_markdown_says_who_is_better_and_who_cannot_be_told(results):
+    markdown, _ = write_report(results)
+    text = markdown.read_text()
+    assert "**probes, 32 tokens**: against `none`" in text
+    assert re.search(r"better: `rope` \(\+0\.\d+\); no evidence of a difference: `learned`", text)
+    assert "can't be tested: `learned`" in text
+    assert row(text, "1. `rope`").endswith("| better |")
+    assert re.match(r"\| 1\. `rope` \| 0\.9\d\d \[0\.9\d\d, 0\.9\d\d\] \| \+0\.4\d\d \[", row(text, "1. `rope`"))
+    assert "learned has 32 positions" in row(text, "`learned`", "0.")
+    assert "The control: are most words" in text
+    for name in re.findall(r"!\[[^]]+\]\((\S+)\)", text):
+        assert (results / name).read_bytes().startswith(b"\x89PNG")
+    names = {"heat", "probes-ranking", "probes-lengths", "probes-curves", "halves-cost"}
+    assert {f"report_pictures/{name}.png" for name in names} <= set(re.findall(r"\((report_\S+)\)", text))
+
+
+class Page(HTMLParser):
+    """What a page loads, and whether every tag is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.sources, self.open, self.metas, self.images = [], [], [], 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.sources += [value for name, value in attributes if name in ("src", "href")]
+        self.images += tag == "img"
+        assert tag != "img" or found["alt"]
+        assert tag not in ("script", "link", "iframe")
+        if tag == "meta":
+            self.metas.append(found)
+        elif tag != "img":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_fits_a_phone(results):
+    _, path = write_report(results)
+    text = path.read_text()
+    page = Page(text)
+    assert page.open == []
+    assert page.images >= 8
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.metas
+    assert "http" not in re.sub(r"base64,[^\"]+", "", text)
+    assert text.count('<div class="table">') == text.count("<table>") >= 6
+    assert "overflow-x: auto" in text
+    assert "max-width: 100%" in text
+
+
+def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
+    markdown, page = write_report(results, tmp_path / "out")
+    first = (markdown.read_bytes(), page.read_bytes())
+    assert not (results / "report.md").exists()
+    write_report(results, tmp_path / "out")
+    assert (markdown.read_bytes(), page.read_bytes()) == first
+
+
+def test_missing_and_failed_runs_are_named(results):
+    failed = results / "runs" / "probes-rope-seed3" / "run.json"
+    found = json.loads(failed.read_text())
+    failed.write_text(json.dumps({**found, "status": "failed", "error": "it rained"}))
+    (results / "runs" / "probes-rope-seed2" / "run.json").unlink()
+    text = write_report(results)[0].read_text()
+    assert "**Failed**: `probes-rope-seed3`: it rained" in text
+    assert "**Not run yet**: `probes-rope-seed2`." in text
+    assert Study.read(results).score(plan().tasks[0], "rope", 32).seeds == 2
+
+
+def test_a_scheme_that_has_no_run_is_left_out(results):
+    for path in (results / "runs").glob("*-learned-*"):
+        (path / "run.json").unlink()
+    study = Study.read(results)
+    assert study.schemes == ["none", "rope"]
+    assert len(study.missing) == 8
+    assert "`learned`" not in "".join(conclusions(study))
+
+
+def test_without_the_baseline_nothing_is_concluded(results):
+    for path in (results / "runs").glob("*-none-*"):
+        (path / "run.json").unlink()
+    assert conclusions(Study.read(results)) == ["Nothing: the baseline has no run that is done."]
+    assert len(make_report(Study.read(results))) > 10
+
+
+def test_one_seed_has_no_intervals_and_says_so(tmp_path):
+    folder = made_up(tmp_path / "one", plan(seeds=1), RATES)
+    text = write_report(folder)[0].read_text()
+    assert "One seed was run: there are no intervals" in text
+    assert "one seed: can't be said" in text
+    assert "[" not in row(text, "1. `rope`")
+
+
+def test_perplexity_is_better_when_it_is_small(tmp_path):
+    import numpy as np
+
+    from hf_posenc.comparison.outcomes import likelihood_outcome
+
+    small = plan(tasks=[{"masked_lm": "imdb"}], seeds=3)
+    folder = made_up(tmp_path / "lm", small, RATES)
+    nll = {"none": 4.0, "learned": 3.9, "rope": 2.0}
+    for path in (folder / "runs").glob("*/run.json"):
+        found = json.loads(path.read_text())
+        for test in found["tests"]:
+            if "units" in test:
+                draw = np.random.default_rng([found["seed"], len(found["scheme"])])
+                values = nll[found["scheme"]] * 10 + draw.normal(0, 1.5, 50)
+                outcome = likelihood_outcome(values, np.full(50, 10.0))
+                test |= {"metric": "perplexity", "value": outcome.value(), "units": outcome.to_dict()}
+        path.write_text(json.dumps(found))
+    study = Study.read(folder)
+    (task,) = study.tasks
+    assert study.ranking(task, 32)[0][0] == "rope"
+    assert study.differences(task, 32)["rope"].verdict(True) == "better"
+    assert "lower is better" in write_report(folder)[0].read_text()
+
+
+def test_another_plans_run_and_damage_are_named(results, tmp_path):
+    stray = made_up(tmp_path / "other", plan(train_length=40), RATES) / "runs" / "probes-none-seed0" / "run.json"
+    place = results / "runs" / "probes-none-seed0" / "run.json"
+    own = place.read_text()
+    place.write_text(stray.read_text())
+    with pytest.raises(UserError, match="probes-none-seed0' is a run of another plan .* differs in train_length"):
+        Study.read(results)
+    place.write_text(own[: len(own) // 2])
+    with pytest.raises(UserError, match=r"run.json' can't be read: .* Delete it"):
+        Study.read(results)
+    place.write_text("[]")
+    with pytest.raises(UserError, match="holds no object"):
+        Study.read(results)
+    place.write_text(json.dumps({**json.loads(own), "seed": 9}))
+    with pytest.raises(UserError, match="differs in its tasks, schemes or seeds"):
+        Study.read(results)
+
+
+def test_a_folder_without_results_is_named(tmp_path):
+    with pytest.raises(UserError, match="holds no results: plan.json is missing. Give a folder of `compare`"):
+        write_report(tmp_path)
+    folder = made_up(tmp_path / "none", plan(seeds=1, schemes=["none"]), RATES, status="failed", error="it rained")
+    with pytest.raises(UserError, match="No run in .* is done. 1 failed: it rained Run `hf-posenc compare` first"):
+        write_report(folder)
+
+
+def test_many_schemes_stay_apart_in_the_pictures(tmp_path):
+    from hf_posenc.comparison.charts import _style
+
+    many = plan(schemes="all", seeds=2)
+    study = Study.read(made_up(tmp_path / "all", many, dict.fromkeys(many.schemes, 0.7)))
+    styles = [tuple(_style(study, scheme).values()) for scheme in study.schemes]
+    assert len(set(styles)) == len(styles) == len(POSITIONS) >= 15
+    assert ranking_chart(study, study.tasks[0], 32).startswith(b"\x89PNG")
+    assert cost_chart(study, study.tasks[0], 32).startswith(b"\x89PNG")
+
+
+def test_numbers_are_written_alike():
+    assert interval_text(Interval(0.5, 0.4, 0.6, 3)) == "0.500 [0.400, 0.600]"
+    assert interval_text(Interval(0.5, -0.4, 0.6, 3), signed=True) == "+0.500 [-0.400, +0.600]"
+    assert interval_text(Interval(0.5, None, None, 1)) == "0.500"
+    assert markdown_table(("a", "b", "c"), [("x", "1.0", "y")]).splitlines()[1] == "| --- | ---: | --- |"

@@ -1,0 +1,369 @@
+"""Runs: only positions change, what is done stays done, and what fails stays alone."""
+
+import errno
+import json
+import shutil
+from io import StringIO
+
+import numpy as np
+import pytest
+import torch
+from common import SCHEMES
+from comparison_harness import TOY, read_run, toy
+from idle_scheme import Idle
+from rich.console import Console
+
+import hf_posenc
+from hf_posenc.comparison import execute
+from hf_posenc.comparison import run as run_module
+from hf_posenc.comparison.executor import Clock, duration, load_plan
+from hf_posenc.comparison.plan import Run
+from hf_posenc.comparison.tasks import training_options
+from hf_posenc.training import Interrupted, UserError, make_arguments, set_up
+from hf_posenc.training.classification import EpochMetrics
+from hf_posenc.training.data import read_file
+
+
+def quiet() -> Console:
+    return Console(file=StringIO(), width=200)
+
+
+def printed(console: Console) -> str:
+    return console.file.getvalue()
+
+
+def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
+    plan = toy(schemes=[*SCHEMES, "tupe+t5"], baseline="none")
+    (task,) = plan.tasks
+
+    def start(scheme, seed):
+        options = {**plan.options_of(task), **training_options(plan, task, seed, tmp_path)}
+        options |= {"output_dir": str(tmp_path / "out"), "seed": seed, "do_train": True}
+        model = set_up(*make_arguments(**options, position_embedding_type=scheme)).model
+        return {name: value for name, value in model.state_dict().items() if ".position." not in name}
+
+    for seed in (0, 1):
+        baseline = start("none", seed)
+        assert sum(value.numel() for value in baseline.values()) > 5000
+        for scheme in plan.schemes if seed == 0 else ("fire",):
+            other = start(scheme, seed)
+            assert other.keys() == baseline.keys()
+            assert all(torch.equal(other[name], value) for name, value in baseline.items()), scheme
+    assert not torch.equal(start("none", 0)["classifier.weight"], start("none", 1)["classifier.weight"])
+
+
+def test_data_order_and_budget_are_equal_too(tmp_path):
+    """A scheme that does nothing, but draws random numbers for its weights, is `none` to the last digit."""
+    if "test_idle" not in hf_posenc.POSITIONS:
+        hf_posenc.register_position("test_idle", Idle)
+    plan = toy(schemes=["none", "test_idle"])
+    assert execute(plan, tmp_path, console=quiet()).failed == {}
+    none, idle = (read_run(tmp_path, f"probes-{scheme}-seed0") for scheme in plan.schemes)
+    assert len(none["loss"]) == 8
+    assert none["loss"] == idle["loss"]
+    assert none["tests"][0]["units"] == idle["tests"][0]["units"]
+    assert idle["positional_parameters"] == 32 * 32 + 32
+    for result in (none, idle):
+        for test in result["tests"]:
+            # Each pair has one right answer, whatever was learned: exactly one half, at every length.
+            assert test["units"] == {"right": "1x10", "of": "2x10"}
+            assert test["value"] == 0.5
+
+
+def test_a_run_says_all_about_itself(tmp_path):
+    plan = toy(schemes=["learned"], scheme_arguments={"learned": {"std": 0.1}})
+    execute(plan, tmp_path, console=quiet())
+    found = read_run(tmp_path, "probes-learned-seed0")
+    assert (found["status"], found["steps"], found["max_length"]) == ("done", 8, 32)
+    assert [(test["part"], test["length"]) for test in found["tests"]] == [
+        ("order", 32),
+        ("parity", 32),
+        ("order", 48),
+        ("parity", 48),
+    ]
+    assert found["tests"][2]["skipped"] == "learned has 32 positions"
+    assert found["tests"][0]["metrics"].keys() == {"accuracy", "macro_f1", "matthews_correlation"}
+    assert found["parameters"] > found["positional_parameters"] == 32 * 32
+    assert found["tokens"] == 64 * 32
+    assert found["config"]["position_embedding_kwargs"]["std"] == 0.1
+    assert found["settings"]["train_length"] == 32
+    assert found["versions"]["torch"]
+    assert found["machine"]["threads"] >= 1
+    assert found["train_seconds"] < found["seconds"]
+    assert found["tokens_per_second"] > 0
+    assert found["peak_memory_mib"] is None or found["peak_memory_mib"] >= 0
+    assert found["resumed"] is False
+    folder = tmp_path / "runs" / "probes-learned-seed0"
+    assert {path.name for path in folder.iterdir()} <= {"run.json", "learned.png"}
+
+
+def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
+    plan = toy(seeds=2, schemes=["none"])
+    paths = [training_options(plan, plan.tasks[0], seed, tmp_path)["train_file"] for seed in plan.seeds]
+    first, second = (read_file(path) for path in paths)
+    assert len(first) == len(second) == 64
+    assert set(first["text"]) != set(second["text"])
+    before = [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns]
+    training_options(plan, plan.tasks[0], 0, tmp_path)
+    assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Runs that take no time; those of a scheme in `broken` end in its error."""
+    broken: dict[str, Exception] = {}
+    made: list[str] = []
+
+    def pretend(plan, run, folder, data_folder):
+        made.append(run.name)
+        if run.scheme in broken:
+            raise broken[run.scheme]
+        return {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "done", "tests": []}
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
+    return broken, made
+
+
+def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
+    broken, made = pretended
+    broken["rope"] = ValueError("rope  has\nno bananas")
+    plan, console = toy(schemes=["none", "rope", "t5"], seeds=2), quiet()
+    first = execute(plan, tmp_path, console=console)
+    assert len(first.done) == 4
+    assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
+    assert read_run(tmp_path, "probes-rope-seed0") == {
+        "task": "probes",
+        "scheme": "rope",
+        "seed": 0,
+        "status": "failed",
+        "error": "rope has no bananas",
+        "settings": json.loads(json.dumps(plan.settings())),
+    }
+    assert "[2 of 6] probes-rope-seed0, about 0 s left" in printed(console)
+    assert "failed: rope has no bananas" in printed(console)
+    del broken["rope"], made[:]
+    again = execute(plan, tmp_path, console=console)
+    assert again.done == made == ["probes-rope-seed0", "probes-rope-seed1"]
+    assert len(again.skipped) == 4
+    assert "4 of 6 runs are done already" in printed(console)
+
+
+def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeypatch):
+    broken, _ = pretended
+    broken["rope"] = OSError(errno.ENOSPC, "No space left on device")
+
+    def no_room(path, value):
+        if "probes-" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value))
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.write_json", no_room)
+    found = execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet())
+    assert found.done == ["probes-none-seed0", "probes-t5-seed0"]
+    assert "No space left on device" in found.failed["probes-rope-seed0"]
+    assert read_run(tmp_path, "probes-none-seed0")["status"] == "done"
+    broken.clear()
+    assert execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet()).done == ["probes-rope-seed0"]
+
+
+def test_shards_are_parts_of_the_whole(tmp_path, pretended):
+    _, made = pretended
+    plan = toy(schemes=["none", "rope", "t5"], seeds=3, tasks=["halves", "probes"])
+    for index in (1, 2, 3, 4):
+        execute(plan, tmp_path / str(index), shard=(index, 4), console=quiet())
+    assert sorted(made) == sorted(run.name for run in plan.runs())
+    for index in (2, 3, 4):  # results merge by copying folders
+        shutil.copytree(tmp_path / str(index) / "runs", tmp_path / "1" / "runs", dirs_exist_ok=True)
+    assert len(execute(plan, tmp_path / "1", console=quiet()).skipped) == 18
+    for shard in ((0, 2), (3, 2)):
+        with pytest.raises(UserError, match=f"shard {shard[0]}/2 doesn't exist. Give 1/2 to 2/2"):
+            execute(plan, tmp_path, shard=shard)
+
+
+def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pretended):
+    execute(toy(), tmp_path / "a", console=quiet())
+    with pytest.raises(UserError, match="'.*a' holds another plan: it differs in train_length .32 there, 40 here."):
+        execute(toy(train_length=40), tmp_path / "a", console=quiet())
+    execute(toy(schemes=["t5"], seeds=[3]), tmp_path / "a", console=quiet())
+    assert load_plan(tmp_path / "a").schemes == ("none", "rope", "t5")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").write_text("important")
+    with pytest.raises(UserError, match=r"holds no results of a comparison, but thesis.tex. Name a new folder"):
+        execute(toy(), tmp_path / "b", console=quiet())
+    with pytest.raises(UserError, match="can't be written to"):
+        execute(toy(), tmp_path / "b" / "thesis.tex", console=quiet())
+
+
+def test_one_seed_is_allowed_and_said(tmp_path, pretended):
+    console = quiet()
+    execute(toy(), tmp_path, console=console)
+    assert "One seed: there will be no intervals" in printed(console)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
+    plan = toy(schemes=["rope"])
+    execute(plan, tmp_path / "whole", console=quiet())
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochMetrics, "on_step_end", stop, raising=False)
+        with pytest.raises(Interrupted, match="probes-rope-seed0 keeps .* The same command goes on"):
+            execute(plan, tmp_path / "cut", console=quiet())
+    work = tmp_path / "cut" / "runs" / "probes-rope-seed0" / "work"
+    assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-2"]
+    assert execute(plan, tmp_path / "cut", console=quiet()).done == ["probes-rope-seed0"]
+    whole, cut = (read_run(tmp_path / name, "probes-rope-seed0") for name in ("whole", "cut"))
+    assert (whole["resumed"], cut["resumed"]) == (False, True)
+    assert cut["loss"] == whole["loss"]
+    assert [test.get("units") for test in cut["tests"]] == [test.get("units") for test in whole["tests"]]
+    assert cut["tokens"] == whole["tokens"]
+    assert not work.exists()
+
+
+def test_the_time_left_is_guessed_by_task():
+    plan = toy(tasks=["halves", "probes"])
+    slow, fast = plan.tasks[1], plan.tasks[0]
+    pending = [Run(fast, "none", 0), Run(slow, "none", 0), Run(fast, "rope", 0), Run(slow, "rope", 0)]
+    clock = Clock(pending)
+    assert clock.left(0) == ""
+    clock.add(pending[0], 10)
+    assert clock.left(1) == ", about 30 s left"
+    clock.add(pending[1], 100)
+    assert clock.left(2) == ", about 2 min left"
+    assert (duration(89), duration(600), duration(7200)) == ("89 s", "10 min", "2.0 h")
+
+
+# Text
+
+
+WORDS = ("red", "green", "blue", "black", "white")
+
+
+def write_text_data(folder, seed=0):
+    """Two labels that one word gives away; test texts of 3 to 40 words, and longer ones in a file of their own."""
+    folder.mkdir()
+    draw = np.random.default_rng(seed)
+
+    def rows(count, most):
+        for index in range(count):
+            label = ("good", "bad")[index % 2]
+            words = [label, *draw.choice(WORDS, size=2 + index % most)]
+            yield {"text": " ".join(words), "label": label, "hard": index % 4 == 0, "pair": index // 2}
+
+    for name, count, most in (("train", 64, 20), ("test", 40, 39), ("test_long", 10, 60)):
+        lines = [json.dumps(row) + "\n" for row in rows(count, most)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    return folder
+
+
+TEXT = {**TOY, "schemes": ["none", "learned"], "train_length": 24, "test_lengths": [24, 36, 48], "test_examples": None}
+
+
+def test_texts_are_tested_in_parts_and_cut_to_each_length(tmp_path):
+    data = write_text_data(tmp_path / "colours")
+    task = {"data": str(data), "extra_tests": "test_long.jsonl", "part_column": "hard", "group_column": "pair"}
+    plan = toy(**{**TEXT, "tasks": [task]})
+    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    found = read_run(tmp_path / "results", "colours-none-seed0")["tests"]
+    assert {(test["part"], test["length"], test["examples"]) for test in found} == {
+        ("colours", 24, 40),
+        ("colours", 36, 40),
+        ("colours", 48, 40),  # the longest has 43 tokens: nothing is cut any more
+        ("colours/hard", 24, 10),
+        ("colours/hard", 36, 10),
+        ("colours/hard", 48, 10),
+        ("colours/test_long", 24, 10),
+        ("colours/test_long/hard", 24, 3),
+    }
+    units = next(test["units"] for test in found if test["part"] == "colours")
+    assert units["of"] == "2x20"
+    learned = read_run(tmp_path / "results", "colours-learned-seed0")["tests"]
+    assert {test["length"] for test in learned if "skipped" in test} == {36, 48}
+
+
+def test_texts_are_tested_in_buckets_of_their_length(tmp_path):
+    data = write_text_data(tmp_path / "colours")
+    task = {"data": str(data), "lengths": "buckets", "metric": "matthews_correlation"}
+    plan = toy(**{**TEXT, "tasks": [task], "schemes": ["none"]})
+    execute(plan, tmp_path / "results", console=quiet())
+    found = read_run(tmp_path / "results", "colours-none-seed0")["tests"]
+    # Words plus [CLS] and [SEP]: 5 to 43 tokens.
+    assert [(test["length"], test["examples"]) for test in found] == [(24, 21), (36, 12), (48, 7)]
+    assert all(set(test["units"]) <= {"0>0", "0>1", "1>0", "1>1"} for test in found)
+    assert all(test["value"] == pytest.approx(test["metrics"]["matthews_correlation"]) for test in found)
+
+
+def test_a_masked_language_model_has_perplexity_by_length(tmp_path):
+    data = write_text_data(tmp_path / "colours")
+    plan = toy(**{**TEXT, "tasks": [{"masked_lm": str(data), "metric": "perplexity"}], "schemes": ["rope"]})
+    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    found = read_run(tmp_path / "results", "masked_lm_colours-rope-seed0")["tests"]
+    assert [test["length"] for test in found] == [24, 36, 48]
+    assert found[0]["examples"] > found[2]["examples"]
+    for test in found:
+        assert 1 < test["value"] < 500
+        nll, tokens = (np.array([float(word) for word in test["units"][name].split()]) for name in ("nll", "tokens"))
+        assert test["value"] == pytest.approx(np.exp(nll.sum() / tokens.sum()), rel=1e-4)
+
+
+def test_pretrained_checkpoints_are_the_start(tmp_path):
+    from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+    from hf_posenc.comparison.probes import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    for scheme in ("none", "rope"):
+        config = PosEncConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            position_embedding_type=scheme,
+        )
+        PosEncForSequenceClassification(config).save_pretrained(tmp_path / scheme)
+        tokenizer.save_pretrained(tmp_path / scheme)
+    options = {"per_device_train_batch_size": 8, "use_cpu": True, "max_steps": 2}
+    plan = toy(pretrained=str(tmp_path / "{scheme}"), options=options)
+    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    assert read_run(tmp_path / "results", "probes-rope-seed0")["config"]["num_hidden_layers"] == 1
+    shutil.copytree(tmp_path / "none", tmp_path / "wrong" / "rope")
+    with pytest.raises(UserError, match=r"/rope' has the scheme 'none', not 'rope'"):
+        toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"])
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"data": "nowhere"}, "'nowhere' can't be read"),
+        ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
+        ({"data": "colours", "part_column": "easy"}, "names the column 'easy'; its test data has 'text', 'label'"),
+        ({"data": "colours", "group_column": "id"}, "names the column 'id'"),
+        ({"data": "colours", "options": {"text_column_names": "body"}}, "no column 'body'"),
+        ({"data": "colours", "options": {"label_column_name": "class"}}, "no column 'class'"),
+        ({"data": "untested"}, "has nothing to test on"),
+        ({"data": "untrained"}, "has no training data"),
+    ],
+)
+def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message):
+    monkeypatch.setenv("HF_POSENC_DATA", str(tmp_path))
+    for name in ("colours", "untested", "untrained"):
+        write_text_data(tmp_path / name)
+    (tmp_path / "untested" / "test.jsonl").unlink()
+    (tmp_path / "untrained" / "train.jsonl").unlink()
+    with pytest.raises(UserError, match=message):
+        execute(toy(**{**TEXT, "tasks": [task]}), tmp_path / "results", console=quiet())
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_peak_of_memory_is_that_of_the_run():
+    memory = run_module.PeakMemory()
+    block = np.ones(64 * 2**20 // 8)
+    del block
+    found = memory.take()
+    if found["peak_memory_mib"] is None:
+        pytest.skip("this system doesn't say")
+    assert 55 < found["peak_memory_mib"] < 110

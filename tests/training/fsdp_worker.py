@@ -1,0 +1,81 @@
+"""One of two processes of a sharded run: `torchrun --nproc_per_node 2 fsdp_worker.py FOLDER SCHEME START END`.
+
+Steps START to END of a run; from START on it resumes the sharded checkpoint in FOLDER, and at END it writes one, and an
+ordinary checkpoint. Run without torchrun it is the same run in one process, not sharded.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+
+SIZES = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
+
+
+def batch(step: int, rank: int, world: int) -> dict[str, torch.Tensor]:
+    """This process's share of the step's eight rows, padded."""
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.randint(1, 50, (8, 12), generator=generator)
+    for row in range(8):
+        ids[row, 4 + row :] = 0
+    labels = torch.randint(0, 2, (8,), generator=generator)
+    rows = slice(rank, None, world)
+    return {"input_ids": ids[rows], "attention_mask": (ids[rows] != 0).long(), "labels": labels[rows]}
+
+
+def main(folder: Path, scheme: str, start: int, end: int) -> None:
+    torch.set_num_threads(1)
+    sharded = "RANK" in os.environ
+    if sharded:
+        dist.init_process_group("gloo")
+        assert dist.get_world_size() == 2
+    rank, world = (dist.get_rank(), dist.get_world_size()) if sharded else (0, 1)
+    torch.manual_seed(0)
+    config = PosEncConfig.from_preset("tiny", vocab_size=50, position_embedding_type=scheme, **SIZES)
+    model = PosEncForSequenceClassification(config)
+    if sharded:
+        mesh = init_device_mesh("cpu", (world,))
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if start:
+        weights, moments = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": moments}
+        dcp.load(state, checkpoint_id=folder / "sharded")
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    losses = []
+    for step in range(start, end):
+        optimizer.zero_grad()
+        loss = model(**batch(step, rank, world)).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    total = torch.stack(losses)
+    if sharded:
+        dist.all_reduce(total)
+        weights, moments = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder / "sharded")
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if rank == 0:
+        model.save_pretrained(folder / "checkpoint", state_dict=whole)
+        (folder / f"losses-{end}").write_text(" ".join(str(float(value)) for value in total / world))
+    if sharded:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,130 @@
+"""More than one process gives what one gives, and a process that is killed at any moment loses nothing for good."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_training_scripts import ENVIRONMENT, LAUNCH
+from training_harness import ROOT, TRAINER, assert_same_weights, command, results
+
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.training import last_complete_checkpoint
+
+WORKER = Path(__file__).with_name("fsdp_worker.py")
+SCHEMES = ["learned", "rope", "t5"]
+"""An added, a rotary and a bias one."""
+
+
+def run(words: list[str]) -> None:
+    done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def assert_close_weights(first: Path, second: Path) -> None:
+    """But for the order of sums."""
+    a, b = (load_file(folder / "model.safetensors") for folder in (first, second))
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=2e-4, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path, scheme: str) -> None:
+    options = {**order, "do_eval": True, "hidden_dropout_prob": 0, "max_steps": 8, "position_embedding_type": scheme}
+    run([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "one"})])
+    two = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
+    run([*LAUNCH, str(TRAINER), *command(two)])
+    first, second = (results(tmp_path / name) for name in ("one", "two"))
+    assert [first["processes"], second["processes"]] == [1, 2]
+    for name in ("train_loss", "eval_loss", "eval_accuracy"):
+        assert second["metrics"][name] == pytest.approx(first["metrics"][name], abs=1e-4), name
+    assert_close_weights(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_sharded_model_ends_where_a_whole_one_ends_and_resumes(tmp_path: Path, scheme: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    run([sys.executable, str(WORKER), str(one), scheme, "0", "4"])
+    for start, end in (("0", "2"), ("2", "4")):
+        run([*LAUNCH, str(WORKER), str(two), scheme, start, end])
+    expected = [float(text) for text in (one / "losses-4").read_text().split()]
+    found = [float(text) for name in ("losses-2", "losses-4") for text in (two / name).read_text().split()]
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert_close_weights(one / "checkpoint", two / "checkpoint")
+    model = PosEncForSequenceClassification.from_pretrained(two / "checkpoint")
+    assert (two / "checkpoint" / "modeling_posenc.py").is_file()
+    assert not any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
+    options = {**order, "num_train_epochs": 6, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+    options |= {"logging_strategy": "steps", "logging_steps": 1, "resume_from_checkpoint": "true"}
+    run([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "whole"})])
+    words = [sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "killed"})]
+    moments = random.Random(0)
+    steps = []
+    for _ in range(10):
+        running = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert running.stdout is not None
+        for line in running.stdout:
+            if "'loss'" in line:
+                break
+        time.sleep(moments.uniform(0, 0.8))
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+        assert running.returncode == -signal.SIGKILL, "it had ended before it was killed"
+        last = last_complete_checkpoint(tmp_path / "killed")
+        steps.append(int(last.name.rpartition("-")[2]) if last else 0)
+        assert not (tmp_path / "killed" / "config.json").exists()  # nothing that looks like a finished model
+    assert steps == sorted(steps)
+    assert steps[-1] > 0
+    run(words)
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.gpu
+def test_accelerates_fsdp_resumes_and_saves_an_ordinary_checkpoint(order: dict[str, str], tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(torch.cuda.device_count())]
+    launch += ["--config_file", str(ROOT / "examples" / "accelerate" / "fsdp2.yaml"), str(TRAINER)]
+    options = {**order, "use_cpu": False, "save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "run"}
+    run([*launch, *command({**options, "max_steps": 6})])
+    assert any((tmp_path / "run" / "checkpoint-3").glob("pytorch_model_fsdp*"))
+    PosEncForSequenceClassification.from_pretrained(tmp_path / "run")
+    run([*launch, *command({**options, "max_steps": 9, "resume_from_checkpoint": "true"})])
+    assert results(tmp_path / "run")["history"][-1]["step"] == 9
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_reads_the_example_configurations(path: Path) -> None:
+    import yaml
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    config = load_config_from_file(str(path))
+    expected = {"one_gpu": "NO", "eight_gpus": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED"}
+    assert config.distributed_type.value == expected[path.stem]
+    assert config.num_processes == (1 if path.stem == "one_gpu" else 8)
+    given = yaml.safe_load(path.read_text())
+    if path.stem == "fsdp2":
+        named = given["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"]
+        model = PosEncForSequenceClassification(PosEncConfig.from_preset("tiny"))
+        assert named in {type(module).__name__ for module in model.modules()}
