@@ -347,6 +347,18 @@ def markdown_table(found: dict[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def ratio_table(found: dict[str, Any]) -> str:
+    """The ratios alone: a row for each contender, a column for each size, work and mode."""
+    columns: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in found["rows"]:
+        columns.setdefault((row["size"], row["work"], row["mode"]), {})[row["contender"]] = row["ratio"]
+    names = found["settings"]["contenders"]
+    head = [f"times as fast as `{names[0]}`", *(f"{work} {mode}" for _, work, mode in columns)]
+    lines = [head, ["---", *["---:"] * len(columns)]]
+    lines += [[f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())] for name in names]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def plot_results(found: dict[str, Any]) -> Any:
     """A matplotlib figure: times as fast as the first contender, a panel for each size, work and mode."""
     from matplotlib.figure import Figure

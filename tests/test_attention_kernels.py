@@ -79,12 +79,12 @@ def test_linear_equals_pytorchs_in_values_and_gradients_to_the_second_order(shap
         if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             pytest.skip("PyTorch was built without oneDNN")
         monkeypatch.setattr(linear, "onednn_is_faster", lambda: True)
-    mine = linear.Linear(16, 7, bias=with_bias)
+    layer = torch.nn.Linear(16, 7, bias=with_bias)
     x = torch.randn(shape, requires_grad=True)
-    inputs = [x, *mine.parameters()]
+    inputs = [x, *layer.parameters()]
     for given in (x, x[..., ::2].repeat_interleave(2, -1), x.flip(0).expand(3, *shape)[1]):
-        got = mine(given)
-        expected = functional.linear(given, mine.weight, mine.bias)
+        got = linear.apply_linear(layer, given)
+        expected = functional.linear(given, layer.weight, layer.bias)
         assert "OneDNN" in type(got.grad_fn).__name__
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
         for order in (1, 2):
@@ -96,26 +96,39 @@ def test_linear_equals_pytorchs_in_values_and_gradients_to_the_second_order(shap
                 )
             for a, b in zip(first, wanted, strict=True):
                 torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-4)
-            got, expected = mine(given), functional.linear(given, mine.weight, mine.bias)
+            got, expected = linear.apply_linear(layer, given), functional.linear(given, layer.weight, layer.bias)
         with torch.no_grad():
-            torch.testing.assert_close(mine(given), expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(linear.apply_linear(layer, given), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_linear_is_pytorchs_own_where_somebody_watches_or_transforms(monkeypatch):
     from torch.utils.flop_counter import FlopCounterMode
 
     monkeypatch.setattr(linear, "onednn_is_faster", lambda: True)
-    layer = linear.Linear(16, 7)
+    layer = torch.nn.Linear(16, 7)
     x = torch.randn(5, 16)
     with FlopCounterMode(display=False) as counter:
-        layer(x)
+        linear.apply_linear(layer, x)
     assert counter.get_total_flops() == 2 * 5 * 16 * 7
-    by_row = torch.func.vmap(lambda row: torch.func.functional_call(layer, dict(layer.named_parameters()), (row,)))
-    torch.testing.assert_close(by_row(x), layer(x), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(torch.func.vmap(lambda row: linear.apply_linear(layer, row))(x), layer(x))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert layer(x).dtype == torch.bfloat16
-    assert layer.double()(x.double()).dtype == torch.float64
-    assert layer(x[:0].double()).shape == (0, 7)
+        assert linear.apply_linear(layer, x).dtype == torch.bfloat16
+    seen = []
+    handle = layer.register_forward_hook(lambda *_: seen.append("hook"))
+    linear.apply_linear(layer, x)
+    handle.remove()
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: seen.append("global"))
+    linear.apply_linear(layer, x)
+    handle.remove()
+    layer.forward = lambda x: seen.append("replaced")
+    linear.apply_linear(layer, x)
+    del layer.forward
+    adapted = type("Adapted", (torch.nn.Linear,), {"forward": lambda *_: seen.append("subclass")})(16, 7)
+    linear.apply_linear(adapted, x)
+    assert seen == ["hook", "global", "replaced", "subclass"]
+    layer.double()
+    assert linear.apply_linear(layer, x.double()).dtype == torch.float64
+    assert linear.apply_linear(layer, x[:0].double()).shape == (0, 7)
 
 
 @pytest.mark.parametrize("positions", [torch.arange(6)[None], torch.arange(3, 9)[None], torch.zeros(1, 1).long()])

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,3 +112,13 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_readme_shows_the_measured_ratios():
+    root = Path(__file__).parent.parent
+    found = json.loads((root / "model_cards" / "results" / "benchmark.json").read_text())
+    assert benchmark.ratio_table(found) in (root / "README.md").read_text()
+    for name in ("benchmark", "benchmark_bfloat16"):
+        found = json.loads((root / "model_cards" / "results" / f"{name}.json").read_text())
+        shown = (root / "model_cards" / "results" / f"{name}.md").read_text()
+        assert shown == benchmark.markdown_table(found) + "\n"
