@@ -370,6 +370,7 @@ def plot_results(found: dict[str, Any]) -> Any:
     for axes, (title, rows) in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups.items(), strict=True):
         bars = axes.barh([row["contender"] for row in rows], [row["ratio"] for row in rows], color="#4477aa")
         axes.bar_label(bars, fmt="%.2f", padding=2)
+        axes.margins(x=0.1)  # room for the labels
         axes.axvline(1, color="black", linewidth=0.8)
         axes.invert_yaxis()
         axes.set_title(" ".join(title), fontsize="medium")
