@@ -66,7 +66,8 @@ def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, option
 
 
 def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, capsys):
-    options = {**order, "early_stopping_patience": 2, "output_dir": tmp_path / "run"}
+    options = {**order, "do_eval": True, "save_strategy": None, "output_dir": tmp_path / "run"}
+    options["early_stopping_patience"] = 2
     assert script(LOOP, monkeypatch, **options) == 2
     assert "has no effect in this loop. Use run_classification.py" in capsys.readouterr().err
 
