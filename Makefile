@@ -6,6 +6,7 @@ TORCH ?= torch==2.13.0
 TRANSFORMERS ?= transformers==5.23.0
 FLOOR_TRANSFORMERS ?= transformers==5.10.1
 MARK ?= not slow and not gpu
+WORKERS ?= 2
 
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
@@ -34,7 +35,7 @@ lint: $(INSTALLED) ## ruff and mypy alone
 	$(BIN)/mypy
 
 pytest: $(INSTALLED) ## the tests alone
-	$(BIN)/python -m pytest -m "$(MARK)"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARK)"
 
 test-all: MARK = not gpu
 test-all: test ## the slow tests too
