@@ -41,7 +41,7 @@ def describe_schemes() -> list[SchemeSummary]:
                 summary=re.split(r": | \(|\. |\.$", paragraphs[0])[0],
                 parameters=sum(parameter.numel() for parameter in position.parameters()),
                 max_length=position.max_length,
-                cost=re.split(r"[;.] |\.$", cost)[0].removeprefix("Costs "),
+                cost=re.sub(r"^Costs,? ", "", re.split(r"[;.] |\.$", cost)[0]),
             )
         )
     return rows
