@@ -219,6 +219,8 @@ def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> d
     Raises:
         Interrupted: Ctrl-C; the message says how to go on.
     """
+    resumed = run.training.resume_from_checkpoint
+    start = _step_of(resumed) if resumed else None  # training may delete it
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
     with stop:
@@ -228,8 +230,7 @@ def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> d
     if run.training.load_best_model_at_end:
         run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
     show_best(run, console)
-    resumed = run.training.resume_from_checkpoint
-    if resumed and output.global_step == _step_of(resumed):
+    if output.global_step == start:
         logger.warning(f"{resumed!r} is the end of its run: nothing was left to train.")
         return {}  # else the loss of no step, 0.0
     return output.metrics

@@ -56,6 +56,7 @@ def test_a_tasks_own_values_go_before_the_plans():
 
 def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
     (tmp_path / "cola").mkdir()
+    monkeypatch.delenv("HF_POSENC_DATA", raising=False)
     assert resolve_data("cola") == "cola"
     monkeypatch.setenv("HF_POSENC_DATA", str(tmp_path))
     assert resolve_data("cola") == str(tmp_path / "cola")

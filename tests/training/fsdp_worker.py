@@ -74,7 +74,9 @@ def main(folder: Path, scheme: str, start: int, end: int) -> None:
         model.save_pretrained(folder / "checkpoint", state_dict=whole)
         (folder / f"losses-{end}").write_text(" ".join(str(float(value)) for value in total / world))
     if sharded:
+        dist.barrier()
         dist.destroy_process_group()
+        os._exit(0)  # gloo's threads may still be ending, and abort a process that ends around them
 
 
 if __name__ == "__main__":
