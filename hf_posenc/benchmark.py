@@ -33,7 +33,10 @@ SIZES = {
 """Dimensions of the encoders; MiniLM's are those of all-MiniLM-L6-v2, base's those of bert-base."""
 
 PEERS = ("bert", "roformer", "modernbert", "nomic_bert")
-"""Encoders of transformers, with their default dropouts, named `peer` or `peer:equal_dropout` (attention dropout 0)."""
+"""Encoders of transformers, with their default dropouts, named `peer` or `peer:equal_dropout` (attention dropout 0).
+
+Schemes of ours are named `scheme` or `scheme:frozen_words` (word embeddings that aren't trained).
+"""
 
 MODES = ("inference", "training", "step")
 """Forward; forward and backward; those with clipped gradients and fused AdamW, as the Trainer does it."""
@@ -97,13 +100,15 @@ def build_model(name: str, size: str, max_positions: int = 512, device: torch.de
         "num_labels": 2,
     }
     peer, _, variant = name.partition(":")
-    if variant not in ("", "equal_dropout"):
-        raise ValueError(f"{name!r} is unknown. A peer's only variant is {peer}:equal_dropout.")
+    known = "equal_dropout" if peer in PEERS else "frozen_words"
+    if variant not in ("", known):
+        raise ValueError(f"{name!r} is unknown. The only variant is {peer}:{known}.")
     model: Any
-    if variant:
+    if variant == "equal_dropout":
         dimensions["attention_dropout" if peer == "modernbert" else "attention_probs_dropout_prob"] = 0.0
     if peer not in PEERS:
-        model = PosEncForSequenceClassification(PosEncConfig(**dimensions, position_embedding_type=name))
+        model = PosEncForSequenceClassification(PosEncConfig(**dimensions, position_embedding_type=peer))
+        model.get_input_embeddings().requires_grad_(not variant)
     elif peer == "bert":
         model = transformers.BertForSequenceClassification(transformers.BertConfig(**dimensions))
     elif peer == "roformer":
@@ -337,13 +342,15 @@ def _quartiles(values: list[float]) -> list[float]:
 def markdown_table(found: dict[str, Any]) -> str:
     """The results as a table."""
     first = found["settings"]["contenders"][0]
-    head = ("size", "batch", "mode", "encoder", "ms", f"times as fast as {first}", "time of `none` x", "real tokens/s")
-    lines = [head, ("---",) * 4 + ("---:",) * (len(head) - 4)]
+    head = ["size", "batch", "mode", "encoder", "ms", f"times as fast as {first}", "time of `none` x", "real tokens/s"]
+    head += ["peak MB", "of the matrix peak"]
+    lines = [head, ["---"] * 4 + ["---:"] * (len(head) - 4)]
     for row in found["rows"]:
         cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
         name = row["contender"] + ("" if row["dtype"] == "float32" else f" ({row['dtype']})")
-        numbers = (f"{row['milliseconds']:.0f}", f"{row['ratio']:.2f}", cost, f"{row['tokens_per_second']:,}")
-        lines.append((row["size"], row["work"], row["mode"], name, *numbers))
+        numbers = [f"{row['milliseconds']:.0f}", f"{row['ratio']:.2f}", cost, f"{row['tokens_per_second']:,}"]
+        numbers += ["" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}", f"{row['matmul_share']:.0%}"]
+        lines.append([row["size"], row["work"], row["mode"], name, *numbers])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

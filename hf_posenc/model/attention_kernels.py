@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from .linear import onednn_is_faster, product
 from .position_base import plain
 
-BLOCK = 2**16
+BLOCK = 2**18
 """Logits that the gradient of a bias works on at a time, or those of one head if there are more: they stay in cache."""
 
 HALF_FROM = 512
@@ -137,8 +137,8 @@ def _gradients(one: list[Tensor], log_sum: Tensor, bias: Any, total: Any, scale:
             total[0, shared] += ds if total.shape[1] > 1 else ds.sum(0, keepdim=True)
             parts = (
                 _matmul(ds, k) * scale,
-                _matmul(ds.transpose(1, 2), q),
-                _matmul(p.transpose(1, 2), d_out),
+                _matmul_t(ds, q),
+                _matmul_t(p, d_out),
             )
             for gradient, part in zip(gradients, parts, strict=True):
                 gradient[0, block] = part
@@ -147,6 +147,11 @@ def _gradients(one: list[Tensor], log_sum: Tensor, bias: Any, total: Any, scale:
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     """(h, m, k) (h, k, n) -> (h, m, n)."""
-    if a.shape[0] == 1 and a.shape[1] >= 256 and a.dtype == torch.float32 and onednn_is_faster():
+    if a.shape[0] == 1 and max(a.shape[1:]) >= 256 and a.dtype == torch.float32 and onednn_is_faster():
         return product(a[0], b[0].t()).unsqueeze(0)
     return torch.matmul(a, b)
+
+
+def _matmul_t(a: Tensor, b: Tensor) -> Tensor:
+    """a^T b: (h, k, m) (h, k, n) -> (h, m, n), as (b^T a)^T: what oneDNN makes contiguous is then the smaller one."""
+    return _matmul(b.transpose(1, 2), a).transpose(1, 2)

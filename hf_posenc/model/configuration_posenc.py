@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model.
     from .attention_backends import token_attention  # noqa: F401
     from .attention_kernels import attend_by_sequence  # noqa: F401
+    from .dropout import Dropout  # noqa: F401
     from .linear import apply_linear  # noqa: F401
     from .modeling_posenc import PosEncModel  # noqa: F401
     from .padding_free import Layout  # noqa: F401

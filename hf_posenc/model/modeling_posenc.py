@@ -32,6 +32,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention_backends import TokenAttention, check_backend, takes_tokens, token_attention
 from .attention_kernels import attend_by_sequence, runs_by_sequence
 from .configuration_posenc import PosEncConfig
+from .dropout import Dropout
 from .linear import apply_linear
 from .padding_free import Layout, augment_positions, make_layout
 from .position_base import PositionScheme, check_length, tracing
@@ -50,7 +51,7 @@ class PosEncEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
 
@@ -242,7 +243,7 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.activation = ACT2FN[config.hidden_act]
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
         self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: AttentionHooks, *rotary: Any
@@ -250,11 +251,14 @@ class PosEncLayer(GradientCheckpointingLayer):
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
         if self.pre_norm:
             attended, weights = self.attention(self.attention_norm(x), mask, layout, hooks, *rotary)
-            x = x + self.dropout(attended)
-            return x + self.dropout(self._feed_forward(self.output_norm(x))), weights
+            x = self._add(x, attended)
+            return self._add(x, self._feed_forward(self.output_norm(x))), weights
         attended, weights = self.attention(x, mask, layout, hooks, *rotary)
-        x = self.attention_norm(x + self.dropout(attended))
-        return self.output_norm(x + self.dropout(self._feed_forward(x))), weights
+        x = self.attention_norm(self._add(x, attended))
+        return self.output_norm(self._add(x, self._feed_forward(x))), weights
+
+    def _add(self, x: Tensor, new: Tensor) -> Tensor:
+        return x + self.dropout(new).to(x.dtype)  # under autocast they differ, and the sum of unequal dtypes is slow
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
@@ -522,7 +526,7 @@ class PosEncPooledHead(PosEncPreTrainedModel):
         self.model = PosEncModel(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
-        self.dropout = nn.Dropout(_classifier_dropout(config))
+        self.dropout = Dropout(_classifier_dropout(config))
         self.classifier = nn.Linear(config.hidden_size, outputs)
         self.post_init()
 
@@ -725,7 +729,7 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
-        self.dropout = nn.Dropout(_classifier_dropout(config))
+        self.dropout = Dropout(_classifier_dropout(config))
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 

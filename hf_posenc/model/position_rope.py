@@ -159,14 +159,17 @@ class _FrequencySettings:
         """They are complete."""
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """x cos + partner sin, the partner of each entry being the other one of its pair; sin has the signs."""
+def _partner(x: Tensor, interleaved: bool) -> Tensor:
+    """The other entry of each entry's pair: (..., d) -> a new (..., d)."""
     if interleaved:
-        partner = torch.stack((x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    else:
-        first, second = x.chunk(2, -1)
-        partner = torch.cat((second, first), -1)
-    return torch.addcmul(x * cos, partner, sin)
+        return torch.stack((x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    first, second = x.chunk(2, -1)
+    return torch.cat((second, first), -1)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """x cos + partner sin; sin has the signs."""
+    return torch.addcmul(x * cos, _partner(x, interleaved), sin)
 
 
 class _Rotation(torch.autograd.Function):
@@ -176,7 +179,7 @@ class _Rotation(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.interleaved = interleaved
-        return _rotate(x, cos, sin, interleaved)
+        return _partner(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:

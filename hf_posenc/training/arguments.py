@@ -108,6 +108,10 @@ class ModelArguments:
         default=None, metadata={"help": "How a PosEnc encoder pools: mean (default), cls or max."}
     )
     hidden_dropout_prob: float | None = field(default=None, metadata={"help": "Dropout of a PosEnc encoder."})
+    freeze_word_embeddings: bool = field(
+        default=False,
+        metadata={"help": "Leave a checkpoint's word embeddings as they are: faster steps, a smaller optimizer."},
+    )
     config_overrides: str | None = field(
         default=None,
         metadata={"help": "Any other fields of the PosEnc configuration: name=value,name=value."},

@@ -133,6 +133,24 @@ def make_model(
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read or doesn't fit.
     """
+    if arguments.freeze_word_embeddings and config is None:
+        raise UserError(
+            "freeze_word_embeddings=True would keep a new encoder's random word embeddings. Leave it out, or name a "
+            "trained checkpoint with --model_name_or_path."
+        )
+    model = _make_model(arguments, data, config, tokenizer, labels)
+    if arguments.freeze_word_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
+    return model
+
+
+def _make_model(
+    arguments: ModelArguments,
+    data: DataArguments,
+    config: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    labels: Labels | None,
+) -> PreTrainedModel:
     auto_class: Any = AutoModelForMaskedLM
     task: dict[str, Any] = {}
     if labels is not None:

@@ -1,0 +1,38 @@
+"""Dropout whose mask is drawn 16 bits at a time: on a CPU, PyTorch's takes a tenth of a training step."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .position_base import plain
+
+STEPS = 2**16
+"""Probabilities are multiples of 1 / STEPS; what is kept is scaled by the probability that was used."""
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        dropped = min(round(p * STEPS), STEPS - 1)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        drawn = words.view(torch.int16)[: x.numel()].view(x.shape)
+        mask = torch.ge(drawn, dropped - STEPS // 2, out=torch.empty(x.shape, dtype=x.dtype))
+        mask.mul_(STEPS / (STEPS - dropped))
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return gradients[0] * mask, None
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout` with other masks for the same seed: x m / (1 - p), with probability 1 - p m = 1 (arXiv 1207.0580)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape -> the same."""
+        if self.training and 0 < self.p < 1 and x.device.type == "cpu" and x.is_floating_point() and plain(x):
+            return _Dropout.apply(x, self.p)
+        return super().forward(x)
