@@ -116,10 +116,10 @@ def render_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None
             "summary": _summary(row, scheme, measured.get(name)),
             "reference": _reference(scheme, config),
         }
-        pages[path] = _fill(path, text, parts)
+        pages[path] = fill_marks(path, text, parts)
     index = folder / "README.md"
     text = index.read_text(encoding="utf-8") if index.is_file() else _INDEX
-    pages[index] = _fill(index, text, {"table": _table(rows, measured)})
+    pages[index] = fill_marks(index, text, {"table": _table(rows, measured)})
     return pages
 
 
@@ -130,7 +130,12 @@ _INDEX = """# Which scheme when
 """
 
 
-def _fill(path: Path, text: str, parts: dict[str, str]) -> str:
+def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
+    """Puts each part between its mark, `<!-- generated: NAME -->`, and the next `<!-- end -->`.
+
+    Raises:
+        ValueError: a mark isn't there.
+    """
     for name, part in parts.items():
         mark = f"<!-- generated: {name} -->\n"
         before, found, rest = text.partition(mark)

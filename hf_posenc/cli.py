@@ -678,6 +678,8 @@ def benchmark(
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
     threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Say where the time goes, too.")] = False,
+    startup: Annotated[bool, typer.Option("--startup", help="Measure imports and loading instead.")] = False,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Results: .json, and a .md table and .png plot beside it.")
     ] = None,
@@ -685,7 +687,13 @@ def benchmark(
     """Measure speed and memory of schemes against transformers' encoders, in turns on the same batches."""
     import torch
 
-    from hf_posenc.benchmark import markdown_table, run_benchmark, write_results
+    from hf_posenc.benchmark import (
+        markdown_table,
+        measure_startup,
+        run_benchmark,
+        startup_table,
+        write_results,
+    )
     from hf_posenc.training.errors import UserError
 
     if threads is not None:
@@ -694,17 +702,22 @@ def benchmark(
         raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
     lists = [[part.strip() for part in text.split(",")] for text in (contenders, sizes, works, modes)]
     errors = Console(stderr=True)
-    found = run_benchmark(
-        lists[0],
-        sizes=lists[1],
-        works=lists[2],
-        modes=lists[3],
-        dtype=dtype,
-        rounds=rounds,
-        device=device,
-        report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
-    )
-    print(markdown_table(found))
+    if startup:
+        found = measure_startup(lists[1][0], rounds)
+        print(startup_table(found))
+    else:
+        found = run_benchmark(
+            lists[0],
+            sizes=lists[1],
+            works=lists[2],
+            modes=lists[3],
+            dtype=dtype,
+            rounds=rounds,
+            device=device,
+            profile=profile,
+            report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+        )
+        print(markdown_table(found))
     for path in write_results(found, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)
 

@@ -64,6 +64,38 @@ def test_flex_attention_gives_what_sdpa_gives(scheme, batch):
         torch.testing.assert_close(model(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
 
 
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "autocast": 0.05, "bfloat16": 0.05}
+"""Of the largest entry's error in float64 and float32, of the mean error in bfloat16."""
+ARRANGEMENTS = {
+    "right-padded": {"attention_mask": MASK},
+    "left-padded": {"attention_mask": MASK.flip(1)},
+    "full": {},
+    "packed": {"position_ids": torch.cat([torch.arange(4), torch.arange(5)]).repeat(4, 1)},
+}
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.parametrize("scheme", EVERY)
+def test_every_scheme_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_float64(
+    scheme, backend, dtype, arrangement
+):
+    if backend == "flex_attention" and scheme not in FLEXIBLE:
+        pytest.skip("the scheme has no score_mod, and the backend is refused: tested above")
+    inputs = ARRANGEMENTS[arrangement]
+    ids = IDS.flip(1) if arrangement == "left-padded" else IDS
+    number = {"float64": torch.float64, "bfloat16": torch.bfloat16}.get(dtype, torch.float32)
+    with torch.no_grad():
+        written_out = encoder(scheme, attn_implementation="eager", unpad_inputs=False).double()
+        expected = written_out(ids, **inputs).last_hidden_state
+        model = encoder(scheme, attn_implementation=backend).to(number)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "autocast"):
+            got = model(ids, **inputs).last_hidden_state.double()
+    error = (got - expected).abs()
+    assert (error.mean() if dtype in ("autocast", "bfloat16") else error.max()) < TOLERANCES[dtype]
+
+
 @pytest.mark.parametrize(
     ("scheme", "backend"),
     [
