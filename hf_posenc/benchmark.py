@@ -36,10 +36,11 @@ SIZES = {
 """Dimensions of the encoders; MiniLM's are those of all-MiniLM-L6-v2, base's those of bert-base."""
 
 PEERS = ("bert", "roformer", "modernbert", "nomic_bert")
-"""Encoders of transformers, with their default dropouts, named `peer` or `peer:equal_dropout` (attention dropout 0).
+"""Encoders of transformers, with their default dropouts."""
 
-Schemes of ours are named `scheme` or `scheme:frozen_words` (word embeddings that aren't trained).
-"""
+BACKENDS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
+"""Variants of any contender, `NAME:BACKEND`. The others: `PEER:equal_dropout` has no attention dropout, as ours,
+`SCHEME:frozen_words` doesn't train its word embeddings."""
 
 MODES = ("inference", "training", "step")
 """Forward; forward and backward; those with clipped gradients and fused AdamW, as the Trainer does it."""
@@ -103,15 +104,17 @@ def build_model(name: str, size: str, max_positions: int = 512, device: torch.de
         "num_labels": 2,
     }
     peer, _, variant = name.partition(":")
-    known = "equal_dropout" if peer in PEERS else "frozen_words"
-    if variant not in ("", known):
-        raise ValueError(f"{name!r} is unknown. The only variant is {peer}:{known}.")
+    known = ("equal_dropout" if peer in PEERS else "frozen_words", *BACKENDS)
+    if variant not in ("", *known):
+        raise ValueError(f"{name!r} is unknown. Variants are {', '.join(f'{peer}:{one}' for one in known)}.")
     model: Any
+    if variant in BACKENDS:
+        dimensions["attn_implementation"] = variant
     if variant == "equal_dropout":
         dimensions["attention_dropout" if peer == "modernbert" else "attention_probs_dropout_prob"] = 0.0
     if peer not in PEERS:
         model = PosEncForSequenceClassification(PosEncConfig(**dimensions, position_embedding_type=peer))
-        model.get_input_embeddings().requires_grad_(not variant)
+        model.get_input_embeddings().requires_grad_(variant != "frozen_words")
     elif peer == "bert":
         model = transformers.BertForSequenceClassification(transformers.BertConfig(**dimensions))
     elif peer == "roformer":
@@ -249,7 +252,8 @@ def profile_parts(step: Callable[[Any], Any], batch: Any, repeats: int = 3) -> d
             torch.cuda.synchronize()
         total = (time.perf_counter() - started) * 1000 / repeats
     for event in profiler.events():
-        names, here = [], event
+        names: list[str] = []
+        here = event
         while here is not None:
             names.insert(0, here.name)
             here = here.cpu_parent
@@ -308,6 +312,7 @@ def run_benchmark(
     works: Iterable[str] = ("sst2", "8x128"),
     modes: Iterable[str] = ("inference", "training"),
     dtype: str = "float32",
+    reference_dtype: str = "float32",
     rounds: int = 8,
     device: str | None = None,
     profile: bool = False,
@@ -318,7 +323,8 @@ def run_benchmark(
     Args:
         contenders: schemes, and names of `PEERS`. Ratios are to the first one, and of ours to `none` where it is there.
         sizes, works, modes: see `SIZES`, `make_batches`, `MODES`.
-        dtype: of ours: `float32`, or `bfloat16` for autocast. The first contender stays float32.
+        dtype: `float32`, or `bfloat16` or `float16` for autocast, of all but the first contender.
+        reference_dtype: of the first.
         rounds: turns that count.
         device: `cpu`, `cuda`, ... None: a GPU if there is one.
         profile: say also where the time goes.
@@ -337,12 +343,13 @@ def run_benchmark(
     names = list(contenders)
     if not names or rounds < 1:
         raise ValueError(f"contenders={names!r}, rounds={rounds!r}: give at least one of each.")
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise ValueError(f"dtype={dtype!r} is unknown. Choose float32, bfloat16 or float16.")
+    for field, value in (("dtype", dtype), ("reference_dtype", reference_dtype)):
+        if value not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"{field}={value!r} is unknown. Choose float32, bfloat16 or float16.")
     settings: dict[str, Any] = {"contenders": names, "sizes": list(sizes), "works": list(works), "modes": list(modes)}
-    settings |= {"dtype": dtype, "rounds": rounds, "device": device}
+    settings |= {"dtype": dtype, "reference_dtype": reference_dtype, "rounds": rounds, "device": device}
     found: dict[str, Any] = {"machine": machine(device), "settings": settings, "rows": []}
-    dtypes = {name: torch.float32 if place == 0 else getattr(torch, dtype) for place, name in enumerate(names)}
+    dtypes = {name: getattr(torch, reference_dtype if name == names[0] else dtype) for name in names}
     peaks = {each: matmul_peak(each, device) for each in set(dtypes.values())}
     for size in settings["sizes"]:
         for work in settings["works"]:

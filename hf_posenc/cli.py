@@ -667,7 +667,11 @@ def _json_option(option: str, text: str | None) -> dict[str, Any] | None:
 @app.command()
 def benchmark(
     contenders: Annotated[
-        str, typer.Option(help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first.")
+        str,
+        typer.Option(
+            help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first; NAME:eager, "
+            "NAME:flex_attention, PEER:equal_dropout, SCHEME:frozen_words."
+        ),
     ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
     sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",
     works: Annotated[str, typer.Option(help="sst2 (32 sentences of real lengths) or ROWSxTOKENS.")] = "sst2,8x128",
@@ -675,6 +679,7 @@ def benchmark(
         str, typer.Option(help="inference, training (forward, backward), step (and optimizer).")
     ] = "inference,training",
     dtype: Annotated[str, typer.Option(help="Of all but the first: float32, bfloat16, float16.")] = "float32",
+    reference_dtype: Annotated[str, typer.Option(help="Of the first: float32, bfloat16, float16.")] = "float32",
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
     threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
@@ -712,6 +717,7 @@ def benchmark(
             works=lists[2],
             modes=lists[3],
             dtype=dtype,
+            reference_dtype=reference_dtype,
             rounds=rounds,
             device=device,
             profile=profile,

@@ -52,7 +52,7 @@ def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_noth
             hidden.square().sum().backward()
         if number == WARM_UP - 1:
             warm = graphs()
-    assert 0 < warm
+    assert warm > 0
     assert graphs() <= warm + 2
     for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
         if one.grad is not None:
@@ -113,5 +113,5 @@ def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
     )
     Counted(model, arguments, train_dataset=rows, data_collator=collate).train()
     assert len(counts) == 16
-    assert 0 < counts[WARM_UP - 1]
+    assert counts[WARM_UP - 1] > 0
     assert counts[-1] <= counts[WARM_UP - 1] + 2
