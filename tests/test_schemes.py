@@ -417,6 +417,7 @@ def test_sinusoid_at_position_4000_is_near_float64():
         (lambda: make("deberta", max_distance=2.5), r"max_distance=2\.5 is out of range"),
         (lambda: make("t5", num_buckets="8"), "num_buckets='8' is out of range"),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
+        (lambda: make("t5", initial_std=0), "initial_std=0 is out of range. It must be a positive number"),
         (lambda: make("fire", threshold="a"), "threshold='a' is out of range"),
         (lambda: make("fire", threshold=2.0**25), r"threshold=33554432\.0 is out of range"),
         (lambda: make("fire", intermediate_size=3.5), r"intermediate_size=3\.5 is out of range"),
@@ -444,6 +445,12 @@ class Demanding(PositionScheme):
 
     def embed(self, x, positions):
         return x
+
+
+def test_t5_starts_with_biases_of_the_given_scale():
+    for given, expected in (({}, 1.0), ({"initial_std": 0.3, "per_layer": True}, 0.3)):
+        tables = torch.cat([table.weight.flatten() for table in make("t5", max_distance=999, **given).tables])
+        assert tables.std().item() == pytest.approx(expected, rel=0.15)
 
 
 @pytest.mark.parametrize(("kernel", "most"), [("log", (2.0, 1.0)), ("power", (1.0, 1.9))])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, per_distinct_distance, require_size
+from .position_base import PositionScheme, per_distinct_distance, require_positive, require_size
 
 
 def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -40,6 +40,9 @@ class T5Position(PositionScheme):
         num_buckets (int): an even number of buckets, at least 4.
         max_distance (int): from here on all distances share the last bucket of their side.
         per_layer (bool): a table of its own for each layer, instead of one for all as in T5.
+        initial_std (float): standard deviation of E at the start. At 1, attention sees positions from the first step; at
+            T5's own hidden_size^-0.5, made for logits that aren't divided, a short training from scratch may never
+            find them.
 
     Raises:
         ValueError: an argument is out of range.
@@ -56,6 +59,7 @@ class T5Position(PositionScheme):
         num_buckets: int = 32,
         max_distance: int = 128,
         per_layer: bool = False,
+        initial_std: float = 1.0,
     ) -> None:
         super().__init__()
         require_size("max_distance", max_distance)
@@ -69,6 +73,7 @@ class T5Position(PositionScheme):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.per_layer = per_layer
+        self.initial_std = require_positive("initial_std", initial_std)
         self.tables = nn.ModuleList(
             [nn.Embedding(num_buckets, num_heads) for _ in range(num_layers if per_layer else 1)]
         )
@@ -103,6 +108,6 @@ class T5Position(PositionScheme):
         return add
 
     def init_weights(self, std: float) -> None:
-        """Normal, with the model's standard deviation."""
+        """Normal, with the scheme's own standard deviation."""
         for weight in self.tables.parameters():
-            init.normal_(weight, std=std)
+            init.normal_(weight, std=self.initial_std)
