@@ -11,7 +11,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor format cards clean benchmark
+.PHONY: help install quickstart test lint pytest test-all test-floor format cards model-cards clean benchmark
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -50,7 +50,9 @@ format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-cards: $(INSTALLED) ## the generated parts of model_cards
+cards: model-cards
+
+model-cards: $(INSTALLED) ## the model cards and the page of evidence, from the code and the committed results
 	$(BIN)/python -m hf_posenc.cards
 	$(BIN)/python -m hf_posenc.comparison.evidence
 

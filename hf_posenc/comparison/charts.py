@@ -21,15 +21,21 @@ _MARKS = "osD^vP"
 _SMALL = 9
 
 
-def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
+def _grid(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, list[Axes]]":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=_SMALL)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in grid:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=_SMALL)
+    return figure, grid
+
+
+def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
+    figure, (axes,) = _grid(1, 1, width, height)
     return figure, axes
 
 
@@ -73,9 +79,10 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
 def length_chart(study: Study, task: Task) -> bytes:
     """The metric against the length of the test, with the intervals as bands."""
     figure, axes = _figure(7, 4)
-    lengths = study.lengths(task)
+    lengths, parts = study.lengths(task), study.curve_parts(task)
     for scheme in study.schemes:
-        found = [(length, value) for length in lengths if (value := study.score(task, scheme, length)) is not None]
+        scores = [(length, study.score(task, scheme, length, parts)) for length in lengths]
+        found = [(length, value) for length, value in scores if value is not None]
         if not found:
             continue
         style = _style(study, scheme)
@@ -96,6 +103,53 @@ def length_chart(study: Study, task: Task) -> bytes:
     axes.grid(color="0.92")
     _legend(axes, len(study.schemes))
     return _png(figure)
+
+
+def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
+    """One scheme's score against the length of the test, among the others in grey and the baseline in black.
+
+    Args:
+        panels: of `card_results.Results.panels`, each with a line of the scheme.
+        scheme: the one in colour.
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, grid = _grid(rows, columns, 4.6 * columns if columns > 1 else 6, 3.1 * rows)
+    handles: dict[str, Any] = {}
+    for axes, panel in zip(grid, panels, strict=False):
+        for name, line in panel["lines"].items():
+            x, mean, low, high = zip(*line, strict=True)
+            style: dict[str, Any] = {"color": "0.75", "linewidth": 1, "markersize": 2.5, "zorder": 1}
+            label = "others"
+            if name == scheme:
+                style, label = {"color": PALETTE[0], "linewidth": 2, "markersize": 4, "zorder": 4}, scheme
+                if None not in low:
+                    below, above = np.subtract(mean, low), np.subtract(high, mean)
+                    axes.errorbar(x, mean, [below, above], fmt="none", ecolor=PALETTE[0], capsize=3, zorder=3)
+                if x[-1] < panel["lengths"][-1]:
+                    end = (x[-1], mean[-1])
+                    axes.annotate("ends here", end, (8, 0), textcoords="offset points", fontsize=_SMALL, va="center")
+            elif name == panel["baseline"]:
+                style, label = {**style, "color": "black", "linewidth": 1.2, "linestyle": "--", "zorder": 2}, name
+            (drawn,) = axes.plot(x, mean, marker="o", **style)
+            handles.setdefault(label, drawn)
+        axes.axvline(panel["train"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(panel["lengths"], [f"{length:,}" for length in panel["lengths"]])
+        axes.set_xlim(panel["lengths"][0] / 1.15, panel["lengths"][-1] * 1.15)
+        axes.minorticks_off()
+        if panel["log"]:
+            axes.set_yscale("log")
+        axes.set_title(panel["title"], fontsize=_SMALL + 1, loc="left")
+        axes.set_xlabel("tokens", fontsize=_SMALL)
+        axes.set_ylabel(panel["metric"], fontsize=_SMALL)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    labels = sorted(handles, key=lambda label: (label != scheme, label == "others"))
+    figure.legend(
+        [handles[label] for label in labels], labels, loc="outside upper right", ncols=3, fontsize=_SMALL, frameon=False
+    )
+    return figure
 
 
 def _legend(axes: "Axes", count: int) -> None:

@@ -3,7 +3,7 @@
 import base64
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,36 +137,74 @@ def _how_to_read(study: Study) -> str:
         "Brackets hold 95 % intervals from a bootstrap over seeds and test examples (groups of examples that belong "
         f"together are drawn together). A scheme is called better or worse than `{study.plan.baseline}` where a paired "
         f"t-test gives p < {ALPHA} after Holm's correction for the number of comparisons in its table; else there is "
-        f'"{NO_EVIDENCE}", which is not evidence that there is none: with few seeds the test is strict.'
+        f'"{NO_EVIDENCE}", which is not evidence that there is none: with few seeds the test is strict. '
+        "The scheme with the best mean is compared with the others after correction for all pairs of schemes, and each "
+        "scheme at the longest inputs with itself at the train length after correction for the number of schemes."
     )
 
 
 def conclusions(study: Study) -> list[str]:
-    """A sentence or two for each task, at the train length and at the longest; nothing that the tests don't carry."""
+    """Sentences on each task, at the train length and at the longest; nothing that the tests don't carry."""
     sentences = []
     for task in study.tasks:
-        home = study.home_length(task)
-        for length in dict.fromkeys((home, study.lengths(task)[-1])):
+        home, longest = study.home_length(task), study.lengths(task)[-1]
+        for length in dict.fromkeys((home, longest)):
             found = study.differences(task, length)
             baseline = study.score(task, study.plan.baseline, length)
             if not found or baseline is None:
                 continue
-            groups: dict[str, list[str]] = {}
-            for scheme, value in found.items():
-                verdict = value.verdict(lower_is_better(task))
-                shown = f"`{scheme}`"
-                if verdict in ("better", "worse"):
-                    shown += f" ({value.interval.mean:+.3f})"
-                groups.setdefault(verdict, []).append(shown)
-            said = [f"{verdict}: {', '.join(names)}" for verdict, names in sorted(groups.items())]
+            said = _by_verdict(found, lower_is_better(task))
             unable = [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]
             if unable:
-                said.append(f"can't be tested: {', '.join(f'`{name}`' for name in unable)}")
+                said.append(f"can't be tested: {quoted(unable)}")
             sentences.append(
                 f"**{task.name}, {length:,} tokens**: against `{study.plan.baseline}` ({baseline.mean:.3f}) "
-                f"{'; '.join(said)}."
+                f"{'; '.join(said)}.{_of_the_best(study, task, length)}"
             )
+        changes = study.changes(task, home, longest) if longest > home else {}
+        if study.plan.baseline in changes and len(study.plan.seeds) > 1:
+            said = _by_verdict(changes, lower_is_better(task))
+            sentences.append(f"**{task.name}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}.")
     return sentences or ["Nothing: the baseline has no run that is done."]
+
+
+def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
+    """The schemes that are better, worse, and those of which neither can be said."""
+    groups: dict[str, list[str]] = {}
+    for scheme, value in found.items():
+        verdict = value.verdict(lower)
+        shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
+        groups.setdefault(verdict, []).append(f"`{scheme}`{shown}")
+    return [f"{verdict}: {', '.join(groups[verdict])}" for verdict in sorted(groups)]
+
+
+def rivals(study: Study, task: Task, length: int) -> tuple[str, list[str], list[str]]:
+    """The scheme with the best mean, those that it is better than, and those from which it can't be told apart.
+
+    Corrected for all pairs of schemes, since the best one is found by looking at all.
+    """
+    (best, _), *others = study.ranking(task, length)
+    pairs = study.pairs(task, length)
+    beaten = []
+    for scheme, _ in others:
+        found = pairs.get((best, scheme)) or pairs.get((scheme, best))
+        if found is not None and found.corrected is not None and found.corrected < ALPHA:
+            beaten.append(scheme)
+    return best, beaten, [scheme for scheme, _ in others if scheme not in beaten]
+
+
+def _of_the_best(study: Study, task: Task, length: int) -> str:
+    if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
+        return ""
+    best, beaten, equal = rivals(study, task, length)
+    said = [f"better than {quoted(beaten)}"] if beaten else []
+    said += [f"{NO_EVIDENCE} to {quoted(equal)}"] if equal else []
+    return f" Best mean: `{best}`, of all pairs {'; '.join(said)}."
+
+
+def quoted(schemes: Sequence[str]) -> str:
+    """Schemes in a sentence."""
+    return ", ".join(f"`{scheme}`" for scheme in schemes)
 
 
 def _about(task: Task) -> str:
@@ -234,7 +272,7 @@ def _length_table(study: Study, task: Task) -> Table:
     for scheme in study.schemes:
         cells = []
         for length in lengths:
-            value = study.score(task, scheme, length)
+            value = study.score(task, scheme, length, study.curve_parts(task))
             cells.append(study.why_not(task, scheme, length) if value is None else interval_text(value))
         rows.append((f"`{scheme}`", *cells))
     return Table(("scheme", *(f"{length:,}" for length in lengths)), tuple(rows))
@@ -262,7 +300,7 @@ def _heat(study: Study) -> list[Block]:
     marked: set[tuple[int, int]] = set()
     for task in study.tasks:
         home = study.home_length(task)
-        for part in study.parts(task):
+        for part in study.parts(task, home):
             values = [study.score(task, scheme, home, part) for scheme in study.schemes]
             name = part if part == task.name else f"{task.name}: {part}"
             cells = []
