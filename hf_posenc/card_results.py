@@ -16,7 +16,7 @@ from huggingface_hub import EvalResult
 from hf_posenc.comparison.charts import metric_name
 from hf_posenc.comparison.evidence import PAGE_NAME, command, studies
 from hf_posenc.comparison.plan import Task, known_plans
-from hf_posenc.comparison.report import interval_text, markdown_table, quoted, rivals
+from hf_posenc.comparison.report import interval_text, markdown_table, of_rivals, quoted, rivals
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, difference, holm, interval
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.model.configuration_posenc import PosEncConfig
@@ -280,10 +280,22 @@ def _sentences(found: Sequence[Finding], scheme: str) -> list[str]:
             NO_EVIDENCE: f"**{NO_EVIDENCE.capitalize()}** from `{baseline}` on",
         }
         for verdict, start in words.items():
-            names = [f"{one.test} ({one.where})" for one in tests if one.verdict == verdict]
+            names = _grouped(one for one in tests if one.verdict == verdict)
             if names:
-                said.append(f"{start} {', '.join(names)}.")
+                said.append(f"{start} {'; '.join(names)}.")
     return said
+
+
+def _grouped(found: Iterable[Finding]) -> list[str]:
+    """The tests by plan and task: `probes: order, swap (plan small)`."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        task, _, part = one.test.partition(": ")
+        groups.setdefault((task, one.where), []).append(part)
+    return [
+        f"{task}: {', '.join(parts)} ({where})" if parts[0] else f"{task} ({where})"
+        for (task, where), parts in groups.items()
+    ]
 
 
 def _commands(results: Results, found: Iterable[Finding]) -> str:
@@ -393,12 +405,7 @@ def _best_sentences(name: str, study: Study, task: Task) -> Iterator[str]:
         if len(study.ranking(task, length)) < 3:
             continue
         winner, beaten, equal = rivals(study, task, length)
-        if beaten:
-            rest = f"; {NO_EVIDENCE} to {quoted(equal)}" if equal else ""
-            said = f"`{winner}` is better than {quoted(beaten)}{rest}"
-        else:
-            said = f"`{winner}` has the best mean, with no evidence of a difference to any other"
-        yield f"- {task.name}, plan `{name}`, {length:,} tokens: {said}."
+        yield f"- {task.name}, plan `{name}`, {length:,} tokens: best mean `{winner}`, {of_rivals(beaten, equal)}."
 
 
 def _by_verdict(found: Mapping[str, Difference], lower: bool) -> tuple[str, str, str]:

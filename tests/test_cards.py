@@ -187,7 +187,10 @@ def test_conclusions_are_those_that_the_intervals_allow(results):
             if one.verdict in ("better", "worse"):
                 low, high = one.against.interval.low, one.against.interval.high
                 assert low > 0 or high < 0, (name, one)
-    assert "**No evidence of a difference** from `none` on probes: parity (plan `small`)" in page("rope")
+    assert "**Better than `none`** on blimp_order (quick start); probes: order, distance, swap (plan `small`)." in page(
+        "rope"
+    )
+    assert "**No evidence of a difference** from `none` on probes: parity (plan `small`)." in page("rope")
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     (row,) = [line for line in text.splitlines() if line.startswith("| halves (control), plan `small` | 32 |")]
     assert row == "| halves (control), plan `small` | 32 | `none` |  |  | `learned`, `rope`, `alibi`, `t5` |  |"

@@ -56,6 +56,8 @@ class Picture:
     name: str
     png: bytes
     text: str
+    wide: bool = False
+    """Whether a narrow screen had better scroll than shrink it."""
 
 
 Block = Heading | Text | Points | Table | Picture
@@ -175,6 +177,8 @@ def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
         verdict = value.verdict(lower)
         shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
         groups.setdefault(verdict, []).append(f"`{scheme}`{shown}")
+    if list(groups) == [NO_EVIDENCE] and len(found) > 1:
+        return [f"{NO_EVIDENCE}: all {len(found)}"]
     return [f"{verdict}: {', '.join(groups[verdict])}" for verdict in sorted(groups)]
 
 
@@ -197,9 +201,15 @@ def _of_the_best(study: Study, task: Task, length: int) -> str:
     if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
         return ""
     best, beaten, equal = rivals(study, task, length)
-    said = [f"better than {quoted(beaten)}"] if beaten else []
-    said += [f"{NO_EVIDENCE} to {quoted(equal)}"] if equal else []
-    return f" Best mean: `{best}`, of all pairs {'; '.join(said)}."
+    return f" Best mean: `{best}`, {of_rivals(beaten, equal)} (corrected for all pairs)."
+
+
+def of_rivals(beaten: Sequence[str], equal: Sequence[str]) -> str:
+    """What `rivals` found, in words."""
+    if not beaten:
+        return f"{NO_EVIDENCE} from any other"
+    said = f"better than {quoted(beaten) if equal else 'all others'}"
+    return f"{said}; {NO_EVIDENCE} from {quoted(equal)}" if equal else said
 
 
 def quoted(schemes: Sequence[str]) -> str:
@@ -295,28 +305,29 @@ def _p(found: Difference) -> str:
 
 def _heat(study: Study) -> list[Block]:
     differences = study.differences_by_part(study.home_length)
-    rows: list[tuple[str, Task, list[Interval | None]]] = []
-    table: list[tuple[str, ...]] = []
+    columns: list[tuple[str, Task, list[Interval | None]]] = []
+    cells: list[list[str]] = [[f"`{scheme}`"] for scheme in study.schemes]
     marked: set[tuple[int, int]] = set()
     for task in study.tasks:
         home = study.home_length(task)
         for part in study.parts(task, home):
             values = [study.score(task, scheme, home, part) for scheme in study.schemes]
-            name = part if part == task.name else f"{task.name}: {part}"
-            cells = []
-            for column, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
+            for line, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
                 found = differences.get((task.name, part, scheme))
                 differs = found is not None and found.corrected is not None and found.corrected < ALPHA
                 if differs:
-                    marked.add((len(rows), column))
-                cells.append("-" if value is None else f"**{value.mean:.3f}**" if differs else f"{value.mean:.3f}")
-            rows.append((name, task, values))
-            table.append((name, *cells))
+                    marked.add((line, len(columns)))
+                text = "-" if value is None else f"{value.mean:.3f}"
+                cells[line].append(f"**{text}**" if differs else text)
+            columns.append((part if part.startswith(task.name) else f"{task.name}: {part}", task, values))
     return [
         Heading(2, "Tasks and schemes"),
-        Text(f"At each task's train length. Bold: differs from `{study.plan.baseline}` (Holm over the whole table)."),
-        Table(("", *(f"`{scheme}`" for scheme in study.schemes)), tuple(table)),
-        Picture("heat", heat_chart(study, rows, marked), "Scores of every scheme in every task"),
+        Text(
+            f"At each task's train length. Bold, and framed in the picture: differs from `{study.plan.baseline}` (Holm "
+            "over the whole table)."
+        ),
+        Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in cells)),
+        Picture("heat", heat_chart(study, columns, marked), "Scores of every scheme in every task"),
     ]
 
 
@@ -370,8 +381,15 @@ def _learned(study: Study) -> list[Block]:
         Text("The trained scheme of one seed each, as `hf-posenc plot` draws it."),
     ]
     for scheme, path in pictures.items():
-        blocks += [Heading(3, f"`{scheme}`"), Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained")]
+        blocks += [
+            Heading(3, f"`{scheme}`"),
+            Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained", _is_wide(path)),
+        ]
     return blocks
+
+
+def _is_wide(path: Path) -> bool:
+    return int.from_bytes(path.read_bytes()[16:20]) > 800  # pixels, from the header
 
 
 def _made_of(study: Study) -> list[Block]:
@@ -409,7 +427,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
                 parts.append("\n".join(f"- {item}" for item in items))
             case Table(head, rows):
                 parts.append(markdown_table(head, rows))
-            case Picture(name, _, text):
+            case Picture(name=name, text=text):
                 parts.append(f"![{text}]({PICTURES_NAME}/{name}.png)")
     return "\n\n".join(parts) + "\n"
 
@@ -430,11 +448,12 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; m
   max-width: 56rem; }
 h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.2rem; border-top: 1px solid #ddd;
   padding-top: 1rem; } h3 { font-size: 1.05rem; }
-.table { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
+.table, .wide { overflow-x: auto; } .wide img { max-width: 100%; min-width: 40rem; }
+table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #e4e4e4; text-align: left; }
 th:first-child, td:first-child { position: sticky; left: 0; background: #fff; } .n { text-align: right;
   font-variant-numeric: tabular-nums; }
-img { max-width: 100%; height: auto; } code { background: #f2f2f2; padding: 0 .2em; border-radius: 3px; }
+img { max-width: min(100%, 36rem); height: auto; } code { background: #f2f2f2; padding: 0 .2em; border-radius: 3px; }
 li, p { overflow-wrap: break-word; }
 """
 
@@ -454,9 +473,10 @@ def to_html(blocks: Sequence[Block]) -> str:
                 numbers = [index > 0 and _is_number(index, rows) for index in range(len(head))]
                 lines = [_html_row("th", head, numbers), *(_html_row("td", row, numbers) for row in rows)]
                 parts.append(f'<div class="table"><table>{"".join(lines)}</table></div>')
-            case Picture(_, png, text):
+            case Picture(png=png, text=text, wide=wide):
                 data = base64.b64encode(png).decode()
-                parts.append(f'<p><img alt="{html.escape(text)}" src="data:image/png;base64,{data}"></p>')
+                image = f'<img alt="{html.escape(text)}" src="data:image/png;base64,{data}">'
+                parts.append(f'<div class="wide">{image}</div>' if wide else f"<p>{image}</p>")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -108,6 +108,7 @@ def unit_weights(test: str, units: int) -> np.ndarray:
     return np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), size=DRAWS).astype(np.float64)
 
 
+@functools.lru_cache(maxsize=32)
 def _seed_weights(count: int) -> np.ndarray:
     """The share of each seed in each draw: (B, n)."""
     return np.random.default_rng(count).multinomial(count, np.full(count, 1 / count), size=DRAWS) / count

@@ -41,7 +41,7 @@ def test_markdown_says_who_is_better_and_who_cannot_be_told(results):
     assert "can't be tested: `learned`" in text
     assert row(text, "1. `rope`").endswith("| better |")
     assert re.match(r"\| 1\. `rope` \| 0\.9\d\d \[0\.9\d\d, 0\.9\d\d\] \| \+0\.4\d\d \[", row(text, "1. `rope`"))
-    assert "learned has 32 positions" in row(text, "`learned`", "0.")
+    assert re.search(r"\| `learned` \| 0\.\d+ \[[^|]+\] \| learned has 32 positions \|", text)
     assert "The control: are most words" in text
     for name in re.findall(r"!\[[^]]+\]\((\S+)\)", text):
         assert (results / name).read_bytes().startswith(b"\x89PNG")
@@ -83,7 +83,7 @@ def test_the_page_is_whole_and_fits_a_phone(results):
     assert "http" not in re.sub(r"base64,[^\"]+", "", text)
     assert text.count('<div class="table">') == text.count("<table>") >= 6
     assert "overflow-x: auto" in text
-    assert "max-width: 100%" in text
+    assert "max-width: min(100%" in text
 
 
 def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
@@ -120,9 +120,7 @@ def test_the_best_is_compared_with_all_and_each_with_itself_at_other_lengths(tmp
     changes = study.changes(task, 32, 48)
     assert {scheme for scheme, value in changes.items() if value.verdict() != NO_EVIDENCE} == {"rope"}
     said = conclusions(study)
-    assert re.search(
-        r"Best mean: `(rope|t5)`, of all pairs better than .*; no evidence of a difference to `(rope|t5)`", said[0]
-    )
+    assert re.search(r"Best mean: `(rope|t5)`, better than .*; no evidence of a difference from `(rope|t5)`", said[0])
     assert re.search(
         r"from 32 to 48 tokens\*\*: no evidence of a difference: `none`, `t5`, `alibi`; worse: `rope` \(-0\.3", said[-1]
     )
