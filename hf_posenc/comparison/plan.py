@@ -27,6 +27,7 @@ import yaml
 
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.positions import POSITIONS, make_position, own_code
+from hf_posenc.model.scheme_code import comes_along
 from hf_posenc.scheme_file import file_hash, register_scheme_file
 from hf_posenc.training.arguments import MaskedLMTrainingArguments, make_arguments
 from hf_posenc.training.errors import UserError, one_line
@@ -456,6 +457,11 @@ def _check_scheme(plan: Plan, scheme: str) -> None:
         config = PosEncConfig.from_pretrained(folder)
         if config.position_embedding_type != scheme:
             raise UserError(f"{folder!r} has the scheme {config.position_embedding_type!r}, not {scheme!r}.")
+        if any(comes_along(config, name) and name not in POSITIONS for name in scheme.split("+")):
+            raise UserError(
+                f"{scheme!r} in {folder!r} isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file, "
+                "or scheme_files: [...] in the plan."
+            )
         limits = {task.name: make_limit(config) for task in plan.tasks}
     else:
         configs = {task.name: scheme_config(plan, task, scheme) for task in plan.tasks}

@@ -10,7 +10,7 @@ import pytest
 from comparison_harness import TOY, read_run, toy
 from rich.console import Console
 
-from hf_posenc import POSITIONS, cli
+from hf_posenc import POSITIONS, PosEncConfig, cli, register_scheme_file
 from hf_posenc.comparison import execute, load_plan, load_runs, read_plan
 from hf_posenc.comparison.report import write_report
 from hf_posenc.training import UserError
@@ -106,6 +106,16 @@ def test_a_plan_is_the_same_after_its_json(own):
     assert plan.settings("learned+recency") == plan.settings("recency") != plan.settings("none")
     assert read_plan(plan.to_dict()) == plan
     assert read_plan(plan.to_dict(), checked=False) == plan
+
+
+def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
+    fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}")}
+    register_scheme_file(own, "recency")
+    PosEncConfig.from_preset("tiny", position_embedding_type="recency").save_pretrained(tmp_path / "recency")
+    assert toy(**fields, scheme_files=[str(own)]).code().keys() == {"recency"}
+    forget()
+    with pytest.raises(UserError, match="isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file"):
+        toy(**fields)
 
 
 MINE = """
