@@ -11,7 +11,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor format cards model-cards clean benchmark
+.PHONY: help install quickstart test lint pytest test-all test-floor format cards model-cards clean benchmark gpu
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -46,15 +46,23 @@ test-floor: ## the tests under the oldest transformers that is supported
 benchmark: $(INSTALLED) ## speed against transformers' encoders; on a GPU where there is one
 	$(BIN)/hf-posenc benchmark -o model_cards/results/benchmark.json
 
+gpu: $(INSTALLED) ## on a GPU machine, with TORCH=torch: its tests, and the speed against ModernBERT and BERT
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/hf-posenc benchmark --device cuda --sizes base --works 64x512,4x8192 --modes inference,training \
+		--reference-dtype bfloat16 --dtype bfloat16 --rounds 20 --contenders \
+		modernbert,modernbert:flash_attention_2,bert,none,none:flex_attention,rope,alibi:flex_attention,t5:flex_attention \
+		-o model_cards/results/benchmark_gpu.json
+
 format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 cards: model-cards
 
-model-cards: $(INSTALLED) ## the model cards and the page of evidence, from the code and the committed results
+model-cards: $(INSTALLED) ## the model cards, the evidence and the speed page, from the code and the committed results
 	$(BIN)/python -m hf_posenc.cards
 	$(BIN)/python -m hf_posenc.comparison.evidence
+	$(BIN)/python -m hf_posenc.speed_page
 
 clean: ## remove what the commands made
 	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,9 @@ import os
 import platform
 import random
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,10 +36,11 @@ SIZES = {
 """Dimensions of the encoders; MiniLM's are those of all-MiniLM-L6-v2, base's those of bert-base."""
 
 PEERS = ("bert", "roformer", "modernbert", "nomic_bert")
-"""Encoders of transformers, with their default dropouts, named `peer` or `peer:equal_dropout` (attention dropout 0).
+"""Encoders of transformers, with their default dropouts."""
 
-Schemes of ours are named `scheme` or `scheme:frozen_words` (word embeddings that aren't trained).
-"""
+BACKENDS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
+"""Variants of any contender, `NAME:BACKEND`. The others: `PEER:equal_dropout` has no attention dropout, as ours,
+`SCHEME:frozen_words` doesn't train its word embeddings."""
 
 MODES = ("inference", "training", "step")
 """Forward; forward and backward; those with clipped gradients and fused AdamW, as the Trainer does it."""
@@ -100,15 +104,17 @@ def build_model(name: str, size: str, max_positions: int = 512, device: torch.de
         "num_labels": 2,
     }
     peer, _, variant = name.partition(":")
-    known = "equal_dropout" if peer in PEERS else "frozen_words"
-    if variant not in ("", known):
-        raise ValueError(f"{name!r} is unknown. The only variant is {peer}:{known}.")
+    known = ("equal_dropout" if peer in PEERS else "frozen_words", *BACKENDS)
+    if variant not in ("", *known):
+        raise ValueError(f"{name!r} is unknown. Variants are {', '.join(f'{peer}:{one}' for one in known)}.")
     model: Any
+    if variant in BACKENDS:
+        dimensions["attn_implementation"] = variant
     if variant == "equal_dropout":
         dimensions["attention_dropout" if peer == "modernbert" else "attention_probs_dropout_prob"] = 0.0
     if peer not in PEERS:
         model = PosEncForSequenceClassification(PosEncConfig(**dimensions, position_embedding_type=peer))
-        model.get_input_embeddings().requires_grad_(not variant)
+        model.get_input_embeddings().requires_grad_(variant != "frozen_words")
     elif peer == "bert":
         model = transformers.BertForSequenceClassification(transformers.BertConfig(**dimensions))
     elif peer == "roformer":
@@ -216,6 +222,48 @@ def _status(field: str) -> int:
     return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}[field]
 
 
+PARTS = {
+    "linear layers": ("OneDNNLinear", "_linear_pointwise", "aten::linear", "AddmmBackward", "MmBackward"),
+    "attention": ("BySequence", "scaled_dot_product", "Softmax", "BmmBackward"),
+    "rotation": ("Rotation",),
+    "dropout": ("Dropout", "dropout", "bernoulli"),
+    "layer norms": ("layer_norm", "LayerNorm"),
+    "activation": ("gelu", "Gelu"),
+    "embeddings": ("embedding", "Embedding"),
+    "optimizer": ("Optimizer.step", "_foreach_norm", "clip", "linalg_vector_norm", "_foreach_mul"),
+}
+"""Parts of a step, and what the names of their operations hold; the outermost operation that fits one decides."""
+
+
+def profile_parts(step: Callable[[Any], Any], batch: Any, repeats: int = 3) -> dict[str, float]:
+    """Milliseconds of a step by what they go into: `PARTS`, and `other` (residuals, moving tokens, Python between).
+
+    Measured with PyTorch's profiler, which slows small operations down.
+    """
+    step(batch)
+    device = "cuda" if _on_gpu(batch) else "cpu"
+    activities = {torch.profiler.ProfilerActivity.CPU, getattr(torch.profiler.ProfilerActivity, device.upper())}
+    spent = dict.fromkeys([*PARTS, "other"], 0.0)
+    with torch.profiler.profile(activities=activities) as profiler:
+        started = time.perf_counter()
+        for _ in range(repeats):
+            step(batch)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        total = (time.perf_counter() - started) * 1000 / repeats
+    for event in profiler.events():
+        names: list[str] = []
+        here = event
+        while here is not None:
+            names.insert(0, here.name)
+            here = here.cpu_parent
+        part = next((p for name in names for p, words in PARTS.items() if any(word in name for word in words)), None)
+        if part is not None:
+            spent[part] += getattr(event, f"self_{device}_time_total", 0.0) / 1000 / repeats
+    spent["other"] = max(0.0, total - sum(spent.values()))
+    return {part: round(value, 2) for part, value in spent.items()}
+
+
 def matmul_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> float:
     """FLOP/s of a large matrix product as our linear layers do it: what the machine can reach, measured."""
     size = 8192 if torch.device(device).type == "cuda" else 1024
@@ -264,8 +312,10 @@ def run_benchmark(
     works: Iterable[str] = ("sst2", "8x128"),
     modes: Iterable[str] = ("inference", "training"),
     dtype: str = "float32",
+    reference_dtype: str = "float32",
     rounds: int = 8,
     device: str | None = None,
+    profile: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measures every contender on every size, work and mode.
@@ -273,15 +323,18 @@ def run_benchmark(
     Args:
         contenders: schemes, and names of `PEERS`. Ratios are to the first one, and of ours to `none` where it is there.
         sizes, works, modes: see `SIZES`, `make_batches`, `MODES`.
-        dtype: of ours: `float32`, or `bfloat16` for autocast. The first contender stays float32.
+        dtype: `float32`, or `bfloat16` or `float16` for autocast, of all but the first contender.
+        reference_dtype: of the first.
         rounds: turns that count.
         device: `cpu`, `cuda`, ... None: a GPU if there is one.
+        profile: say also where the time goes.
         report: called with a line per measurement.
 
     Returns:
         `machine`, `settings` and `rows`; a row has `size`, `work`, `mode`, `contender`, `dtype`, `milliseconds`
         (median), `quartiles`, `ratio` (times as fast as the first), `cost` (times the time of `none`),
-        `tokens_per_second` (real ones), `peak_mb`, `matmul_share` (of the measured peak).
+        `tokens_per_second` (real ones), `peak_mb`, `matmul_share` (of the measured peak), and `parts` if asked (see
+        `profile_parts`).
 
     Raises:
         ValueError: a name is unknown.
@@ -290,12 +343,13 @@ def run_benchmark(
     names = list(contenders)
     if not names or rounds < 1:
         raise ValueError(f"contenders={names!r}, rounds={rounds!r}: give at least one of each.")
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise ValueError(f"dtype={dtype!r} is unknown. Choose float32, bfloat16 or float16.")
+    for field, value in (("dtype", dtype), ("reference_dtype", reference_dtype)):
+        if value not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"{field}={value!r} is unknown. Choose float32, bfloat16 or float16.")
     settings: dict[str, Any] = {"contenders": names, "sizes": list(sizes), "works": list(works), "modes": list(modes)}
-    settings |= {"dtype": dtype, "rounds": rounds, "device": device}
+    settings |= {"dtype": dtype, "reference_dtype": reference_dtype, "rounds": rounds, "device": device}
     found: dict[str, Any] = {"machine": machine(device), "settings": settings, "rows": []}
-    dtypes = {name: torch.float32 if place == 0 else getattr(torch, dtype) for place, name in enumerate(names)}
+    dtypes = {name: getattr(torch, reference_dtype if name == names[0] else dtype) for name in names}
     peaks = {each: matmul_peak(each, device) for each in set(dtypes.values())}
     for size in settings["sizes"]:
         for work in settings["works"]:
@@ -325,6 +379,8 @@ def run_benchmark(
                         "peak_mb": _rounded(peak_memory(steps[name], batches[0])),
                         "matmul_share": round(statistics.median(work_done) / peaks[dtypes[name]], 3),
                     }
+                    if profile:
+                        row["parts"] = profile_parts(steps[name], batches[0])
                     found["rows"].append(row)
                     report(f"{size} {work} {mode} {name}: {row['milliseconds']} ms, {row['ratio']} x {names[0]}")
     found["peaks_gflops"] = {str(each).removeprefix("torch."): round(value / 1e9) for each, value in peaks.items()}
@@ -339,6 +395,68 @@ def _quartiles(values: list[float]) -> list[float]:
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
 
 
+_IMPORTS = {
+    "import torch, transformers": "import torch, transformers",
+    "and its BERT": "import torch, transformers; transformers.BertForSequenceClassification",
+    "and hf_posenc": "import torch, transformers, hf_posenc; hf_posenc.PosEncForSequenceClassification",
+}
+_LOAD = """
+import sys, time
+sys.modules["hf_posenc"] = None  # a stranger doesn't have it: the code in the checkpoint runs
+import torch
+from transformers import AutoModelForSequenceClassification
+started = time.perf_counter()
+AutoModelForSequenceClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
+print(time.perf_counter() - started)
+"""
+
+
+def measure_startup(size: str = "minilm", rounds: int = 7) -> dict[str, Any]:
+    """What a process pays before its first batch: imports, and loading a checkpoint; medians over fresh processes.
+
+    Args:
+        size: of the checkpoints, BERT's and ours; see `SIZES`. Ours is loaded with its remote code, without hf_posenc.
+        rounds: turns.
+
+    Returns:
+        `machine` and `seconds`: of each import in a process of its own, and of `from_pretrained` alone (`load BERT`,
+        `load ours`).
+    """
+    seconds: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "HF_MODULES_CACHE": f"{folder}/modules", "HF_HUB_OFFLINE": "1"}
+        for name in ("bert", "rope"):
+            build_model(name, size).save_pretrained(f"{folder}/{name}")  # type: ignore[operator]
+
+        def run(*words: str) -> tuple[float, str]:
+            started = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-c", *words], env=environment, check=True, capture_output=True, text=True
+            )
+            return time.perf_counter() - started, done.stdout
+
+        for turn in range(-1, rounds):  # the first turn warms the disk up, and copies the remote code
+            for name, code in _IMPORTS.items():
+                taken = run(code)[0]
+                if turn >= 0:
+                    seconds.setdefault(name, []).append(taken)
+            for name, shown in (("bert", "load BERT"), ("rope", "load ours")):
+                taken = float(run(_LOAD, f"{folder}/{name}")[1])
+                if turn >= 0:
+                    seconds.setdefault(shown, []).append(taken)
+    return {
+        "machine": machine(),
+        "settings": {"size": size, "rounds": rounds},
+        "seconds": {name: round(statistics.median(taken), 3) for name, taken in seconds.items()},
+    }
+
+
+def startup_table(found: dict[str, Any]) -> str:
+    """The results of `measure_startup` as a table."""
+    lines = ["| | seconds |", "| --- | ---: |"]
+    return "\n".join([*lines, *(f"| {name} | {taken:.2f} |" for name, taken in found["seconds"].items())])
+
+
 def markdown_table(found: dict[str, Any]) -> str:
     """The results as a table."""
     first = found["settings"]["contenders"][0]
@@ -351,18 +469,33 @@ def markdown_table(found: dict[str, Any]) -> str:
         numbers = [f"{row['milliseconds']:.0f}", f"{row['ratio']:.2f}", cost, f"{row['tokens_per_second']:,}"]
         numbers += ["" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}", f"{row['matmul_share']:.0%}"]
         lines.append([row["size"], row["work"], row["mode"], name, *numbers])
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{text}\n\n{profile_table(found)}" if any("parts" in row for row in found["rows"]) else text
+
+
+def ratio_table(found: dict[str, Any], size: str | None = None) -> str:
+    """The ratios alone: a row for each contender, a column for each work and mode of one size (None: the first)."""
+    size = size or found["settings"]["sizes"][0]
+    columns: dict[tuple[str, str], dict[str, float]] = {}
+    for row in found["rows"]:
+        if row["size"] == size:
+            columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row["ratio"]
+    names = found["settings"]["contenders"]
+    head = [f"times as fast as `{names[0]}`", *(f"{work} {mode}" for work, mode in columns)]
+    lines = [head, ["---", *["---:"] * len(columns)]]
+    lines += [[f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())] for name in names]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def ratio_table(found: dict[str, Any]) -> str:
-    """The ratios alone: a row for each contender, a column for each size, work and mode."""
-    columns: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in found["rows"]:
-        columns.setdefault((row["size"], row["work"], row["mode"]), {})[row["contender"]] = row["ratio"]
-    names = found["settings"]["contenders"]
-    head = [f"times as fast as `{names[0]}`", *(f"{work} {mode}" for _, work, mode in columns)]
-    lines = [head, ["---", *["---:"] * len(columns)]]
-    lines += [[f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())] for name in names]
+def profile_table(found: dict[str, Any]) -> str:
+    """Where the time goes, in percent: a row for each size, work, mode and contender that was profiled."""
+    rows = [row for row in found["rows"] if "parts" in row]
+    parts = [part for part in (*PARTS, "other") if any(row["parts"][part] for row in rows)]
+    lines = [["batch", "mode", "encoder", *parts], ["---"] * 3 + ["---:"] * len(parts)]
+    for row in rows:
+        total = sum(row["parts"].values())
+        shares = (f"{row['parts'][part] / total:.0%}" for part in parts)
+        lines.append([f"{row['size']} {row['work']}", row["mode"], f"`{row['contender']}`", *shares])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -394,6 +527,9 @@ def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
         raise ValueError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
     written = [path, path.with_suffix(".md")]
     write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
+    if "seconds" in found:
+        write_bytes(written[1], (startup_table(found) + "\n").encode())
+        return written
     write_bytes(written[1], (markdown_table(found) + "\n").encode())
     try:
         from hf_posenc.plots import save_figure

@@ -129,7 +129,10 @@ class Results:
         self.quick_start = QuickStart(place / "quickstart.json") if (place / "quickstart.json").is_file() else None
         self.speeds: dict[str, list[dict[str, Any]]] = {}
         """Of each `benchmark*.json` the rows that say what a scheme costs beside `none`."""
-        for path in sorted(place.glob("benchmark*.json")):
+        # The one with all schemes first: of two that measured the same its numbers are shown.
+        for path in sorted(
+            place.glob("benchmark*.json"), key=lambda path: (path.stem != "benchmark_schemes", path.stem)
+        ):
             rows = json.loads(path.read_text(encoding="utf-8")).get("rows", [])
             self.speeds[path.stem] = [row for row in rows if row.get("cost") is not None]
 
@@ -324,34 +327,29 @@ def length_section(results: Results, scheme: str, picture: str) -> str:
 
 
 def cost_section(results: Results, scheme: str) -> str:
-    """What it costs, from the benchmarks: times that of `none` on the same batches."""
-    rows: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    """What training costs, from the benchmarks: times that of `none` on the same batches."""
+    rows: dict[str, tuple[str, ...]] = {}
     for name, measured in results.speeds.items():
         for row in measured:
-            if row["contender"] == scheme:
-                rows.setdefault((name, row["size"], row["work"], row["dtype"]), {})[row["mode"]] = row
+            if (row["contender"], row["mode"]) != (scheme, "training"):
+                continue
+            memory = "" if row.get("peak_mb") is None else f"{row['peak_mb']:,.0f}"
+            what = f"{row['size']}, {row['work']}, {row['dtype']}"
+            rows.setdefault(what, (what, f"{row['cost']:.2f}", f"{row['tokens_per_second']:,}", memory, f"`{name}`"))
     contenders = BASELINE if scheme == BASELINE else f"{BASELINE},{scheme}"
-    again = f"`hf-posenc benchmark --contenders {contenders} --works 16x64,2x512`"
+    again = f"`hf-posenc benchmark --contenders {contenders} --works 16x64,2x512 --modes training`"
     if not rows:
         return f"## Cost\n\nIts speed hasn't been measured yet; {again} does it on your machine."
-    modes = [mode for mode in ("training", "step", "inference") if any(mode in found for found in rows.values())]
-    table = []
-    for (name, size, work, dtype), found in rows.items():
-        costs = [f"{found[mode]['cost']:.2f}" if mode in found else "" for mode in modes]
-        first = found.get("training") or next(iter(found.values()))
-        speed, memory = f"{first['tokens_per_second']:,}", first.get("peak_mb")
-        cells = [*costs, speed, "" if memory is None else f"{memory:,.0f}", f"`{name}`"]
-        table.append((f"{size}, {work}, {dtype}", *cells))
-    words = {"step": "and optimiser"}
-    head = ("encoder, batch, dtype", *(words.get(mode, mode) for mode in modes), "tokens/s", "MB", "file")
     return "\n\n".join(
         [
             "## Cost",
-            f"Time as a multiple of `{BASELINE}`'s on the same batches (rows x tokens, or `sst2`: 32 sentences of "
-            "its lengths): forward and backward, those with clipping and AdamW, forward alone. Then tokens per second "
-            "and memory of the first of them.",
-            markdown_table(head, table),
-            f"From `results/*.json`; {again} measures your machine.",
+            f"Time of a forward and backward as a multiple of `{BASELINE}`'s on the same batches (rows x tokens, or "
+            "`sst2`: 32 sentences of its lengths), tokens per second and peak memory:",
+            markdown_table(
+                ("encoder, batch, dtype", f"time x `{BASELINE}`", "tokens/s", "MB", "file in `results/`"),
+                [*rows.values()],
+            ),
+            f"[speed.md](speed.md) has the commands; {again} measures your machine.",
         ]
     )
 

@@ -667,7 +667,11 @@ def _json_option(option: str, text: str | None) -> dict[str, Any] | None:
 @app.command()
 def benchmark(
     contenders: Annotated[
-        str, typer.Option(help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first.")
+        str,
+        typer.Option(
+            help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first; NAME:eager, "
+            "NAME:flex_attention, PEER:equal_dropout, SCHEME:frozen_words."
+        ),
     ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
     sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",
     works: Annotated[str, typer.Option(help="sst2 (32 sentences of real lengths) or ROWSxTOKENS.")] = "sst2,8x128",
@@ -675,9 +679,12 @@ def benchmark(
         str, typer.Option(help="inference, training (forward, backward), step (and optimizer).")
     ] = "inference,training",
     dtype: Annotated[str, typer.Option(help="Of all but the first: float32, bfloat16, float16.")] = "float32",
+    reference_dtype: Annotated[str, typer.Option(help="Of the first: float32, bfloat16, float16.")] = "float32",
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
     threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Say where the time goes, too.")] = False,
+    startup: Annotated[bool, typer.Option("--startup", help="Measure imports and loading instead.")] = False,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Results: .json, and a .md table and .png plot beside it.")
     ] = None,
@@ -685,7 +692,13 @@ def benchmark(
     """Measure speed and memory of schemes against transformers' encoders, in turns on the same batches."""
     import torch
 
-    from hf_posenc.benchmark import markdown_table, run_benchmark, write_results
+    from hf_posenc.benchmark import (
+        markdown_table,
+        measure_startup,
+        run_benchmark,
+        startup_table,
+        write_results,
+    )
     from hf_posenc.training.errors import UserError
 
     if threads is not None:
@@ -694,17 +707,23 @@ def benchmark(
         raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
     lists = [[part.strip() for part in text.split(",")] for text in (contenders, sizes, works, modes)]
     errors = Console(stderr=True)
-    found = run_benchmark(
-        lists[0],
-        sizes=lists[1],
-        works=lists[2],
-        modes=lists[3],
-        dtype=dtype,
-        rounds=rounds,
-        device=device,
-        report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
-    )
-    print(markdown_table(found))
+    if startup:
+        found = measure_startup(lists[1][0], rounds)
+        print(startup_table(found))
+    else:
+        found = run_benchmark(
+            lists[0],
+            sizes=lists[1],
+            works=lists[2],
+            modes=lists[3],
+            dtype=dtype,
+            reference_dtype=reference_dtype,
+            rounds=rounds,
+            device=device,
+            profile=profile,
+            report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+        )
+        print(markdown_table(found))
     for path in write_results(found, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)
 

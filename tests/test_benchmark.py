@@ -101,8 +101,14 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
         (lambda: benchmark.make_batches("8by128", 1), r"work='8by128' is unknown\. Give sst2, or ROWSxTOKENS"),
         (lambda: benchmark.make_batches("0x8", 1), r"work='0x8' is unknown"),
         (lambda: benchmark.build_model("bert", "huge"), r"size='huge' is unknown\. Choose one of tiny, mini"),
-        (lambda: benchmark.build_model("bert:fast", "tiny"), r"'bert:fast' is unknown\. The only variant is bert:"),
-        (lambda: benchmark.build_model("rope:fast", "tiny"), r"'rope:fast' is unknown\. The only variant is rope:"),
+        (
+            lambda: benchmark.build_model("bert:fast", "tiny"),
+            r"'bert:fast' is unknown\. Variants are bert:equal_dropout, ",
+        ),
+        (
+            lambda: benchmark.build_model("rope:fast", "tiny"),
+            r"'rope:fast' is unknown\. Variants are rope:frozen_words, ",
+        ),
         (lambda: benchmark.build_model("ropes", "tiny"), "ropes"),
         (lambda: benchmark.make_step(torch.nn.Linear(1, 1), "sleep"), r"mode='sleep' is unknown"),
         (lambda: benchmark.run_benchmark(["none"], dtype="int8"), r"dtype='int8' is unknown\. Choose float32"),
@@ -115,11 +121,71 @@ def test_bad_input_is_named(call, message):
         call()
 
 
-def test_the_readme_shows_the_measured_ratios():
-    root = Path(__file__).parent.parent
-    found = json.loads((root / "model_cards" / "results" / "benchmark.json").read_text())
-    assert benchmark.ratio_table(found) in (root / "README.md").read_text()
-    for name in ("benchmark", "benchmark_bfloat16"):
-        found = json.loads((root / "model_cards" / "results" / f"{name}.json").read_text())
-        shown = (root / "model_cards" / "results" / f"{name}.md").read_text()
-        assert shown == benchmark.markdown_table(found) + "\n"
+def test_the_committed_tables_show_the_committed_numbers():
+    results = Path(__file__).parent.parent / "model_cards" / "results"
+    files = sorted(results.glob("benchmark*.json"))
+    assert len(files) >= 8
+    for path in files:
+        found = json.loads(path.read_text())
+        table = benchmark.startup_table(found) if "seconds" in found else benchmark.markdown_table(found)
+        assert path.with_suffix(".md").read_text() == f"{table}\n"
+
+
+def test_the_parts_of_a_step_add_up_and_name_what_runs():
+    batch = benchmark.make_batches("8x32", 1)[0]
+    step = benchmark.make_step(benchmark.build_model("rope", "tiny"), "step")
+    parts = benchmark.profile_parts(step, batch, repeats=1)
+    assert set(parts) == {*benchmark.PARTS, "other"}
+    assert [name for name, spent in parts.items() if spent <= 0] in ([], ["other"])
+    evaluated = benchmark.profile_parts(benchmark.make_step(benchmark.build_model("none", "tiny"), "inference"), batch)
+    assert evaluated["rotation"] == evaluated["dropout"] == evaluated["optimizer"] == 0
+    assert evaluated["linear layers"] > 0
+
+
+def test_a_variant_names_the_attention_backend():
+    for name in ("rope:eager", "bert:eager", "t5:flex_attention"):
+        assert benchmark.build_model(name, "tiny").config._attn_implementation == name.split(":")[1]
+
+
+def test_the_reference_may_have_the_same_dtype():
+    found = benchmark.run_benchmark(
+        ["bert", "rope"], sizes=["tiny"], works=["2x8"], modes=["inference"], dtype="bfloat16", rounds=1, device="cpu"
+    )
+    assert [row["dtype"] for row in found["rows"]] == ["float32", "bfloat16"]
+    found = benchmark.run_benchmark(
+        ["bert", "rope"],
+        sizes=["tiny"],
+        works=["2x8"],
+        modes=["inference"],
+        rounds=1,
+        device="cpu",
+        dtype="bfloat16",
+        reference_dtype="bfloat16",
+    )
+    assert [row["dtype"] for row in found["rows"]] == ["bfloat16", "bfloat16"]
+
+
+def test_frozen_words_get_no_gradient_and_the_rest_does():
+    model = benchmark.build_model("rope:frozen_words", "tiny")
+    model(**benchmark.make_batches("2x7", 1)[0]).loss.backward()
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert without == ["model.embeddings.word_embeddings.weight"]
+
+
+@pytest.mark.slow
+def test_startup_is_measured_in_fresh_processes_and_ours_is_near_transformers_own(tmp_path):
+    found = benchmark.measure_startup("tiny", rounds=1)
+    assert set(found["seconds"]) == {*benchmark._IMPORTS, "load BERT", "load ours"}
+    assert all(seconds > 0 for seconds in found["seconds"].values())
+    assert benchmark.write_results(found, tmp_path / "startup.json")[1].read_text().count("|") == 21
+
+
+def test_the_page_on_speed_shows_the_measured_numbers(tmp_path):
+    from hf_posenc import speed_page
+    from hf_posenc.cards import FOLDER
+
+    for path, text in speed_page.render_pages(FOLDER).items():
+        assert path.read_text(encoding="utf-8") == text, "run `make cards`"
+    (tmp_path / "model_cards").mkdir()
+    with pytest.raises(OSError, match=r"benchmark\.json"):
+        speed_page.render_pages(tmp_path / "model_cards")

@@ -95,6 +95,7 @@ def fine_tune(
     batch_size: int = 32,
     learning_rate: float = 1e-4,
     seed: int = 0,
+    bf16: bool = False,
     work: str = "unused",
 ) -> dict[str, Any]:
     """Fine-tunes a classifier with the stock Trainer, and tests it: metrics on the test split.
@@ -103,6 +104,7 @@ def fine_tune(
         make: number of labels -> the model.
         test_lengths: test at these lengths. None given: at `max_length`.
         max_train: so many training examples, the first ones, at most.
+        bf16: mixed precision.
     """
     training, test = read_rows(data, name, "train")[:max_train], read_rows(data, name, "test")
     labels = sorted({str(row["label"]) for row in training})
@@ -121,6 +123,7 @@ def fine_tune(
         learning_rate=learning_rate,
         warmup_steps=0.1,
         seed=seed,
+        bf16=bf16,
         save_strategy="no",
         eval_strategy="no",
         report_to="none",
@@ -169,44 +172,47 @@ class Study:
             )
         self.options, self.source = options, folder
         self.data, self.work, self.output = Path(options.data), Path(options.work), Path(options.output)
-        self.results: dict[str, Any] = {}
-        if self.output.is_file():
-            self.results = json.loads(self.output.read_text(encoding="utf-8"))
         self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
 
     def part(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
         """Measures a part and writes it, unless it is there."""
         chosen = self.options.parts
-        if name in self.results.get("parts", {}) or (chosen and not any(name.startswith(one) for one in chosen)):
+        if name in self._read().get("parts", {}) or (chosen and not any(name.startswith(one) for one in chosen)):
             return
         print(f"{time.strftime('%H:%M')} {name}", flush=True)
         started = time.time()
         found = measure()
         found["part_seconds"] = round(time.time() - started, 1)
-        self.results["versions"] = versions()
-        self.results["machine"] = {"processor": platform.machine(), "threads": torch.get_num_threads()}
-        self.results.setdefault("parts", {})[name] = found
-        write_json(self.output, self.results)
+        results = self._read()  # another process may have measured other parts in the meantime
+        results["versions"] = versions()
+        results["machine"] = {"processor": platform.machine(), "threads": torch.get_num_threads()}
+        results.setdefault("parts", {})[name] = found
+        write_json(self.output, results)
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {}
 
     def run(self) -> None:
         """All parts, in order."""
         self.part("exact/agreement", self.exact)
         for name in ("stock", "converted"):
             self.part(f"exact/fine-tuned/{name}", lambda name=name: self.same_start(name))  # type: ignore[misc]
-        for task in TASKS:
-            self.part(f"stock/{task}", lambda task=task: self.tune(self._stock, task))  # type: ignore[misc]
+        for seed in range(self.options.seeds):
+            for task in TASKS:
+                self.part(_of_seed(f"stock/{task}", seed), lambda t=task, n=seed: self.tune(self._stock, t, n))  # type: ignore[misc]
         for scheme in self.options.schemes:
             for kind in ("swap", "heal"):
                 self.part(
                     f"{kind}/{scheme}/agreement",
                     lambda scheme=scheme, kind=kind: self.swap(scheme, kind == "heal"),  # type: ignore[misc]
                 )
-                for task in TASKS:
-                    self.part(
-                        f"{kind}/{scheme}/{task}",
-                        lambda s=scheme, k=kind, t=task: self.tune(lambda n: self._swapped(s, k, n), t),  # type: ignore[misc]
-                    )
-        for how in EXTENSIONS:
+                for seed in range(self.options.seeds if kind == "heal" else self.options.unhealed_seeds):
+                    for task in TASKS:
+                        self.part(
+                            _of_seed(f"{kind}/{scheme}/{task}", seed),
+                            lambda s=scheme, k=kind, t=task, r=seed: self.tune(lambda n: self._swapped(s, k, n), t, r),  # type: ignore[misc]
+                        )
+        for how in self.options.extensions:
             for task in LONG:
                 for length in (512, 2048):
                     self.part(
@@ -261,8 +267,8 @@ class Study:
 
     def extend(self, how: str, task: str, length: int) -> dict[str, Any]:
         """Long documents, fine-tuned and tested at one length."""
-        options = dict(EXTENSIONS[how])
-        scheme = options.pop("source", None)
+        settings = dict(EXTENSIONS[how])
+        scheme = settings.pop("source", None)
         source = self.source if scheme is None else self._folder(scheme, "heal")
 
         def make(labels: int) -> PreTrainedModel:
@@ -272,14 +278,15 @@ class Study:
                 num_labels=labels,
                 max_position_embeddings=2048,
                 measure=False,
-                **options,
+                **settings,
             )[0]
 
-        return self._tune(make, task, max_length=length, batch_size=8, max_train=self.options.max_long)
+        options = {"max_train": self.options.max_long, "epochs": self.options.epochs_long, "bf16": self.options.bf16}
+        return self._tune(make, task, max_length=length, batch_size=8, **options)
 
-    def tune(self, make: Callable[[int], PreTrainedModel], task: str) -> dict[str, Any]:
+    def tune(self, make: Callable[[int], PreTrainedModel], task: str, seed: int) -> dict[str, Any]:
         """A task, from a model."""
-        return self._tune(make, task)
+        return self._tune(make, task, seed=seed)
 
     def _tune(self, make: Callable[[int], PreTrainedModel], task: str, **options: Any) -> dict[str, Any]:
         given = {"max_train": self.options.max_train, "epochs": self.options.epochs, **options}
@@ -302,13 +309,18 @@ class Study:
         )
 
 
+def _of_seed(part: str, seed: int) -> str:
+    return part if seed == 0 else f"{part}/seed{seed}"
+
+
 def table(results: dict[str, Any]) -> str:
-    """The swaps of a study as a markdown table: agreement and tasks, without and with healing."""
+    """The swaps of a study as a markdown table: agreement, and the tasks by seed, without and with healing."""
     parts = results.get("parts", {})
 
     def score(prefix: str, task: str) -> str:
-        found = parts.get(f"{prefix}/{task}")
-        return "" if found is None else f"{found[TASKS[task]]:.3f}"
+        part = f"{prefix}/{task}"
+        found = [found[TASKS[task]] for name, found in parts.items() if name == part or name.startswith(f"{part}/seed")]
+        return " / ".join(f"{value:.3f}" for value in found)
 
     lines = ["| | cosine | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|"]
     rows = [("stock BERT", "stock", "1")]
@@ -334,10 +346,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--schemes", nargs="+", default=list(SCHEMES))
     parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each healing")
-    parser.add_argument("--bf16", action="store_true", help="heal in mixed precision")
+    parser.add_argument("--bf16", action="store_true", help="heal, and read long documents, in mixed precision")
     parser.add_argument("--epochs", type=float, default=3)
-    parser.add_argument("--max-train", type=int, default=10000, help="training examples of a task, at most")
-    parser.add_argument("--max-long", type=int, default=1000, help="the same, of long documents")
+    parser.add_argument("--seeds", type=int, default=2, help="of each fine-tuning")
+    parser.add_argument("--unhealed-seeds", type=int, default=1, help="of each fine-tuning of a swap without healing")
+    parser.add_argument("--max-train", type=int, default=2000, help="training examples of a task, at most")
+    parser.add_argument("--max-long", type=int, default=450, help="the same, of long documents")
+    parser.add_argument("--epochs-long", type=float, default=3, help="the same, of long documents")
+    parser.add_argument("--extensions", nargs="*", choices=list(EXTENSIONS), default=list(EXTENSIONS))
     parser.add_argument("--table", action="store_true", help="print what is measured as a table, and measure nothing")
     options = parser.parse_args(arguments)
     if options.table:

@@ -29,7 +29,7 @@ class _Dropout(torch.autograd.Function):
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` with other masks for the same seed: x m / (1 - p), with probability 1 - p m = 1 (arXiv 1207.0580)."""
+    """`nn.Dropout` with other masks for the same seed: x m / (1 - p), m from {0, 1} (arXiv 1207.0580)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape -> the same."""

@@ -1,3 +1,4 @@
+import functools
 import json
 import math
 import sys
@@ -9,6 +10,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from rich.console import Console
+from safetensors.torch import load_file
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from training_harness import (
@@ -33,6 +35,7 @@ from transformers import (
     pipeline,
 )
 
+from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.training import (
     ClassificationLoss,
     Labels,
@@ -537,6 +540,36 @@ def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
     parts = train(tmp_path / "parts", **options, per_device_train_batch_size=4, gradient_accumulation_steps=4)
     assert parts.metrics["train_loss"] == pytest.approx(whole.metrics["train_loss"], abs=1e-5)
     assert parts.metrics["eval_loss"] == pytest.approx(whole.metrics["eval_loss"], abs=1e-4)
+
+
+def test_batches_of_like_lengths_hold_less_padding(order, tmp_path, monkeypatch):
+    padding = []
+    forward = PosEncForSequenceClassification.forward
+
+    @functools.wraps(forward)  # the Trainer keeps the columns that its signature names
+    def counted(model, *args, attention_mask, **kwargs):
+        padding.append(1 - attention_mask.float().mean().item())
+        return forward(model, *args, attention_mask=attention_mask, **kwargs)
+
+    monkeypatch.setattr(PosEncForSequenceClassification, "forward", counted)
+    shares = []
+    for strategy in ("random", "group_by_length"):
+        options = {"train_sampling_strategy": strategy, "per_device_train_batch_size": 8}
+        train(tmp_path / strategy, train_file=order["train_file"], **options)
+        shares.append(sum(padding) / len(padding))
+        padding.clear()
+    assert shares[1] < 0.7 * shares[0]
+
+
+def test_frozen_word_embeddings_stay_and_the_rest_learns(order, tmp_path):
+    train(tmp_path / "first", **order)
+    second = {**order, "model_name_or_path": str(tmp_path / "first"), "freeze_word_embeddings": True}
+    train(tmp_path / "second", **second, config_overrides=None)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert set(before) - changed == {"model.embeddings.word_embeddings.weight"}
+    with pytest.raises(UserError, match=r"freeze_word_embeddings=True would keep a new encoder's random"):
+        train(tmp_path / "third", **order, freeze_word_embeddings=True)
 
 
 def test_one_seed_gives_one_result(order, tmp_path):

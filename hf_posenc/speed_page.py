@@ -1,0 +1,90 @@
+"""Fills the tables of speed into README.md and model_cards/speed.md, from the results of `hf-posenc benchmark`.
+
+python -m hf_posenc.speed_page
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.benchmark import profile_table, ratio_table, startup_table
+from hf_posenc.cards import FOLDER, fill_marks
+from hf_posenc.training.checkpoints import write_text
+
+
+def read_results(folder: Path, name: str) -> dict[str, Any]:
+    """`results/NAME.json` of a folder of model cards."""
+    return json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def cost_table(found: dict[str, Any]) -> str:
+    """What each scheme adds: its time as a multiple of that of `none`, a column for each batch."""
+    works = found["settings"]["works"]
+    lines = [["", *works], ["---", *["---:"] * len(works)]]
+    for name in found["settings"]["contenders"]:
+        costs = {row["work"]: row["cost"] for row in found["rows"] if row["contender"] == name}
+        lines.append([f"`{name}`", *(f"{costs[work]:.2f}" for work in works)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def memory_table(results: list[dict[str, Any]]) -> str:
+    """Peak memory of a step, a column for each batch; empty where a scheme wasn't measured."""
+    rows = [row for found in results for row in found["rows"]]
+    works = list(dict.fromkeys(row["work"] for row in rows))
+    lines = [["peak MB", *works], ["---", *["---:"] * len(works)]]
+    for name in dict.fromkeys(row["contender"] for row in rows):
+        peaks = {row["work"]: row["peak_mb"] for row in rows if row["contender"] == name}
+        lines.append([f"`{name}`", *("" if peaks.get(work) is None else f"{peaks[work]:,.0f}" for work in works)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def machine_line(found: dict[str, Any]) -> str:
+    """Where the numbers come from."""
+    m = found["machine"]
+    return (
+        f"{m['gpu'] or m['processor']}, {m['threads']} threads, {m['instructions']}, torch {m['torch']}, transformers "
+        f"{m['transformers']}."
+    )
+
+
+def render_pages(folder: Path) -> dict[Path, str]:
+    """The pages as they should be, by path.
+
+    Raises:
+        ValueError: a page has lost a mark.
+        OSError: results aren't there.
+    """
+    found = {
+        name: read_results(folder, f"benchmark{name}")
+        for name in ("", "_bfloat16", "_sizes", "_schemes", "_2048", "_8192", "_profile", "_startup")
+    }
+    parts = {
+        "machine": machine_line(found[""]),
+        "peers": ratio_table(found[""]),
+        "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(found['_sizes'], size)}" for size in _sizes(found["_sizes"])),
+        "bfloat16": ratio_table(found["_bfloat16"]),
+        "schemes": cost_table(found["_schemes"]),
+        "memory": memory_table([found["_2048"], found["_8192"]]),
+        "profile": profile_table(found["_profile"]),
+        "startup": startup_table(found["_startup"]),
+    }
+    page, readme = folder / "speed.md", folder.parent / "README.md"
+    return {
+        page: fill_marks(page, page.read_text(encoding="utf-8"), parts),
+        readme: fill_marks(readme, readme.read_text(encoding="utf-8"), {"speed": ratio_table(found[""])}),
+    }
+
+
+def _sizes(found: dict[str, Any]) -> list[str]:
+    return found["settings"]["sizes"]
+
+
+def main() -> None:
+    """Entry point of `python -m hf_posenc.speed_page`."""
+    for path, text in render_pages(FOLDER).items():
+        write_text(path, text)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

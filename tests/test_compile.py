@@ -1,0 +1,117 @@
+"""torch.compile: the same numbers, and few recompilations over batches of varying sizes."""
+
+import pytest
+import torch
+from common import encoder, padded, tokens
+from torch import nn
+from torch._dynamo.utils import counters
+from transformers import Trainer, TrainingArguments
+
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+
+WARM_UP = 2
+"""Batches: the first compiles for its own size, the second for any."""
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(0)
+    for number in range(count):
+        lengths = torch.randint(2, 14, (3 if number == count - 1 else 4,), generator=generator)  # the last one is short
+        yield padded([tokens(int(n), seed=int(n)) for n in lengths])
+
+
+def compile_layers(model):
+    """Only the layers, so that padding is taken out before, in Python."""
+    for layer in model.layers:
+        layer.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("how", [compile_layers, lambda model: torch.compile(model, backend="eager")])
+@pytest.mark.parametrize("scheme", ["none", "learned", "rope", "alibi", "t5"])
+def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_nothing(scheme, how):
+    plain, compiled = encoder(scheme).train(), encoder(scheme).train()
+    run = how(compiled)
+    for number, (ids, mask) in enumerate(batches(8)):
+        expected = plain(ids, attention_mask=mask).last_hidden_state
+        got = run(ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+        for hidden in (expected, got):
+            hidden.square().sum().backward()
+        if number == WARM_UP - 1:
+            warm = graphs()
+    assert warm > 0
+    assert graphs() <= warm + 2
+    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(other.grad, one.grad, atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_compiled_layers_get_tokens_without_padding():
+    model = encoder("rope")
+    seen = []
+    linear = model.layers[0].attention.query
+    compile_layers(model)
+    ids, mask = padded([tokens(9, seed=1), tokens(2, seed=2)])
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            seen.append(x.shape)
+            return super().forward(x)
+
+    linear.__class__ = Watched
+    model(ids, attention_mask=mask)
+    assert [tuple(shape)[:2] for shape in seen] == [(1, 11)]
+
+
+def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
+    config = PosEncConfig.from_preset(
+        "tiny", vocab_size=50, position_embedding_type="rope", num_hidden_layers=1, hidden_dropout_prob=0.0
+    )
+    model = PosEncForSequenceClassification(config)
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for number in range(64):
+        length = int(torch.randint(3, 30, (), generator=generator))
+        ids = torch.randint(5, 50, (length,), generator=generator)
+        rows.append({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": number % 2})
+
+    def collate(chosen):
+        ids, mask = padded([row["input_ids"] for row in chosen])
+        return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([row["labels"] for row in chosen])}
+
+    counts = []
+
+    class Counted(Trainer):
+        def training_step(self, *args, **kwargs):
+            loss = super().training_step(*args, **kwargs)
+            counts.append(graphs())
+            return loss
+
+    arguments = TrainingArguments(
+        str(tmp_path),
+        per_device_train_batch_size=8,
+        num_train_epochs=2,
+        torch_compile=True,
+        torch_compile_backend="eager",
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    Counted(model, arguments, train_dataset=rows, data_collator=collate).train()
+    assert len(counts) == 16
+    assert counts[WARM_UP - 1] > 0
+    assert counts[-1] <= counts[WARM_UP - 1] + 2

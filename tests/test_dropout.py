@@ -1,0 +1,73 @@
+"""Dropout drops what it says, scales what it keeps, and repeats with the seed."""
+
+import pytest
+import torch
+from common import encoder, padded, tokens
+from torch import nn
+
+from hf_posenc.model.dropout import STEPS, Dropout
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_so_many_entries_are_dropped_and_the_others_scaled(p, dtype):
+    torch.manual_seed(0)
+    x = torch.full((1000, 201), 3.0, dtype=dtype)  # an odd number of entries: the last word is used in part
+    y = Dropout(p).train()(x)
+    kept = y != 0
+    assert y.dtype == dtype
+    assert y.shape == x.shape
+    assert kept.double().mean().item() == pytest.approx(1 - p, abs=4 * (p * (1 - p) / x.numel()) ** 0.5)
+    wanted = 3.0 * STEPS / (STEPS - round(p * STEPS))
+    torch.testing.assert_close(y[kept].double(), torch.full_like(y[kept], wanted).double(), rtol=1e-2, atol=0)
+    rows, columns = kept.double().mean(0), kept.double().mean(1)
+    assert rows.std() < 1.3 * (p * (1 - p) / 1000) ** 0.5
+    assert columns.std() < 1.3 * (p * (1 - p) / 201) ** 0.5
+
+
+def test_neighbours_are_dropped_independently():
+    torch.manual_seed(1)
+    kept = (Dropout(0.5).train()(torch.ones(400_000)) != 0).double() - 0.5
+    for distance in (1, 2, 3, 4, 8):  # four entries share a word
+        assert abs((kept[:-distance] * kept[distance:]).mean().item()) < 4 * 0.25 / 400_000**0.5
+
+
+def test_the_gradient_is_that_of_the_same_mask():
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+
+    def drop(value):
+        torch.manual_seed(7)
+        return Dropout(0.3).train()(value)
+
+    assert torch.autograd.gradcheck(drop, (x,))
+    assert torch.autograd.gradgradcheck(drop, (x,))
+    assert torch.equal(drop(x), drop(x))
+
+
+def test_evaluation_zero_and_one_are_those_of_torch():
+    x = torch.randn(4, 4)
+    assert Dropout(0.5).eval()(x) is x
+    assert torch.equal(Dropout(0.0).train()(x), x)
+    assert torch.equal(Dropout(1.0).train()(x), torch.zeros(4, 4))
+    assert Dropout(0.1).train()(x[:0]).shape == (0, 4)
+    assert isinstance(Dropout(0.1), nn.Dropout)  # tools that set p or count dropouts find it
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_repeats_with_the_seed(checkpointing):
+    ids, mask = padded([tokens(n, seed=n) for n in (9, 4, 6)])
+    gradients = []
+    for _ in range(2):
+        model = encoder("rope", hidden_dropout_prob=0.3).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(3)
+        model(ids, attention_mask=mask).last_hidden_state.sum().backward()
+        gradients.append(model.embeddings.word_embeddings.weight.grad)
+    assert torch.equal(*gradients)
+    if checkpointing:
+        plain = encoder("rope", hidden_dropout_prob=0.3).train()
+        torch.manual_seed(3)
+        plain(ids, attention_mask=mask).last_hidden_state.sum().backward()
+        torch.testing.assert_close(plain.embeddings.word_embeddings.weight.grad, gradients[0])
