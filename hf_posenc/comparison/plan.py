@@ -198,7 +198,10 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
-        return json.loads(json.dumps(asdict(self)))
+        values = json.loads(json.dumps(asdict(self)))
+        if not self.scheme_files:  # as it was written before there were any
+            del values["scheme_files"]
+        return values
 
     def check(self) -> None:
         """Refuses what couldn't run, before anything does.

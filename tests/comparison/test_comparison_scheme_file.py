@@ -104,6 +104,8 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, monkeypatch):
 def test_a_plan_is_the_same_after_its_json(own):
     plan = toy(schemes=["none", "recency", "learned+recency"], scheme_files=[str(own)])
     assert plan.settings("learned+recency") == plan.settings("recency") != plan.settings("none")
+    assert "scheme_files" in plan.to_dict()
+    assert "scheme_files" not in toy().to_dict()
     assert read_plan(plan.to_dict()) == plan
     assert read_plan(plan.to_dict(), checked=False) == plan
 
