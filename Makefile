@@ -11,7 +11,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor format cards clean benchmark gpu
+.PHONY: help install quickstart test lint pytest test-all test-floor format cards model-cards clean benchmark gpu
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -57,7 +57,9 @@ format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-cards: $(INSTALLED) ## the generated parts of model_cards
+cards: model-cards
+
+model-cards: $(INSTALLED) ## the model cards, the evidence and the speed page, from the code and the committed results
 	$(BIN)/python -m hf_posenc.cards
 	$(BIN)/python -m hf_posenc.comparison.evidence
 	$(BIN)/python -m hf_posenc.speed_page

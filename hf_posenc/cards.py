@@ -1,10 +1,10 @@
-"""Pages about the schemes, `model_cards/<scheme>.md`: generated parts between marks, the rest written by hand.
+"""Model cards of the schemes, `model_cards/<scheme>.md`: generated parts between marks, the rest written by hand.
 
     python -m hf_posenc.cards [FOLDER]
 
-brings the generated parts and the pictures up to date, and starts a page for each scheme that has none. Everything
-generated comes from the code: the class docstrings, the config's defaults, `hf-posenc schemes`, the hooks (pictures),
-and the measurements in `results/`.
+brings the generated parts and the pictures up to date, and starts a card for each scheme that has none. Everything
+generated comes from the code (the class docstrings, the config's defaults, `hf-posenc schemes`, the hooks), the
+measurements in `results/` and the papers in `references.bib`.
 """
 
 import argparse
@@ -19,7 +19,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import ModelCardData
 
+from hf_posenc.card_results import (
+    Results,
+    cost_section,
+    eval_results,
+    evidence_section,
+    hub_name,
+    length_section,
+    limits_of_the_evidence,
+    measured_section,
+)
+from hf_posenc.comparison.charts import scheme_chart
+from hf_posenc.comparison.evidence import PAGE_NAME
+from hf_posenc.comparison.report import interval_text
+from hf_posenc.comparison.statistics import interval
 from hf_posenc.inspection import SchemeSummary, describe_schemes
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
@@ -51,13 +66,16 @@ _CARD = f"""# `{{name}}`
 
 {UNWRITTEN}
 
+<!-- generated: results -->
+<!-- end -->
+
 <!-- generated: reference -->
 <!-- end -->
 """
 
 
 def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None) -> list[Path]:
-    """Writes every page and picture anew, keeping what is written by hand; returns the files that changed.
+    """Writes every card and picture anew, keeping what is written by hand; returns the files that changed.
 
     Args:
         folder: of the pages; `results/` in it holds measurements, `pictures/` gets the pictures.
@@ -72,10 +90,14 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{str(folder)!r} is no folder. Run this in a checkout of hf_posenc, or name its model_cards.")
-    texts = render_cards(folder, names)
+    results = Results(folder)
+    texts = render_cards(folder, names, results)
     record = read_record(folder)
     pictures: dict[str, bytes] = {}
     for name in names or POSITIONS:
+        lengths = length_data(results, name)
+        if lengths and not shows(folder, f"{name}_lengths", lengths):
+            pictures[f"{name}_lengths"] = draw_lengths(results, name)
         data = picture_data(picture_panels(name))
         if not is_fresh(data, record.get(name)):
             record[name] = data
@@ -98,32 +120,57 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
     return changed
 
 
-def render_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None) -> dict[Path, str]:
-    """The pages as they should be, with what is written by hand in those that exist.
+def render_cards(
+    folder: str | Path = FOLDER, names: Sequence[str] | None = None, results: Results | None = None
+) -> dict[Path, str]:
+    """The cards as they should be, with what is written by hand in those that exist.
 
     Raises:
         ValueError: a page has lost a mark.
     """
     folder = Path(folder)
+    results = results or Results(folder)
+    papers = read_references(folder)
     rows = {row.name: row for row in describe_schemes() if names is None or row.name in names}
-    measured = _measured(folder)
     pages = {}
     for name, row in rows.items():
         path = folder / f"{name}.md"
         text = path.read_text(encoding="utf-8") if path.is_file() else _CARD.format(name=name)
         scheme, config = _base(name)
         parts = {
-            "summary": _summary(row, scheme, measured.get(name)),
-            "reference": _reference(scheme, config),
+            "summary": _summary(row, scheme),
+            "results": "\n\n".join(
+                filter(
+                    None,
+                    (
+                        measured_section(results, name),
+                        length_section(results, name, f"pictures/{name}_lengths.png"),
+                        cost_section(results, name),
+                    ),
+                )
+            ),
+            "reference": "\n\n".join(
+                (
+                    _reference(scheme, config),
+                    _loading(name),
+                    _limits(scheme, limits_of_the_evidence(results, name)),
+                    _LICENCE,
+                    _citation(scheme, papers),
+                )
+            ),
         }
-        pages[path] = fill_marks(path, text, parts)
+        text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+        pages[path] = f"---\n{_metadata(results, name)}\n---\n{fill_marks(path, text, parts)}"
     index = folder / "README.md"
     text = index.read_text(encoding="utf-8") if index.is_file() else _INDEX
-    pages[index] = fill_marks(index, text, {"table": _table(rows, measured)})
+    pages[index] = fill_marks(index, text, {"table": _table(rows, results), "evidence": _evidence(results)})
     return pages
 
 
 _INDEX = """# Which scheme when
+
+<!-- generated: evidence -->
+<!-- end -->
 
 <!-- generated: table -->
 <!-- end -->
@@ -152,7 +199,22 @@ def _base(name: str) -> tuple[PositionScheme, PosEncConfig]:
         return make_position(config), config
 
 
-def _summary(row: SchemeSummary, scheme: PositionScheme, measured: str | None) -> str:
+def _metadata(results: Results, name: str) -> str:
+    """What the Hub reads of a card."""
+    found, measured = results.findings(name), eval_results(results, name)
+    return ModelCardData(
+        license="apache-2.0",
+        library_name="transformers",
+        pipeline_tag="text-classification",
+        tags=["posenc", "positional-encoding", name, "custom_code"],
+        datasets=sorted({data for one in found if (data := hub_name(one.data)) is not None}) or None,
+        metrics=sorted({one.metric for one in found}) or None,
+        model_name=f"posenc-{name}" if measured else None,
+        eval_results=measured or None,
+    ).to_yaml()
+
+
+def _summary(row: SchemeSummary, scheme: PositionScheme) -> str:
     first, *others = _paragraphs(scheme)
     what, colon, formula = first.rstrip(".").partition(": ")
     lines = [f"{what}: `{formula}`." if colon else first]
@@ -164,7 +226,6 @@ def _summary(row: SchemeSummary, scheme: PositionScheme, measured: str | None) -
         "weights at base size": f"{row.parameters:,}",
         "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
         "backends": _backends(scheme),
-        "word order, quick start": measured,
     }
     lines.append("\n".join(["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in facts.items() if v)]))
     lines += [text for text in others if text.startswith("Cost")]
@@ -193,14 +254,88 @@ def _reference(scheme: PositionScheme, config: PosEncConfig) -> str:
     return "\n".join(["## Arguments", "", intro, "", *head, *rows])
 
 
-def _table(rows: dict[str, SchemeSummary], measured: dict[str, str]) -> str:
+def _loading(name: str) -> str:
+    return f"""## How to load
+
+A new encoder; and a classifier, after `hf-posenc train -o runs/mine --dataset-name blimp_order
+--position-embedding-type {name}`:
+
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from hf_posenc import PosEncConfig, PosEncModel
+from hf_posenc.hub import publish
+
+model = PosEncModel(PosEncConfig.from_preset("mini", position_embedding_type="{name}"))
+
+commit = publish("runs/mine", "me/mine").revision  # loads it back, and pins this commit in its card
+classifier = AutoModelForSequenceClassification.from_pretrained(
+    "me/mine", revision=commit, code_revision=commit, trust_remote_code=True
+)
+tokenizer = AutoTokenizer.from_pretrained("me/mine", revision=commit)
+```
+
+Whoever loads it needs no hf_posenc. `revision` pins the weights, `code_revision` the code, which `trust_remote_code`
+runs; the published card names the commit."""
+
+
+def _limits(scheme: PositionScheme, measured: str | None) -> str:
+    lines = []
+    if scheme.order_blind:
+        lines.append("It sees no order at all.")
+    if scheme.max_length is not None:
+        lines.append("Inputs longer than `max_position_embeddings` are an error: its positions end there.")
+    else:
+        lines.append("It takes inputs of any length; that it takes them doesn't say that it does well there.")
+    if scheme.uses("bias") or scheme.uses("layer_bias"):
+        lines.append("FlashAttention can't add its bias, and is refused.")
+    lines.append(measured or "How well it does hasn't been measured here yet.")
+    return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+_LICENCE = """## Licence
+
+Apache-2.0, as all of hf_posenc. Data sets have licences of their own."""
+
+
+def _citation(scheme: PositionScheme, papers: dict[str, str]) -> str:
+    keys = [_key(who) for who, _ in _found_papers(scheme)]
+    found = [papers[key] for key in keys if key in papers]
+    if not found:
+        return "## Citation\n\nIts docstring names no paper."
+    entries = "\n\n".join(found)
+    return f"## Citation\n\n```bibtex\n{entries}\n```"
+
+
+def read_references(folder: str | Path = FOLDER) -> dict[str, str]:
+    """The BibTeX entries of `references.bib` by key: the first author's name and the year of the docstrings."""
+    path = Path(folder) / "references.bib"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return {key: entry for entry, key in re.findall(r"^(@\w+\{(\w+),\n.*?\n\})$", text, flags=re.DOTALL | re.MULTILINE)}
+
+
+def _key(who: str) -> str:
+    return f"{who.split()[0].lower()}{who[-4:]}"
+
+
+def _evidence(results: Results) -> str:
+    return (
+        f"{evidence_section(results)}\n\n"
+        "A scheme is called better or worse where a paired test over seeds and examples says so after correction for "
+        "the number of comparisons; no evidence of a difference isn't evidence that there is none. Encoders and "
+        f"budgets are small: [the evidence]({PAGE_NAME}) has the intervals, lengths and commands."
+    )
+
+
+def _table(rows: dict[str, SchemeSummary], results: Results) -> str:
+    quick = results.quick_start.samples if results.quick_start is not None else {}
     lines = [
-        "| scheme | what it is | acts on | weights at base size | max length | word order |",
+        "| scheme | what it is | acts on | weights at base size | max length | quick start |",
         "|---|---|---|---:|---|---|",
     ]
     for name, row in rows.items():
         length = "any" if row.max_length is None else "its table's"
-        accuracy = measured.get(name, "").partition(" (")[0]
+        accuracy = interval_text(interval(quick[name])) if name in quick else ""
         cells = (f"[`{name}`]({name}.md)", row.summary, _where(row.name), f"{row.parameters:,}", length, accuracy)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -263,27 +398,16 @@ def _linked(text: str) -> str:
 
 def _papers(scheme: PositionScheme) -> str:
     """Citations of the docstring: authors and year, linked where an arXiv number follows."""
+    found = _found_papers(scheme)
+    return ", ".join(f"[{who}](https://arxiv.org/abs/{number})" if number else who for who, number in found)
+
+
+def _found_papers(scheme: PositionScheme) -> list[tuple[str, str]]:
     citation = r"([A-Z][\w-]+ et al\.,?[^.;]{0,30}? (?:19|20)\d\d)((?:(?! et al)[^;]){0,120}?arXiv (\d{4}\.\d{4,5}))?"
     found: dict[str, str] = {}
     for who, _, number in re.findall(citation, " ".join(_paragraphs(scheme))):
-        found.setdefault(who, f"[{who}](https://arxiv.org/abs/{number})" if number else who)
-    return ", ".join(found.values())
-
-
-def _measured(folder: Path) -> dict[str, str]:
-    """Quick-start accuracies, by scheme."""
-    path = folder / "results" / "quickstart.json"
-    if not path.is_file():
-        return {}
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    seeds = results.pop("seeds")
-    results.pop("options")
-    command = f"python -m hf_posenc.training.quick_start --output_dir runs/seeds --seeds {' '.join(map(str, seeds))}"
-    return {
-        name: f"{found['mean']:.3f} ± {found['std']:.3f} (mean and deviation of the test accuracy over {len(seeds)} "
-        f"seeds, `{command}`)"
-        for name, found in results.items()
-    }
+        found.setdefault(who, number)
+    return list(found.items())
 
 
 # Pictures
@@ -335,6 +459,17 @@ def shows(folder: str | Path, name: str, data: Sequence[dict[str, Any]]) -> bool
     """Whether there is a picture of that name, and drawn from those numbers."""
     path = Path(folder) / "pictures" / f"{name}.png"
     return path.is_file() and _fingerprint(data).encode() in path.read_bytes()
+
+
+def length_data(results: Results, name: str) -> list[dict[str, Any]]:
+    """What the curve of a scheme's card shows; empty where it was tested at no several lengths."""
+    panels = results.panels_of(name)
+    return [{"scheme": name}, *panels] if panels else []
+
+
+def draw_lengths(results: Results, name: str) -> bytes:
+    """The curve of a scheme's card, as a png that tells which numbers it shows."""
+    return small_png(scheme_chart(results.panels_of(name), name), _fingerprint(length_data(results, name)))
 
 
 def _fingerprint(data: Sequence[dict[str, Any]]) -> str:

@@ -746,6 +746,10 @@ def compare(
     ] = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
+    scheme_file: Annotated[
+        list[str] | None,
+        typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
+    ] = None,
     baseline: Annotated[str | None, typer.Option(help="What the others are compared with; default: the first.")] = None,
     preset: Annotated[str | None, typer.Option(help="Size: tiny (default), mini, small, base.")] = None,
     pretrained: Annotated[
@@ -777,6 +781,7 @@ def compare(
         "quick" if quick else plan or {},
         tasks=tasks or None,
         schemes=None if schemes is None else _words(schemes),
+        scheme_files=scheme_file or None,
         seeds=None if seeds is None else _numbers("seeds", seeds) if "," in seeds else _numbers("seeds", seeds)[0],
         baseline=baseline,
         preset=preset,

@@ -1,11 +1,22 @@
 """A user's scheme from a file: what `--scheme-file my_scheme.py` does."""
 
+import hashlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
+from weakref import WeakKeyDictionary
 
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import POSITIONS, register_position
+
+_read: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+"""The hash of the file that a module was made from."""
+
+
+def file_hash(path: str | Path) -> str:
+    """The SHA-256 of a file's content."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def register_scheme_file(path: str | Path, position_embedding_type: str | None = None) -> list[str]:
@@ -19,8 +30,8 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         position_embedding_type: the config value that is going to be used, such as `mine` or `learned+mine`.
 
     Raises:
-        ValueError: the file doesn't exist, can't be imported or defines no scheme; it isn't clear what to call a
-            scheme; or `register_position` refuses.
+        ValueError: the file doesn't exist, can't be imported, defines no scheme or has changed since this process read
+            it; it isn't clear what to call a scheme; or `register_position` refuses.
     """
     file = Path(path)
     if not file.is_file():
@@ -36,6 +47,7 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[file.stem] = module
+        _read[module] = file_hash(file)
         try:
             spec.loader.exec_module(module)
         except BaseException as error:
@@ -45,6 +57,8 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
             raise
     elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise ValueError(f"scheme_file={str(path)!r} has the name of another module, {file.stem}. Rename it.")
+    elif _read.setdefault(module, file_hash(file)) != file_hash(file):
+        raise ValueError(f"{path} has changed since this process read it. Start a new one, or put the file back.")
     found = [
         value
         for value in vars(module).values()

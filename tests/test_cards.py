@@ -1,19 +1,30 @@
-"""Every scheme has a page that says what the code says, with a picture of what the code does."""
+"""Every scheme has a card that says what the code and the measurements say, with pictures of what the code does."""
 
 import dataclasses
 import json
+import re
 import shutil
+import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
 from common import SCHEMES
+from huggingface_hub import EvalResult, ModelCard, metadata_eval_result
+from scipy import stats
 
 from hf_posenc import POSITIONS, cards
+from hf_posenc.card_results import Results
+from hf_posenc.comparison import evidence
 from hf_posenc.panels import Lines
 
 FOLDER = Path(__file__).parent.parent / "model_cards"
-RUN = f"Run `{cards.COMMAND}` and commit what it writes."
+RUN = "Run `make model-cards` and commit what it writes."
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return Results(FOLDER)
 
 
 def page(name: str) -> str:
@@ -35,13 +46,14 @@ def test_every_scheme_has_a_page_with_words_of_its_own(name):
 
 
 def test_no_page_has_lost_its_scheme():
-    assert {path.stem for path in FOLDER.glob("*.md")} - {"README", "evidence", "speed"} == set(SCHEMES)
+    found = {path.stem for path in FOLDER.glob("*.md") if "<!-- generated: summary -->" in path.read_text()}
+    assert found == set(SCHEMES)
 
 
-def test_generated_parts_say_what_the_code_says():
+def test_generated_parts_say_what_the_code_says(results):
     for name in SCHEMES:
         page(name)
-    for path, text in cards.render_cards(FOLDER, SCHEMES).items():
+    for path, text in cards.render_cards(FOLDER, SCHEMES, results).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date. {RUN}"
 
 
@@ -50,7 +62,7 @@ def test_pages_hold_the_facts():
     for part in ("393,216", "512 (`max_position_embeddings`)", "| embeddings, once |", "arxiv.org/abs/1810.04805"):
         assert part in learned
     measured = json.loads((FOLDER / "results" / "quickstart.json").read_text())["learned"]
-    assert f"{measured['mean']:.3f} ± {measured['std']:.3f}" in learned
+    assert f"| blimp_order, quick start | 64 | {measured['mean']:.3f} [" in learned
     assert "| acts on | nothing |\n| sees | no order |" in page("none")
     assert "| sees | absolute positions |" in learned
     assert "| sees | distances alone |" in page("alibi")
@@ -64,8 +76,10 @@ def test_pages_hold_the_facts():
     assert r"\|" not in page("kerple").split("| argument")[0]  # formulas aren't table cells
 
 
-def test_the_page_of_all_links_every_scheme():
+def test_the_page_of_all_links_every_scheme_and_the_evidence():
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert f"]({evidence.PAGE_NAME})" in text
+    assert "](README.md)" in page("evidence")
     for name in SCHEMES:
         assert f"| [`{name}`]({name}.md) |" in text
 
@@ -85,6 +99,165 @@ def test_the_sheet_is_drawn_from_the_same_numbers():
     recorded = cards.read_record(FOLDER)
     assert cards.shows(FOLDER, "comparison", [recorded[name] for name in cards.COMPARED]), RUN
     assert sum(path.stat().st_size for path in (FOLDER / "pictures").iterdir()) < 3_000_000
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_the_metadata_are_what_the_hub_reads(name, results):
+    card = ModelCard(page(name))
+    data = card.data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("apache-2.0", "transformers", "text-classification")
+    assert {"posenc", name, "custom_code"} <= set(data.tags)
+    measured = {
+        (one.source, one.parts, one.length)
+        for one in results.findings(name)
+        if one.score is not None and not one.control
+    }
+    assert len(data.eval_results or []) == len(measured)
+    if not measured:
+        assert "hasn't been measured" in card.text
+        return
+    assert data.model_name == f"posenc-{name}"
+    assert set(data.metrics) == {result.metric_type for result in data.eval_results}
+    assert set(data.metrics) <= {"accuracy", "matthews_correlation", "perplexity"}
+    on_the_hub = {result.dataset_type for result in data.eval_results if "/" in result.dataset_type}
+    assert set(data.datasets or []) == on_the_hub
+    for result in data.eval_results:
+        assert isinstance(result, EvalResult)
+        made = metadata_eval_result(
+            model_pretty_name=data.model_name,
+            task_pretty_name=result.task_name,
+            task_id=result.task_type,
+            metrics_pretty_name=result.metric_name,
+            metrics_id=result.metric_type,
+            metrics_value=result.metric_value,
+            dataset_pretty_name=result.dataset_name,
+            dataset_id=result.dataset_type,
+            dataset_config=result.dataset_config,
+            dataset_split=result.dataset_split,
+        )["model-index"][0]
+        (wanted,) = made["results"]
+        (metric,) = wanted["metrics"]
+        del metric["verified"]
+        (index,) = data.to_dict()["model-index"]
+        assert index["name"] == made["name"]
+        kinds = (result.dataset_type, result.dataset_config)
+        of_the_data = [
+            one for one in index["results"] if (one["dataset"]["type"], one["dataset"].get("config")) == kinds
+        ]
+        (found,) = [one for one in of_the_data if metric in one["metrics"]]
+        assert found["task"] == wanted["task"]
+        assert found["dataset"]["split"] == "test"
+
+
+@pytest.mark.filterwarnings("ignore:Precision loss")  # of differences that are nearly the same in all seeds
+def test_the_numbers_are_those_of_the_runs():
+    """From the run files alone: the mean over seeds and parts, and a t-test of the differences per seed."""
+    scores = {}
+    for scheme in ("rope", "none"):
+        paths = sorted((FOLDER / "results/compare-small/runs").glob(f"probes-{scheme}-seed*/run.json"))
+        tests = [json.loads(path.read_text())["tests"] for path in paths]
+        scores[scheme] = {
+            length: [statistics.mean(test["value"] for test in run if test["length"] == length) for run in tests]
+            for length in (32, 128)
+        }
+        assert len(tests) == 3
+    text = page("rope")
+    for length, (rope, none) in {n: (scores["rope"][n], scores["none"][n]) for n in (32, 128)}.items():
+        row = next(
+            line for line in text.splitlines() if line.startswith(f"| probes, mean of 4, plan `small` | {length} |")
+        )
+        mean, difference = statistics.mean(rope), statistics.mean(rope) - statistics.mean(none)
+        assert f"| {mean:.3f} [" in row
+        assert f"| {difference:+.3f} [" in row
+        p = stats.ttest_rel(rope, none).pvalue  # without the examples' part, and uncorrected: a bound
+        assert row.endswith("| better than `none` |") == (p < 0.01)
+        named = [
+            result
+            for result in ModelCard(text).data.eval_results
+            if f" at {length} tokens (small" in result.metric_name
+        ]
+        whole = [result for result in named if result.dataset_config == "probes, mean of 4"]
+        assert [result.metric_value for result in whole] == [round(mean, 4)]
+
+
+def test_conclusions_are_those_that_the_intervals_allow(results):
+    """Nobody is better than `none` where its interval of the difference holds 0, and parity is nobody's strength."""
+    for name in SCHEMES:
+        for one in results.findings(name):
+            if one.verdict in ("better", "worse"):
+                low, high = one.against.interval.low, one.against.interval.high
+                assert low > 0 or high < 0, (name, one)
+    assert "**Better than `none`** on blimp_order (quick start); probes: order, distance, swap (plan `small`)." in page(
+        "rope"
+    )
+    assert "**No evidence of a difference** from `none` on probes: parity (plan `small`)." in page("rope")
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    (row,) = [line for line in text.splitlines() if line.startswith("| halves (control), plan `small` | 32 |")]
+    assert row == "| halves (control), plan `small` | 32 | `none` |  |  | `learned`, `rope`, `alibi`, `t5` |  |"
+
+
+@pytest.mark.parametrize("name", [*SCHEMES, "README", "evidence"])
+def test_nothing_waits_to_be_filled_in(name):
+    text = page(name)
+    words = re.sub(r"```.*?```|`[^`]*`", "code", text, flags=re.DOTALL)
+    assert not re.search(r"(?i)\b(todo|tbd|fixme|xxx|to be written|placeholder|lorem|more information)\b", text)
+    assert not re.search(r"\bnan\b|(?<!_)\{\w*\}|\[\]|<(?!!--)\w", words)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (FOLDER / target).is_file(), target
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_papers_are_cited_as_the_docstring_names_them(name):
+    scheme, _ = cards._base(name)
+    references = cards.read_references(FOLDER)
+    found = cards._found_papers(scheme)
+    assert found
+    for who, number in found:
+        entry = references[cards._key(who)]
+        assert who.split()[0] in entry
+        assert entry in page(name)
+        if number:
+            assert f"eprint = {{{number}}}" in entry
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_curves_show_the_committed_results(name, results):
+    data = cards.length_data(results, name)
+    picture = FOLDER / "pictures" / f"{name}_lengths.png"
+    assert picture.is_file() == bool(data), RUN
+    if data:
+        assert cards.shows(FOLDER, f"{name}_lengths", data), RUN
+        assert f"](pictures/{name}_lengths.png)" in page(name)
+        assert picture.stat().st_size < 60_000
+
+
+def test_curves_are_drawn_alike_each_time(results):
+    pytest.importorskip("matplotlib")
+    first = cards.draw_lengths(results, "rope")
+    assert first == cards.draw_lengths(results, "rope") != cards.draw_lengths(results, "alibi")
+    assert first.startswith(b"\x89PNG")
+
+
+def test_new_results_are_taken_up(tmp_path):
+    """Another plan's folder and another benchmark: the card, its curve, its metadata and the page of all have them."""
+    pytest.importorskip("matplotlib")
+    shutil.copytree(FOLDER / "results" / "compare-small", tmp_path / "results" / "compare-later")
+    shutil.copy(FOLDER / "references.bib", tmp_path)
+    row = {"size": "minilm", "work": "2x512", "mode": "training", "dtype": "float32", "contender": "rope"}
+    row |= {"cost": 1.234, "tokens_per_second": 1500, "peak_mb": 99.6}
+    (tmp_path / "results" / "benchmark_schemes.json").write_text(json.dumps({"rows": [row]}))
+    written = {path.name for path in cards.write_cards(tmp_path, ["rope", "fire"])}
+    assert {"rope.md", "rope_lengths.png", "fire.md"} <= written
+    assert "fire_lengths.png" not in written
+    text = (tmp_path / "rope.md").read_text()
+    assert "| probes: order, plan `later` | 32 | 1.000 [" in text
+    assert "| minilm, 2x512, float32 | 1.23 | 1,500 | 100 | `benchmark_schemes` |" in text
+    assert any("(later, " in result.metric_name for result in ModelCard(text).data.eval_results)
+    assert "plan `later`" in (tmp_path / "README.md").read_text()
+    text = (tmp_path / "fire.md").read_text()
+    assert "No measurement of it has been committed yet" in text
+    assert "Its speed hasn't been measured yet" in text
+    assert cards.write_cards(tmp_path, ["rope", "fire"]) == []
 
 
 def test_a_changed_number_is_seen_and_rounding_isnt():

@@ -1,7 +1,7 @@
 """Comparing schemes: a plan, its runs, statistics over seeds and examples, and a report."""
 
 from .executor import Execution, execute, load_plan, load_runs
-from .plan import Plan, Run, Task, read_plan
+from .plan import Plan, Run, SchemeFile, Task, read_plan
 from .probes import PROBES, make_halves, make_probes
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Execution",
     "Plan",
     "Run",
+    "SchemeFile",
     "Task",
     "execute",
     "load_plan",

@@ -19,30 +19,40 @@ if TYPE_CHECKING:
 _STYLES = ("-", "--", ":")
 _MARKS = "osD^vP"
 _SMALL = 9
+# Half as many pixels are left of the width on a phone: few inches, so that words stay readable there.
+_WIDTH, _DPI = 5.0, 150
 
 
-def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
+def _grid(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, list[Axes]]":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=_SMALL)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in grid:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=_SMALL)
+    return figure, grid
+
+
+def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
+    figure, (axes,) = _grid(1, 1, width, height)
     return figure, axes
 
 
 def _png(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def _style(study: Study, scheme: str) -> dict[str, Any]:
-    """The same colour, line and mark for a scheme in every picture."""
+    """The same colour, line and mark for a scheme in every picture; later ones are finer, and hide none before them."""
     index = study.schemes.index(scheme)
     return {
+        "linewidth": max(2.6 - 0.11 * index, 1),
+        "markersize": max(7 - 0.32 * index, 2.5),
         "color": PALETTE[index % len(PALETTE)],
         "linestyle": _STYLES[index // len(PALETTE) % len(_STYLES)],
         "marker": _MARKS[index // len(PALETTE) % len(_MARKS)],
@@ -57,12 +67,14 @@ def metric_name(task: Task) -> str:
 def ranking_chart(study: Study, task: Task, length: int) -> bytes:
     """Each scheme's mean with its interval, the best at the top."""
     rows = study.ranking(task, length)[::-1]
-    figure, axes = _figure(7, 1.1 + 0.3 * len(rows))
+    figure, axes = _figure(_WIDTH, 1.1 + 0.28 * len(rows))
     for place, (scheme, value) in enumerate(rows):
         style = _style(study, scheme)
         if value.low is not None and value.high is not None:
             axes.plot([value.low, value.high], [place, place], color=style["color"], linewidth=2)
         axes.plot([value.mean], [place], color=style["color"], marker=style["marker"])
+    if not lower_is_better(task):
+        axes.set_xlim(*_score_limits([value for _, value in rows]))
     axes.set_yticks(range(len(rows)), [scheme for scheme, _ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
@@ -70,19 +82,30 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
     return _png(figure)
 
 
+def _score_limits(values: Sequence[Interval]) -> tuple[float, float]:
+    """Of an axis of scores of at most 1: not so near that a thousandth looks like much, and not past 1."""
+    low = min(value.mean if value.low is None else value.low for value in values)
+    high = max(value.mean if value.high is None else value.high for value in values)
+    pad = max(0.1 - (high - low), 0.1 * (high - low)) / 2
+    return low - pad - max(high + pad - 1.01, 0), min(high + pad, 1.01)
+
+
 def length_chart(study: Study, task: Task) -> bytes:
-    """The metric against the length of the test, with the intervals as bands."""
-    figure, axes = _figure(7, 4)
-    lengths = study.lengths(task)
+    """The metric against the length of the test; where there are few schemes with the intervals as bands."""
+    figure, axes = _figure(_WIDTH, 4)
+    lengths, parts = study.lengths(task), study.curve_parts(task)
+    drawn = []
     for scheme in study.schemes:
-        found = [(length, value) for length in lengths if (value := study.score(task, scheme, length)) is not None]
+        scores = [(length, study.score(task, scheme, length, parts)) for length in lengths]
+        found = [(length, value) for length, value in scores if value is not None]
         if not found:
             continue
+        drawn += [value for _, value in found]
         style = _style(study, scheme)
         x = [length for length, _ in found]
-        axes.plot(x, [value.mean for _, value in found], label=scheme, markersize=4, linewidth=1.4, **style)
+        axes.plot(x, [value.mean for _, value in found], label=scheme, **style)
         bands = [(value.low, value.high) for _, value in found if value.low is not None and value.high is not None]
-        if len(bands) == len(x):
+        if len(bands) == len(x) and len(study.schemes) <= len(PALETTE):  # more would hide each other
             low, high = zip(*bands, strict=True)
             axes.fill_between(x, low, high, color=style["color"], alpha=0.12, linewidth=0)
     axes.axvline(study.plan.train_length_of(task), color="0.6", linewidth=0.8)
@@ -91,24 +114,76 @@ def length_chart(study: Study, task: Task) -> bytes:
     axes.minorticks_off()
     if lower_is_better(task):
         axes.set_yscale("log")
+    else:
+        axes.set_ylim(*_score_limits(drawn))
     axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
     axes.set_ylabel(metric_name(task), fontsize=_SMALL)
     axes.grid(color="0.92")
-    _legend(axes, len(study.schemes))
+    _legend(figure)
     return _png(figure)
 
 
-def _legend(axes: "Axes", count: int) -> None:
-    axes.legend(fontsize=_SMALL - 1, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, ncols=1 + count // 16)
+def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
+    """One scheme's score against the length of the test, among the others in grey and the baseline in black.
+
+    Args:
+        panels: of `card_results.Results.panels`, each with a line of the scheme.
+        scheme: the one in colour.
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, grid = _grid(rows, columns, 4.2 * columns if columns > 1 else _WIDTH, 3 * rows)
+    handles: dict[str, Any] = {}
+    for axes, panel in zip(grid, panels, strict=False):
+        for name, line in panel["lines"].items():
+            x, mean, low, high = zip(*line, strict=True)
+            style: dict[str, Any] = {"color": "0.75", "linewidth": 1, "markersize": 2.5, "zorder": 1}
+            label = "others"
+            if name == scheme:
+                style, label = {"color": PALETTE[0], "linewidth": 2, "markersize": 4, "zorder": 4}, scheme
+                if None not in low:
+                    below, above = np.subtract(mean, low), np.subtract(high, mean)
+                    axes.errorbar(x, mean, [below, above], fmt="none", ecolor=PALETTE[0], capsize=3, zorder=3)
+                if x[-1] < panel["lengths"][-1]:
+                    end = (x[-1], mean[-1])
+                    axes.annotate("ends here", end, (8, 0), textcoords="offset points", fontsize=_SMALL, va="center")
+            elif name == panel["baseline"]:
+                style, label = {**style, "color": "black", "linewidth": 1.2, "linestyle": "--", "zorder": 2}, name
+            (drawn,) = axes.plot(x, mean, marker="o", **style)
+            handles.setdefault(label, drawn)
+        axes.axvline(panel["train"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(panel["lengths"], [f"{length:,}" for length in panel["lengths"]])
+        axes.set_xlim(panel["lengths"][0] / 1.15, panel["lengths"][-1] * 1.15)
+        axes.minorticks_off()
+        if panel["log"]:
+            axes.set_yscale("log")
+        axes.set_title(panel["title"], fontsize=_SMALL + 1, loc="left")
+        axes.set_xlabel("tokens", fontsize=_SMALL)
+        axes.set_ylabel(panel["metric"], fontsize=_SMALL)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    labels = sorted(handles, key=lambda label: (label != scheme, label == "others"))
+    figure.legend(
+        [handles[label] for label in labels], labels, loc="outside upper right", ncols=3, fontsize=_SMALL, frameon=False
+    )
+    return figure
+
+
+def _legend(figure: "Figure") -> None:
+    """Below the picture, where a narrow one has room."""
+    figure.legend(fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=4)
 
 
 def cost_chart(study: Study, task: Task, length: int) -> bytes:
     """The metric against the speed of training."""
-    figure, axes = _figure(7, 4)
+    figure, axes = _figure(_WIDTH, 3.4)
+    found = []
     for scheme in study.schemes:
         value, speed = study.score(task, scheme, length), study.median_of(task, scheme, study.speed)
-        if value is None or speed is None:
-            continue
+        if value is not None and speed is not None:
+            found.append((speed, scheme, value))
+    for place, (speed, scheme, value) in enumerate(sorted(found, key=lambda one: one[0])):
         style = _style(study, scheme)
         if value.low is not None and value.high is not None:
             axes.plot([speed, speed], [value.low, value.high], color=style["color"], linewidth=1)
@@ -117,12 +192,14 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
             scheme,
             (speed, value.mean),
             textcoords="offset points",
-            xytext=(6, 4),
+            xytext=(6, 4 if place % 2 else -11),  # neighbours on both sides
             fontsize=_SMALL,
             color=style["color"],
         )
     axes.margins(x=0.12)
-    axes.set_xlabel(f"{study.speed.replace('_', ' ')} in training (median over seeds)", fontsize=_SMALL)
+    axes.set_xlabel(
+        f"{study.speed.replace('_', ' ').replace('cpu', 'CPU')} in training (median over seeds)", fontsize=_SMALL
+    )
     axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
     axes.grid(color="0.92")
     return _png(figure)
@@ -130,47 +207,48 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
 
 def curve_chart(study: Study, task: Task) -> bytes:
     """The training loss against steps, the mean over seeds."""
-    figure, axes = _figure(7, 4)
+    figure, axes = _figure(_WIDTH, 4)
     for scheme in study.schemes:
         curves = [dict(map(tuple, run["loss"])) for run in study.runs(task, scheme)]
         if not curves:
             continue
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
         style = {**_style(study, scheme), "marker": None}
-        axes.plot(
-            steps, [np.mean([curve[step] for curve in curves]) for step in steps], label=scheme, linewidth=1.4, **style
-        )
+        axes.plot(steps, [np.mean([curve[step] for curve in curves]) for step in steps], label=scheme, **style)
     axes.set_xlabel("steps", fontsize=_SMALL)
     axes.set_ylabel("training loss", fontsize=_SMALL)
     axes.grid(color="0.92")
-    _legend(axes, len(study.schemes))
+    _legend(figure)
     return _png(figure)
 
 
 def heat_chart(
-    study: Study, rows: Sequence[tuple[str, Task, list[Interval | None]]], marked: set[tuple[int, int]]
+    study: Study, columns: Sequence[tuple[str, Task, list[Interval | None]]], marked: set[tuple[int, int]]
 ) -> bytes:
-    """Scores, a row for each part of each task and a column for each scheme; framed where one differs."""
-    width = max(7.0, 1.6 + 0.62 * len(study.schemes))
-    figure, axes = _figure(width, 1.4 + 0.36 * len(rows))
-    colours = np.full((len(rows), len(study.schemes)), np.nan)
-    for line, (_, task, values) in enumerate(rows):
+    """Scores, a row for each scheme and a column for each part of each task; framed where one differs."""
+    figure, axes = _figure(max(_WIDTH, 1.2 + 0.5 * len(columns)), 1.4 + 0.3 * len(study.schemes))
+    colours = np.full((len(study.schemes), len(columns)), np.nan)
+    for place, (_, task, values) in enumerate(columns):
         means = np.array([np.nan if value is None else value.mean for value in values])
-        if lower_is_better(task):  # a row of its own scale: the least is as good as 1
-            colours[line] = np.nanmin(means) / means
+        if lower_is_better(task):  # a column of its own scale: the least is as good as 1
+            colours[:, place] = np.nanmin(means) / means
         else:
-            colours[line] = means
+            colours[:, place] = means
+    from matplotlib.patches import Rectangle
+
     image = axes.imshow(colours, cmap="viridis", vmin=min(0.5, np.nanmin(colours)), vmax=1, aspect="auto")
     low, high = image.get_clim()
-    for line, (_, _, values) in enumerate(rows):
-        for column, value in enumerate(values):
-            dark = value is not None and (colours[line, column] - low) / (high - low) < 0.55
+    for place, (_, _, values) in enumerate(columns):
+        for line, value in enumerate(values):
+            dark = value is not None and (colours[line, place] - low) / (high - low) < 0.55
             text = "-" if value is None else f"{value.mean:.2f}"
-            bold = "bold" if (line, column) in marked else "normal"
             colour = "0.4" if value is None else "white" if dark else "black"
-            axes.text(column, line, text, ha="center", va="center", fontsize=_SMALL, color=colour, fontweight=bold)
-    axes.set_xticks(range(len(study.schemes)), study.schemes, rotation=35, ha="right")
-    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+            axes.text(place, line, text, ha="center", va="center", fontsize=_SMALL, color=colour)
+            if (line, place) in marked:
+                corner = (place - 0.44, line - 0.4)
+                axes.add_patch(Rectangle(corner, 0.88, 0.8, fill=False, edgecolor=colour, linewidth=1.2))
+    axes.set_xticks(range(len(columns)), [name for name, _, _ in columns], rotation=35, ha="right")
+    axes.set_yticks(range(len(study.schemes)), study.schemes)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return _png(figure)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hf_posenc.training.checkpoints import write_text
 
-from .plan import about, known_plans
+from .plan import Task, about, known_plans
 from .report import conclusions, interval_text, markdown_table
 from .statistics import ALPHA
 from .study import Study, lower_is_better
@@ -44,11 +44,13 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
     lines = [
         "# Which scheme when: the evidence",
         "",
-        f"Made by `{COMMAND}` from the results in `results/`. Only what the tests carry is said: a",
-        "scheme is called better or worse than the baseline where a paired test over seeds and examples gives",
-        f"p < {ALPHA} after correction for the number of comparisons. No evidence of a difference isn't evidence that",
-        "there is none. Encoders, budgets and data are small, so a scheme that didn't learn a probe here may learn",
-        "it with more; a ranking here isn't one elsewhere. `hf-posenc report` gives pictures, costs and all tables.",
+        f"Made by `{COMMAND}` from the results in `results/`; [Which scheme when](README.md)",
+        "sums it up. Only what the tests carry is said: a scheme is called better or worse than the baseline where a",
+        f"paired test over seeds and examples gives p < {ALPHA} after correction for the number of comparisons; the",
+        "best mean is compared with the others after correction for all pairs. No evidence of a difference isn't",
+        "evidence that there is none. Encoders, budgets and data are small, so a scheme that didn't learn a probe here",
+        "may learn it with more; a ranking here isn't one elsewhere. In the tables bold differs from the baseline",
+        "after correction for all tests of the plan. `hf-posenc report` gives pictures, costs and all tables.",
     ]
     for name, study in found.items():
         lines += ["", f"## `{name}`", ""]
@@ -60,18 +62,24 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
             lines += ["", f"### {task.name}", "", *part_table(study, task.name, home).splitlines()]
             lengths = study.lengths(task)
             if len(lengths) > 1:
-                lines += ["", "Mean of the parts against length, with 95 % intervals:", ""]
+                lines += ["", f"{_mean_of(study, task)} against length, with 95 % intervals:", ""]
                 lines += length_table(study, task.name).splitlines()
         machine = study.done[0]["machine"]["device"]
         lines += ["", f"{len(study.done)} runs on {machine}, seeds {', '.join(map(str, study.plan.seeds))}."]
     return "\n".join(lines) + "\n"
 
 
+def _mean_of(study: Study, task: Task) -> str:
+    parts, all_parts = study.curve_parts(task), study.parts(task, study.home_length(task))
+    some = parts is not None and len(parts) < len(all_parts)
+    return f"`{', '.join(parts)}`" if parts is not None and some else "Mean of the parts"
+
+
 def part_table(study: Study, task_name: str, length: int) -> str:
     """Each scheme's mean in each part of a task; bold where it differs from the baseline."""
     task = next(task for task in study.tasks if task.name == task_name)
     found = study.differences_by_part(study.home_length)
-    parts = study.parts(task)
+    parts = study.parts(task, length)
     rows = []
     for scheme in study.schemes:
         cells = []
@@ -90,7 +98,8 @@ def length_table(study: Study, task_name: str) -> str:
     task = next(task for task in study.tasks if task.name == task_name)
     rows = []
     for scheme in study.schemes:
-        values = [(length, study.score(task, scheme, length)) for length in study.lengths(task)]
+        parts = study.curve_parts(task)
+        values = [(length, study.score(task, scheme, length, parts)) for length in study.lengths(task)]
         cells = [study.why_not(task, scheme, length) if v is None else interval_text(v) for length, v in values]
         rows.append((f"`{scheme}`", *cells))
     return markdown_table(("tokens", *(str(length) for length in study.lengths(task))), rows)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging as std_logging
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,10 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from hf_posenc.training.checkpoints import write_json
-from hf_posenc.training.errors import Interrupted, UserError, one_line
+from hf_posenc.training.errors import Interrupted, UserError, disk_error, one_line
 
 from .plan import Plan, Run, extend, read_plan
-from .run import RUN_NAME, finish, run_one
+from .run import RUN_NAME, WORK_NAME, finish, run_one
 from .tasks import check_data
 
 PLAN_NAME = "plan.json"
@@ -102,9 +103,13 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
         ) from interrupt
     except Exception as error:  # whatever it is, the other runs don't depend on it
         message = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
+        reason = disk_error(error)
+        if reason is not None:  # its checkpoints would leave no room for the runs after it, nor for this record
+            shutil.rmtree(place / WORK_NAME, ignore_errors=True)
+            message = f"writing failed: {reason}"
         failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
-        with contextlib.suppress(OSError):  # a full disk can't hold this either; the run counts as not made
-            write_json(place / RUN_NAME, {**failure, "settings": plan.settings()})
+        with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
+            write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme)})
         return message
     return None
 
@@ -210,8 +215,9 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
     found = []
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
         result = _read_json(path)
-        here = json.loads(json.dumps(plan.settings()))
-        different = [name for name, value in here.items() if result.get("settings", {}).get(name) != value]
+        here = json.loads(json.dumps(plan.settings(str(result.get("scheme")))))
+        there = result.get("settings", {})
+        different = [name for name in {**here, "scheme_code": None} if there.get(name) != here.get(name)]
         named = f"{result.get('task')}-{result.get('scheme')}-seed{result.get('seed')}"
         if named not in {run.name for run in plan.runs()}:
             different.append("its tasks, schemes or seeds")

@@ -2,7 +2,8 @@
 
 ```yaml
 tasks: [probes, halves, {data: cola, metric: matthews_correlation}, {masked_lm: imdb}]
-schemes: [none, learned, rope, alibi]   # or: all
+schemes: [none, learned, rope, mine]    # or: all
+scheme_files: [mine.py]                 # schemes of one's own
 seeds: 5                                # 0 to 4, or a list
 baseline: none
 train_length: 64
@@ -25,7 +26,9 @@ from typing import Any
 import yaml
 
 from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.model.positions import POSITIONS, make_position
+from hf_posenc.model.positions import POSITIONS, make_position, own_code
+from hf_posenc.model.scheme_code import comes_along
+from hf_posenc.scheme_file import file_hash, register_scheme_file
 from hf_posenc.training.arguments import MaskedLMTrainingArguments, make_arguments
 from hf_posenc.training.errors import UserError, one_line
 
@@ -101,6 +104,17 @@ class Task:
 
 
 @dataclass(frozen=True)
+class SchemeFile:
+    """A Python file with schemes of the user's own, as it was when the plan was read."""
+
+    path: str
+    sha256: str
+    """Of its content: runs with an edited file don't compare with those before."""
+    schemes: tuple[str, ...]
+    """Those that it defines."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Tasks, schemes and seeds, and what all runs have in common."""
 
@@ -122,6 +136,8 @@ class Plan:
     """Test examples of each part and length; None: all, and 400 of a generated one."""
     scheme_arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`position_embedding_kwargs` by scheme."""
+    scheme_files: tuple[SchemeFile, ...] = ()
+    """Files with schemes of one's own; in YAML their paths."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
 
@@ -169,14 +185,23 @@ class Plan:
             options["line_by_line"] = False
         return {**options, **self.options, **task.options}
 
-    def settings(self) -> dict[str, Any]:
-        """All but the lists that may grow: runs of equal settings compare."""
-        values = asdict(self)
-        return {name: value for name, value in values.items() if name not in ("tasks", "schemes", "seeds", "baseline")}
+    def settings(self, scheme: str = "") -> dict[str, Any]:
+        """All but the lists that may grow, and the hashes of a scheme's own code: runs of equal settings compare."""
+        grow = ("tasks", "schemes", "seeds", "baseline", "scheme_files")
+        values = {name: value for name, value in asdict(self).items() if name not in grow}
+        code = {name: sha256 for name, sha256 in self.code().items() if name in scheme.split("+")}
+        return {**values, "scheme_code": code} if code else values
+
+    def code(self) -> dict[str, str]:
+        """The hash of the file that defines it, for each scheme that isn't one of hf_posenc's."""
+        return {name: file.sha256 for file in self.scheme_files for name in file.schemes}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
-        return json.loads(json.dumps(asdict(self)))
+        values = json.loads(json.dumps(asdict(self)))
+        if not self.scheme_files:  # as it was written before there were any
+            del values["scheme_files"]
+        return values
 
     def check(self) -> None:
         """Refuses what couldn't run, before anything does.
@@ -226,6 +251,8 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     made = dict(values)
     made["tasks"] = tuple(_task(entry) for entry in _as_list(values["tasks"]))
     schemes = _as_list(values["schemes"])
+    files = _as_list(values.get("scheme_files") or [])
+    made["scheme_files"] = tuple(_scheme_file(entry, schemes, checked) for entry in files)
     made["schemes"] = tuple(POSITIONS) if schemes == ["all"] else tuple(map(str, schemes))
     if "seeds" in values:
         seeds = values["seeds"]
@@ -319,6 +346,26 @@ def _task(entry: Any) -> Task:
     return Task(**values)
 
 
+def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
+    """Registers the schemes of a file, or takes an entry of `plan.json`; one that has run isn't read again."""
+    recorded = entry if isinstance(entry, dict) else {"path": entry}
+    _refuse_unknown(recorded, [item.name for item in fields(SchemeFile)], "A scheme file")
+    path = recorded.get("path")
+    if not isinstance(path, str | Path):
+        raise UserError(f"The scheme file {entry!r} is no path. Give scheme_files: [my_scheme.py].")
+    if not checked:
+        return SchemeFile(str(path), str(recorded.get("sha256")), tuple(recorded.get("schemes", ())))
+    try:
+        parts = dict.fromkeys(part for scheme in schemes for part in str(scheme).split("+"))
+        names = register_scheme_file(path, "+".join(parts))
+    except ValueError as error:
+        raise UserError(one_line(error)) from error
+    found = SchemeFile(str(path), file_hash(path), tuple(names))
+    if recorded.get("sha256") not in (None, found.sha256):
+        raise UserError(f"The scheme file {str(path)!r} isn't the one that the plan names: its content has changed.")
+    return found
+
+
 def resolve_data(name: str) -> str:
     """Where a data set is: a folder, one of those in the folder that HF_POSENC_DATA names, or a name of the Hub."""
     if Path(name).exists() or not os.environ.get(DATA_VARIABLE):
@@ -350,6 +397,12 @@ def _check_lists(plan: Plan) -> None:
         if name not in plan.schemes:
             raise UserError(
                 f"scheme_arguments names {name!r}, which isn't among the schemes {', '.join(plan.schemes)}."
+            )
+    for file in plan.scheme_files:
+        if not set(file.schemes) & {part for scheme in plan.schemes for part in scheme.split("+")}:
+            raise UserError(
+                f"The scheme file {file.path!r} defines {', '.join(file.schemes)}, and the schemes are "
+                f"{', '.join(plan.schemes)}. Add it to them, or leave the file out."
             )
     for task in plan.tasks:
         if not re.fullmatch(r"[\w.]+", task.name):
@@ -407,9 +460,19 @@ def _check_scheme(plan: Plan, scheme: str) -> None:
         config = PosEncConfig.from_pretrained(folder)
         if config.position_embedding_type != scheme:
             raise UserError(f"{folder!r} has the scheme {config.position_embedding_type!r}, not {scheme!r}.")
+        if any(comes_along(config, name) and name not in POSITIONS for name in scheme.split("+")):
+            raise UserError(
+                f"{scheme!r} in {folder!r} isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file, "
+                "or scheme_files: [...] in the plan."
+            )
         limits = {task.name: make_limit(config) for task in plan.tasks}
     else:
-        limits = {task.name: make_limit(scheme_config(plan, task, scheme)) for task in plan.tasks}
+        configs = {task.name: scheme_config(plan, task, scheme) for task in plan.tasks}
+        limits = {name: make_limit(config) for name, config in configs.items()}
+        try:
+            own_code(next(iter(configs.values())))  # checkpoints hold it
+        except ValueError as error:
+            raise UserError(one_line(error)) from error
     for task in plan.tasks:
         limit, train = limits[task.name], plan.train_length_of(task)
         if limit is not None and limit < train:
@@ -434,6 +497,8 @@ def scheme_config(plan: Plan, task: Task, scheme: str) -> PosEncConfig:
         )
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
+    except Exception as error:  # in the code of a scheme of the user's own
+        raise UserError(f"{scheme!r} can't be built: {type(error).__name__}: {one_line(error)}") from error
 
 
 def make_limit(config: PosEncConfig) -> int | None:
@@ -457,6 +522,9 @@ def extend(old: Plan, new: Plan) -> Plan:
         if task.name in tasks and tasks[task.name] != task:
             different.append(f"task {task.name}")
         tasks[task.name] = task
+    code = {**old.code(), **new.code()}
+    different += [f"the code of {name}" for name in code if old.code().get(name, code[name]) != code[name]]
+    files = [file for file in old.scheme_files if not set(file.schemes) & new.code().keys()]
     if different:
         name = different[0]
         values = f" ({before[name]!r} there, {now[name]!r} here)" if name in now else ""
@@ -473,4 +541,5 @@ def extend(old: Plan, new: Plan) -> Plan:
         tasks=tuple(tasks.values()),
         schemes=joined(old.schemes, new.schemes),
         seeds=joined(old.seeds, new.seeds),
+        scheme_files=(*files, *new.scheme_files),
     )

@@ -3,7 +3,7 @@
 import base64
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,8 @@ class Picture:
     name: str
     png: bytes
     text: str
+    wide: bool = False
+    """Whether a narrow screen had better scroll than shrink it."""
 
 
 Block = Heading | Text | Points | Table | Picture
@@ -137,36 +139,82 @@ def _how_to_read(study: Study) -> str:
         "Brackets hold 95 % intervals from a bootstrap over seeds and test examples (groups of examples that belong "
         f"together are drawn together). A scheme is called better or worse than `{study.plan.baseline}` where a paired "
         f"t-test gives p < {ALPHA} after Holm's correction for the number of comparisons in its table; else there is "
-        f'"{NO_EVIDENCE}", which is not evidence that there is none: with few seeds the test is strict.'
+        f'"{NO_EVIDENCE}", which is not evidence that there is none: with few seeds the test is strict. '
+        "The scheme with the best mean is compared with the others after correction for all pairs of schemes, and each "
+        "scheme at the longest inputs with itself at the train length after correction for the number of schemes."
     )
 
 
 def conclusions(study: Study) -> list[str]:
-    """A sentence or two for each task, at the train length and at the longest; nothing that the tests don't carry."""
+    """Sentences on each task, at the train length and at the longest; nothing that the tests don't carry."""
     sentences = []
     for task in study.tasks:
-        home = study.home_length(task)
-        for length in dict.fromkeys((home, study.lengths(task)[-1])):
+        home, longest = study.home_length(task), study.lengths(task)[-1]
+        for length in dict.fromkeys((home, longest)):
             found = study.differences(task, length)
             baseline = study.score(task, study.plan.baseline, length)
             if not found or baseline is None:
                 continue
-            groups: dict[str, list[str]] = {}
-            for scheme, value in found.items():
-                verdict = value.verdict(lower_is_better(task))
-                shown = f"`{scheme}`"
-                if verdict in ("better", "worse"):
-                    shown += f" ({value.interval.mean:+.3f})"
-                groups.setdefault(verdict, []).append(shown)
-            said = [f"{verdict}: {', '.join(names)}" for verdict, names in sorted(groups.items())]
+            said = _by_verdict(found, lower_is_better(task))
             unable = [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]
             if unable:
-                said.append(f"can't be tested: {', '.join(f'`{name}`' for name in unable)}")
+                said.append(f"can't be tested: {quoted(unable)}")
             sentences.append(
                 f"**{task.name}, {length:,} tokens**: against `{study.plan.baseline}` ({baseline.mean:.3f}) "
-                f"{'; '.join(said)}."
+                f"{'; '.join(said)}.{_of_the_best(study, task, length)}"
             )
+        changes = study.changes(task, home, longest) if longest > home else {}
+        if study.plan.baseline in changes and len(study.plan.seeds) > 1:
+            said = _by_verdict(changes, lower_is_better(task))
+            sentences.append(f"**{task.name}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}.")
     return sentences or ["Nothing: the baseline has no run that is done."]
+
+
+def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
+    """The schemes that are better, worse, and those of which neither can be said."""
+    groups: dict[str, list[str]] = {}
+    for scheme, value in found.items():
+        verdict = value.verdict(lower)
+        shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
+        groups.setdefault(verdict, []).append(f"`{scheme}`{shown}")
+    if list(groups) == [NO_EVIDENCE] and len(found) > 1:
+        return [f"{NO_EVIDENCE}: all {len(found)}"]
+    return [f"{verdict}: {', '.join(groups[verdict])}" for verdict in sorted(groups)]
+
+
+def rivals(study: Study, task: Task, length: int) -> tuple[str, list[str], list[str]]:
+    """The scheme with the best mean, those that it is better than, and those from which it can't be told apart.
+
+    Corrected for all pairs of schemes, since the best one is found by looking at all.
+    """
+    (best, _), *others = study.ranking(task, length)
+    pairs = study.pairs(task, length)
+    beaten = []
+    for scheme, _ in others:
+        found = pairs.get((best, scheme)) or pairs.get((scheme, best))
+        if found is not None and found.corrected is not None and found.corrected < ALPHA:
+            beaten.append(scheme)
+    return best, beaten, [scheme for scheme, _ in others if scheme not in beaten]
+
+
+def _of_the_best(study: Study, task: Task, length: int) -> str:
+    if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
+        return ""
+    best, beaten, equal = rivals(study, task, length)
+    return f" Best mean: `{best}`, {of_rivals(beaten, equal)} (corrected for all pairs)."
+
+
+def of_rivals(beaten: Sequence[str], equal: Sequence[str]) -> str:
+    """What `rivals` found, in words."""
+    if not beaten:
+        return f"{NO_EVIDENCE} from any other"
+    said = f"better than {quoted(beaten) if equal else 'all others'}"
+    return f"{said}; {NO_EVIDENCE} from {quoted(equal)}" if equal else said
+
+
+def quoted(schemes: Sequence[str]) -> str:
+    """Schemes in a sentence."""
+    return ", ".join(f"`{scheme}`" for scheme in schemes)
 
 
 def _about(task: Task) -> str:
@@ -234,7 +282,7 @@ def _length_table(study: Study, task: Task) -> Table:
     for scheme in study.schemes:
         cells = []
         for length in lengths:
-            value = study.score(task, scheme, length)
+            value = study.score(task, scheme, length, study.curve_parts(task))
             cells.append(study.why_not(task, scheme, length) if value is None else interval_text(value))
         rows.append((f"`{scheme}`", *cells))
     return Table(("scheme", *(f"{length:,}" for length in lengths)), tuple(rows))
@@ -257,28 +305,29 @@ def _p(found: Difference) -> str:
 
 def _heat(study: Study) -> list[Block]:
     differences = study.differences_by_part(study.home_length)
-    rows: list[tuple[str, Task, list[Interval | None]]] = []
-    table: list[tuple[str, ...]] = []
+    columns: list[tuple[str, Task, list[Interval | None]]] = []
+    cells: list[list[str]] = [[f"`{scheme}`"] for scheme in study.schemes]
     marked: set[tuple[int, int]] = set()
     for task in study.tasks:
         home = study.home_length(task)
-        for part in study.parts(task):
+        for part in study.parts(task, home):
             values = [study.score(task, scheme, home, part) for scheme in study.schemes]
-            name = part if part == task.name else f"{task.name}: {part}"
-            cells = []
-            for column, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
+            for line, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
                 found = differences.get((task.name, part, scheme))
                 differs = found is not None and found.corrected is not None and found.corrected < ALPHA
                 if differs:
-                    marked.add((len(rows), column))
-                cells.append("-" if value is None else f"**{value.mean:.3f}**" if differs else f"{value.mean:.3f}")
-            rows.append((name, task, values))
-            table.append((name, *cells))
+                    marked.add((line, len(columns)))
+                text = "-" if value is None else f"{value.mean:.3f}"
+                cells[line].append(f"**{text}**" if differs else text)
+            columns.append((part if part.startswith(task.name) else f"{task.name}: {part}", task, values))
     return [
         Heading(2, "Tasks and schemes"),
-        Text(f"At each task's train length. Bold: differs from `{study.plan.baseline}` (Holm over the whole table)."),
-        Table(("", *(f"`{scheme}`" for scheme in study.schemes)), tuple(table)),
-        Picture("heat", heat_chart(study, rows, marked), "Scores of every scheme in every task"),
+        Text(
+            f"At each task's train length. Bold, and framed in the picture: differs from `{study.plan.baseline}` (Holm "
+            "over the whole table)."
+        ),
+        Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in cells)),
+        Picture("heat", heat_chart(study, columns, marked), "Scores of every scheme in every task"),
     ]
 
 
@@ -332,8 +381,15 @@ def _learned(study: Study) -> list[Block]:
         Text("The trained scheme of one seed each, as `hf-posenc plot` draws it."),
     ]
     for scheme, path in pictures.items():
-        blocks += [Heading(3, f"`{scheme}`"), Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained")]
+        blocks += [
+            Heading(3, f"`{scheme}`"),
+            Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained", _is_wide(path)),
+        ]
     return blocks
+
+
+def _is_wide(path: Path) -> bool:
+    return int.from_bytes(path.read_bytes()[16:20]) > 800  # pixels, from the header
 
 
 def _made_of(study: Study) -> list[Block]:
@@ -371,7 +427,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
                 parts.append("\n".join(f"- {item}" for item in items))
             case Table(head, rows):
                 parts.append(markdown_table(head, rows))
-            case Picture(name, _, text):
+            case Picture(name=name, text=text):
                 parts.append(f"![{text}]({PICTURES_NAME}/{name}.png)")
     return "\n\n".join(parts) + "\n"
 
@@ -392,11 +448,12 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; m
   max-width: 56rem; }
 h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.2rem; border-top: 1px solid #ddd;
   padding-top: 1rem; } h3 { font-size: 1.05rem; }
-.table { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
+.table, .wide { overflow-x: auto; } .wide img { max-width: 100%; min-width: 40rem; }
+table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #e4e4e4; text-align: left; }
 th:first-child, td:first-child { position: sticky; left: 0; background: #fff; } .n { text-align: right;
   font-variant-numeric: tabular-nums; }
-img { max-width: 100%; height: auto; } code { background: #f2f2f2; padding: 0 .2em; border-radius: 3px; }
+img { max-width: min(100%, 36rem); height: auto; } code { background: #f2f2f2; padding: 0 .2em; border-radius: 3px; }
 li, p { overflow-wrap: break-word; }
 """
 
@@ -416,9 +473,10 @@ def to_html(blocks: Sequence[Block]) -> str:
                 numbers = [index > 0 and _is_number(index, rows) for index in range(len(head))]
                 lines = [_html_row("th", head, numbers), *(_html_row("td", row, numbers) for row in rows)]
                 parts.append(f'<div class="table"><table>{"".join(lines)}</table></div>')
-            case Picture(_, png, text):
+            case Picture(png=png, text=text, wide=wide):
                 data = base64.b64encode(png).decode()
-                parts.append(f'<p><img alt="{html.escape(text)}" src="data:image/png;base64,{data}"></p>')
+                image = f'<img alt="{html.escape(text)}" src="data:image/png;base64,{data}">'
+                parts.append(f'<div class="wide">{image}</div>' if wide else f"<p>{image}</p>")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

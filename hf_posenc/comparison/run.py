@@ -103,7 +103,7 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "scheme": run.scheme,
         "seed": run.seed,
         "status": "done",
-        "settings": plan.settings(),
+        "settings": plan.settings(run.scheme),
         "tests": tests,
         "loss": [[entry["step"], round(entry["loss"], 5)] for entry in trained.history if "loss" in entry],
         "parameters": trained.summary.parameters,
@@ -215,8 +215,12 @@ def _draw(model: PreTrainedModel, path: Path) -> None:
 
 
 def finish(folder: Path, result: dict[str, Any]) -> None:
-    """Writes a run's JSON, whole or not at all, and removes its checkpoints."""
-    write_text(folder / RUN_NAME, to_json(result))
+    """Writes a run's JSON, whole or not at all, and removes its checkpoints: before it, where the disk is full."""
+    try:
+        write_text(folder / RUN_NAME, to_json(result))
+    except OSError:
+        shutil.rmtree(folder / WORK_NAME, ignore_errors=True)
+        write_text(folder / RUN_NAME, to_json(result))
     shutil.rmtree(folder / WORK_NAME, ignore_errors=True)
 
 

@@ -1,5 +1,6 @@
 """A results folder as tables of numbers: who did how well at which length, at what cost, and who differs."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,9 @@ from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .run import PICTURE_NAME
 from .statistics import Difference, Interval, Sample, difference, holm, interval
+
+Parts = str | tuple[str, ...] | None
+"""A part of a task, several, or all."""
 
 
 @dataclass
@@ -65,10 +69,10 @@ class Study:
         found = [run for run in self.done if run["task"] == task.name and run["scheme"] == scheme]
         return sorted(found, key=lambda run: run["seed"])
 
-    def parts(self, task: Task) -> list[str]:
-        """The names of a task's tests."""
-        names = [test["part"] for run in self.done if run["task"] == task.name for test in run["tests"]]
-        return list(dict.fromkeys(names))
+    def parts(self, task: Task, length: int | None = None) -> list[str]:
+        """The names of a task's tests, or of those at a length."""
+        tests = (test for run in self.done if run["task"] == task.name for test in run["tests"])
+        return list(dict.fromkeys(test["part"] for test in tests if length in (None, test["length"])))
 
     def lengths(self, task: Task) -> list[int]:
         """The lengths at which a task was tested."""
@@ -80,11 +84,19 @@ class Study:
         lengths = self.lengths(task)
         return min((length for length in lengths if length >= train), default=lengths[-1])
 
-    def sample(self, task: Task, scheme: str, length: int, part: str | None = None) -> Sample | None:
-        """A scheme's values for one part, or (None) for the mean over the task's parts; None where it has none."""
+    def curve_parts(self, task: Task) -> tuple[str, ...] | None:
+        """The parts over which scores of several lengths are means: those tested at the train length and the longest.
+
+        None: there are none (examples by length), and each length has its own.
+        """
+        longest = self.parts(task, self.lengths(task)[-1])
+        return tuple(part for part in self.parts(task, self.home_length(task)) if part in longest) or None
+
+    def sample(self, task: Task, scheme: str, length: int, part: Parts = None) -> Sample | None:
+        """A scheme's values for a part, or the mean over several, None: over all; None where it has none."""
         key = (task.name, scheme, length, part)
         if key not in self._samples:
-            wanted = [part] if part else self.parts(task)
+            wanted = self.parts(task, length) if part is None else [part] if isinstance(part, str) else list(part)
             scores: dict[int, dict[str, Outcome]] = {}
             for run in self.runs(task, scheme):
                 tests = {
@@ -92,18 +104,10 @@ class Study:
                     for test in run["tests"]
                     if test["length"] == length and test["part"] in wanted and "units" in test
                 }
-                if len(tests) == len([name for name in wanted if self._is_tested(task, name, length)]) > 0:
+                if len(tests) == len(wanted) > 0:
                     scores[run["seed"]] = {f"{task.name} {name} {length}": found for name, found in tests.items()}
             self._samples[key] = Sample(scores) if scores else None
         return self._samples[key]
-
-    def _is_tested(self, task: Task, part: str, length: int) -> bool:
-        return any(
-            test["part"] == part and test["length"] == length
-            for run in self.done
-            if run["task"] == task.name
-            for test in run["tests"]
-        )
 
     def why_not(self, task: Task, scheme: str, length: int) -> str:
         """Why a scheme has no value at a length."""
@@ -113,16 +117,16 @@ class Study:
                     return str(test["skipped"])
         return "not run"
 
-    def score(self, task: Task, scheme: str, length: int, part: str | None = None) -> Interval | None:
+    def score(self, task: Task, scheme: str, length: int, part: Parts = None) -> Interval | None:
         """The mean over seeds with its interval."""
         sample = self.sample(task, scheme, length, part)
         return None if sample is None else interval(sample)
 
-    def differences(self, task: Task, length: int, part: str | None = None) -> dict[str, Difference]:
+    def differences(self, task: Task, length: int, part: Parts = None) -> dict[str, Difference]:
         """Each scheme against the baseline; the p-values are corrected for their number."""
         return holm(self._against_baseline(task, length, part))
 
-    def _against_baseline(self, task: Task, length: int, part: str | None) -> dict[str, Difference]:
+    def _against_baseline(self, task: Task, length: int, part: Parts) -> dict[str, Difference]:
         baseline = self.sample(task, self.plan.baseline, length, part)
         found = {}
         for scheme in self.schemes:
@@ -138,12 +142,34 @@ class Study:
         found: dict[str, Difference] = {}
         names: dict[str, tuple[str, str, str]] = {}
         for task in self.tasks:
-            for part in self.parts(task):
+            for part in self.parts(task, length_of(task)):
                 for scheme, value in self._against_baseline(task, length_of(task), part).items():
                     name = f"{task.name}|{part}|{scheme}"
                     names[name] = (task.name, part, scheme)
                     found[name] = value
         return {names[name]: value for name, value in holm(found).items()}
+
+    def pairs(self, task: Task, length: int) -> dict[tuple[str, str], Difference]:
+        """Each scheme against each other one, in the plan's order: one family, corrected together."""
+        samples = {scheme: self.sample(task, scheme, length) for scheme in self.schemes}
+        there = [scheme for scheme, sample in samples.items() if sample is not None]
+        found: dict[str, Difference] = {}
+        names: dict[str, tuple[str, str]] = {}
+        for first, second in itertools.combinations(there, 2):
+            one, other = samples[first], samples[second]
+            if one is not None and other is not None and set(one.seeds) & set(other.seeds):
+                names[f"{first}|{second}"] = (first, second)
+                found[f"{first}|{second}"] = difference(one, other)
+        return {names[name]: value for name, value in holm(found).items()}
+
+    def changes(self, task: Task, start: int, end: int) -> dict[str, Difference]:
+        """Each scheme at one length minus itself at another: what longer inputs cost; corrected for their number."""
+        found, parts = {}, self.curve_parts(task)
+        for scheme in self.schemes:
+            before, after = (self.sample(task, scheme, length, parts) for length in (start, end))
+            if before is not None and after is not None and set(before.seeds) & set(after.seeds):
+                found[scheme] = difference(after, before)
+        return holm(found)
 
     def ranking(self, task: Task, length: int) -> list[tuple[str, Interval]]:
         """The schemes with a value, the best first."""

@@ -9,8 +9,8 @@ from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.charts import cost_chart, ranking_chart
-from hf_posenc.comparison.report import conclusions, interval_text, make_report, markdown_table, write_report
-from hf_posenc.comparison.statistics import Interval
+from hf_posenc.comparison.report import conclusions, interval_text, make_report, markdown_table, rivals, write_report
+from hf_posenc.comparison.statistics import NO_EVIDENCE, Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.training import UserError
 
@@ -41,7 +41,7 @@ def test_markdown_says_who_is_better_and_who_cannot_be_told(results):
     assert "can't be tested: `learned`" in text
     assert row(text, "1. `rope`").endswith("| better |")
     assert re.match(r"\| 1\. `rope` \| 0\.9\d\d \[0\.9\d\d, 0\.9\d\d\] \| \+0\.4\d\d \[", row(text, "1. `rope`"))
-    assert "learned has 32 positions" in row(text, "`learned`", "0.")
+    assert re.search(r"\| `learned` \| 0\.\d+ \[[^|]+\] \| learned has 32 positions \|", text)
     assert "The control: are most words" in text
     for name in re.findall(r"!\[[^]]+\]\((\S+)\)", text):
         assert (results / name).read_bytes().startswith(b"\x89PNG")
@@ -83,7 +83,7 @@ def test_the_page_is_whole_and_fits_a_phone(results):
     assert "http" not in re.sub(r"base64,[^\"]+", "", text)
     assert text.count('<div class="table">') == text.count("<table>") >= 6
     assert "overflow-x: auto" in text
-    assert "max-width: 100%" in text
+    assert "max-width: min(100%" in text
 
 
 def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
@@ -92,6 +92,38 @@ def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
     assert not (results / "report.md").exists()
     write_report(results, tmp_path / "out")
     assert (markdown.read_bytes(), page.read_bytes()) == first
+
+
+def test_the_best_is_compared_with_all_and_each_with_itself_at_other_lengths(tmp_path):
+    rates = {"none": 0.5, "rope": 0.93, "t5": 0.93, "alibi": 0.7}
+    folder = made_up(tmp_path / "four", plan(schemes=list(rates), seeds=5), rates, units=400)
+    study = Study.read(folder)
+    (task,) = study.tasks
+    best, beaten, equal = rivals(study, task, 32)
+    assert {best, *equal} == {"rope", "t5"}
+    assert set(beaten) == {"none", "alibi"}
+    pairs = study.pairs(task, 32)
+    assert len(pairs) == 6
+    alone = study.differences(task, 32)["rope"]
+    assert pairs["none", "rope"].p == pytest.approx(alone.p)
+    assert pairs["none", "rope"].interval.mean == pytest.approx(-alone.interval.mean)
+    assert pairs["none", "rope"].corrected >= alone.corrected  # one of six, not of three
+
+    # Longer inputs: make those of `rope` worse, and leave the others.
+    worse = made_up(tmp_path / "worse", plan(schemes=list(rates), seeds=5), {**rates, "rope": 0.6}, units=400)
+    for path in sorted((folder / "runs").glob("probes-rope-*/run.json")):
+        found, other = (json.loads((base / path.relative_to(folder)).read_text()) for base in (folder, worse))
+        found["tests"] = [test for test in found["tests"] if test["length"] == 32]
+        found["tests"] += [test for test in other["tests"] if test["length"] == 48]
+        path.write_text(json.dumps(found))
+    study = Study.read(folder)
+    changes = study.changes(task, 32, 48)
+    assert {scheme for scheme, value in changes.items() if value.verdict() != NO_EVIDENCE} == {"rope"}
+    said = conclusions(study)
+    assert re.search(r"Best mean: `(rope|t5)`, better than .*; no evidence of a difference from `(rope|t5)`", said[0])
+    assert re.search(
+        r"from 32 to 48 tokens\*\*: no evidence of a difference: `none`, `t5`, `alibi`; worse: `rope` \(-0\.3", said[-1]
+    )
 
 
 def test_missing_and_failed_runs_are_named(results):

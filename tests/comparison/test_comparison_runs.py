@@ -16,10 +16,11 @@ from rich.console import Console
 import hf_posenc
 from hf_posenc.comparison import execute
 from hf_posenc.comparison import run as run_module
-from hf_posenc.comparison.executor import Clock, duration, load_plan
+from hf_posenc.comparison.executor import Clock, duration, load_plan, record_plan
 from hf_posenc.comparison.plan import Run
 from hf_posenc.comparison.tasks import training_options
 from hf_posenc.training import Interrupted, UserError, make_arguments, set_up
+from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.classification import EpochMetrics
 from hf_posenc.training.data import read_file
 
@@ -165,6 +166,44 @@ def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeyp
     assert read_run(tmp_path, "probes-none-seed0")["status"] == "done"
     broken.clear()
     assert execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet()).done == ["probes-rope-seed0"]
+
+
+def test_a_disk_that_fills_up_while_a_model_trains(tmp_path):
+    """No file may be longer than a checkpoint's, as where a quota ends: the run is marked failed, the rest stays."""
+    resource = pytest.importorskip("resource")
+    plan = toy(schemes=["none", "rope"])
+    record_plan(plan, tmp_path)
+    done = tmp_path / "runs" / "probes-none-seed0" / "run.json"
+    write_json(done, {"status": "done"})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        found = execute(plan, tmp_path, console=quiet())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found.skipped == ["probes-none-seed0"]
+    assert list(found.failed) == ["probes-rope-seed0"]
+    failed = read_run(tmp_path, "probes-rope-seed0")
+    assert failed["status"] == "failed"
+    assert failed["error"].startswith("writing failed: ")
+    assert not (tmp_path / "runs" / "probes-rope-seed0" / "work").exists()
+    assert json.loads(done.read_text()) == {"status": "done"}
+    assert load_plan(tmp_path) == plan
+
+
+def test_a_result_that_has_no_room_gets_that_of_the_checkpoints(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    write = run_module.write_text
+
+    def no_room(path, text):
+        if work.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(run_module, "write_text", no_room)
+    run_module.finish(tmp_path, {"status": "done"})
+    assert json.loads((tmp_path / "run.json").read_text()) == {"status": "done"}
 
 
 def test_shards_are_parts_of_the_whole(tmp_path, pretended):

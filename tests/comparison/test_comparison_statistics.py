@@ -70,6 +70,17 @@ def test_where_only_seeds_vary_the_test_is_the_paired_t_test():
     assert found.interval.mean == pytest.approx(np.mean(first) - np.mean(second))
 
 
+def test_values_alone_are_runs_of_one_unit():
+    first, second = [0.9, 0.8, 0.95, 0.85], [0.5, 0.5, 0.55, 0.5]
+    one, other = (Sample.of_values(dict(enumerate(values)), (0.0, 1.0)) for values in (first, second))
+    found = difference(one, other)
+    assert found.p == pytest.approx(stats.ttest_rel(first, second).pvalue)
+    assert interval(one).mean == pytest.approx(np.mean(first))
+    theirs = stats.bootstrap((np.array(first),), np.mean, method="percentile", rng=1, n_resamples=4000)
+    width = theirs.confidence_interval.high - theirs.confidence_interval.low
+    assert interval(one).high - interval(one).low == pytest.approx(width * np.sqrt(4 / 3), rel=0.1)
+
+
 def test_varying_examples_make_the_test_stricter():
     draw = np.random.default_rng(1)
     better, base = draw.random((5, 60)) < 0.75, draw.random((5, 60)) < 0.65
