@@ -11,7 +11,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor format cards model-cards clean benchmark gpu
+.PHONY: help install quickstart test lint pytest test-all test-floor format cards model-cards clean benchmark speed gpu
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -43,12 +43,16 @@ test-all: test ## the slow tests too
 test-floor: ## the tests under the oldest transformers that is supported
 	$(MAKE) pytest VENV=.venv-floor TRANSFORMERS="$(FLOOR_TRANSFORMERS)" MARK="$(MARK)"
 
-benchmark: $(INSTALLED) ## speed against transformers' encoders; on a GPU where there is one
-	$(BIN)/hf-posenc benchmark -o model_cards/results/benchmark.json
+benchmark: $(INSTALLED) ## speed of this machine against transformers' encoders; on a GPU where there is one
+	$(BIN)/hf-posenc benchmark -o runs/benchmark.json
+
+speed: $(INSTALLED) ## measure anew what model_cards/speed.md shows: its own commands, half an hour
+	grep '^hf-posenc benchmark' model_cards/speed.md | while read -r line; do $(BIN)/$$line || exit 1; done
+	$(BIN)/python -m hf_posenc.speed_page
 
 gpu: $(INSTALLED) ## on a GPU machine, with TORCH=torch: its tests, and the speed against ModernBERT and BERT
 	$(BIN)/python -m pytest -m gpu
-	$(BIN)/hf-posenc benchmark --device cuda --sizes base --works 64x512,4x8192 --modes inference,training \
+	$(BIN)/hf-posenc benchmark --device cuda --profile --sizes base --works 64x512,4x8192 --modes inference,training \
 		--reference-dtype bfloat16 --dtype bfloat16 --rounds 20 --contenders \
 		modernbert,modernbert:flash_attention_2,bert,none,none:flex_attention,rope,alibi:flex_attention,t5:flex_attention \
 		-o model_cards/results/benchmark_gpu.json

@@ -224,7 +224,7 @@ def _status(field: str) -> int:
 
 PARTS = {
     "linear layers": ("OneDNNLinear", "_linear_pointwise", "aten::linear", "AddmmBackward", "MmBackward"),
-    "attention": ("BySequence", "scaled_dot_product", "Softmax", "BmmBackward"),
+    "attention": ("BySequence", "scaled_dot_product", "oftmax", "aten::bmm", "aten::matmul", "BmmBackward"),
     "rotation": ("Rotation",),
     "dropout": ("Dropout", "dropout", "bernoulli"),
     "layer norms": ("layer_norm", "LayerNorm"),
@@ -317,6 +317,7 @@ def run_benchmark(
     device: str | None = None,
     profile: bool = False,
     report: Callable[[str], None] = lambda line: None,
+    save: Callable[[dict[str, Any]], Any] = lambda found: None,
 ) -> dict[str, Any]:
     """Measures every contender on every size, work and mode.
 
@@ -328,7 +329,9 @@ def run_benchmark(
         rounds: turns that count.
         device: `cpu`, `cuda`, ... None: a GPU if there is one.
         profile: say also where the time goes.
-        report: called with a line per measurement.
+        report: called with a line per measurement, and one per contender that is left out, since it needs a package
+            that isn't installed.
+        save: called with what is there after each size, work and mode, so that what fails later loses nothing.
 
     Returns:
         `machine`, `settings` and `rows`; a row has `size`, `work`, `mode`, `contender`, `dtype`, `milliseconds`
@@ -337,20 +340,30 @@ def run_benchmark(
         `profile_parts`).
 
     Raises:
-        ValueError: a name is unknown.
+        ValueError: a name or the device is unknown, or there is nothing to measure.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    names = list(contenders)
-    if not names or rounds < 1:
-        raise ValueError(f"contenders={names!r}, rounds={rounds!r}: give at least one of each.")
+    kind = device.split(":")[0]
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        here = "cpu, cuda" if torch.cuda.is_available() else "cpu: PyTorch finds no GPU"
+        raise ValueError(f"device={device!r} can't be used. Here it is {here}.")
+    settings: dict[str, Any] = {"contenders": list(contenders), "sizes": list(sizes), "works": list(works)}
+    settings["modes"] = list(modes)
+    if not all(settings.values()) or rounds < 1:
+        raise ValueError(f"{settings}, rounds={rounds!r}: give at least one of each.")
+    for mode in settings["modes"]:
+        make_step(torch.nn.Linear(1, 1), mode)
+    for work in settings["works"]:
+        make_batches(work, 1)
+    names = settings["contenders"] = _available(settings["contenders"], settings["sizes"], report)
     for field, value in (("dtype", dtype), ("reference_dtype", reference_dtype)):
         if value not in ("float32", "bfloat16", "float16"):
             raise ValueError(f"{field}={value!r} is unknown. Choose float32, bfloat16 or float16.")
-    settings: dict[str, Any] = {"contenders": names, "sizes": list(sizes), "works": list(works), "modes": list(modes)}
     settings |= {"dtype": dtype, "reference_dtype": reference_dtype, "rounds": rounds, "device": device}
     found: dict[str, Any] = {"machine": machine(device), "settings": settings, "rows": []}
     dtypes = {name: getattr(torch, reference_dtype if name == names[0] else dtype) for name in names}
     peaks = {each: matmul_peak(each, device) for each in set(dtypes.values())}
+    found["peaks_gflops"] = {str(each).removeprefix("torch."): round(value / 1e9) for each, value in peaks.items()}
     for size in settings["sizes"]:
         for work in settings["works"]:
             batches = make_batches(work, min(rounds, 8), device)
@@ -383,8 +396,24 @@ def run_benchmark(
                         row["parts"] = profile_parts(steps[name], batches[0])
                     found["rows"].append(row)
                     report(f"{size} {work} {mode} {name}: {row['milliseconds']} ms, {row['ratio']} x {names[0]}")
-    found["peaks_gflops"] = {str(each).removeprefix("torch."): round(value / 1e9) for each, value in peaks.items()}
+                save(found)
     return found
+
+
+def _available(names: list[str], sizes: list[str], report: Callable[[str], None]) -> list[str]:
+    """The contenders that can be built here."""
+    left = []
+    for name in names:
+        try:
+            with torch.device("meta"):
+                for size in sizes:
+                    build_model(name, size, device="meta")
+            left.append(name)
+        except ImportError as error:
+            if name == names[0]:
+                raise ValueError(f"The reference {name!r} can't be built: {error}") from error
+            report(f"{name} is left out: {str(error).splitlines()[0]}")
+    return left
 
 
 def _rounded(value: float | None) -> float | None:
@@ -425,14 +454,15 @@ def measure_startup(size: str = "minilm", rounds: int = 7) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "HF_MODULES_CACHE": f"{folder}/modules", "HF_HUB_OFFLINE": "1"}
+        environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
         for name in ("bert", "rope"):
             build_model(name, size).save_pretrained(f"{folder}/{name}")  # type: ignore[operator]
 
         def run(*words: str) -> tuple[float, str]:
             started = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-c", *words], env=environment, check=True, capture_output=True, text=True
-            )
+            done = subprocess.run([sys.executable, "-c", *words], env=environment, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"A process that only imports or loads failed: {done.stderr[-2000:]}")
             return time.perf_counter() - started, done.stdout
 
         for turn in range(-1, rounds):  # the first turn warms the disk up, and copies the remote code

@@ -722,6 +722,7 @@ def benchmark(
             device=device,
             profile=profile,
             report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+            save=lambda found: write_results(found, output) if output else None,
         )
         print(markdown_table(found))
     for path in write_results(found, output) if output else ():

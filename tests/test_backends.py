@@ -53,8 +53,9 @@ def test_flash_attention_gets_the_borders_of_the_sequences(scheme, batch, monkey
         assert weights[0].shape == (*ids.shape[:1], 4, ids.shape[1], ids.shape[1])
 
 
-TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "autocast": 0.05, "bfloat16": 0.05}
-"""Of the largest entry's error in float64 and float32, of the mean error in bfloat16."""
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "autocast": 0.008, "bfloat16": 0.008}
+"""Of the largest entry's error in float64 and float32, of the mean error in bfloat16: there it is .002 to .006, and a
+bias that was lost would be .02 or more, but for `fire` (.006), whose loss the others show."""
 ARRANGEMENTS = {
     "right-padded": {"attention_mask": MASK},
     "left-padded": {"attention_mask": MASK.flip(1)},
@@ -151,7 +152,7 @@ def test_one_log_line_says_how_attention_runs(monkeypatch):
 @pytest.mark.parametrize("backend", ["eager", "sdpa", "flex_attention", "flash_attention_2"])
 @pytest.mark.parametrize("scheme", EVERY)
 def test_every_backend_gives_the_float32_numbers_on_a_gpu(scheme, backend, batch, dtype):
-    """Tolerance: 1e-4 in float32; in bfloat16 a mean error of 0.05, as for autocast on a CPU."""
+    """Tolerance: 1e-4 in float32; in bfloat16 a mean error of 0.01: a lost bias makes .02 and more."""
     from transformers.utils import is_flash_attn_2_available
 
     if backend == "flash_attention_2" and (scheme in BIASED or dtype == torch.float32):
@@ -170,7 +171,7 @@ def test_every_backend_gives_the_float32_numbers_on_a_gpu(scheme, backend, batch
     if dtype == torch.float32:
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
     else:
-        assert (got - expected).abs().mean() < 0.05
+        assert (got - expected).abs().mean() < 0.01
 
 
 @pytest.mark.gpu

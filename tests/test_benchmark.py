@@ -112,7 +112,11 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
         (lambda: benchmark.build_model("ropes", "tiny"), "ropes"),
         (lambda: benchmark.make_step(torch.nn.Linear(1, 1), "sleep"), r"mode='sleep' is unknown"),
         (lambda: benchmark.run_benchmark(["none"], dtype="int8"), r"dtype='int8' is unknown\. Choose float32"),
-        (lambda: benchmark.run_benchmark([]), r"contenders=\[\]"),
+        (lambda: benchmark.run_benchmark([]), r"'contenders': \[\].*give at least one of each"),
+        (lambda: benchmark.run_benchmark(["none"], sizes=[]), r"'sizes': \[\].*give at least one of each"),
+        (lambda: benchmark.run_benchmark(["none"], modes=["inference", "sleep"]), "mode='sleep' is unknown"),
+        (lambda: benchmark.run_benchmark(["none"], device="gpu"), "device='gpu' can't be used. Here it is cpu"),
+        (lambda: benchmark.run_benchmark(["none"], reference_dtype="int8"), "reference_dtype='int8' is unknown"),
         (lambda: benchmark.write_results({}, "results.txt"), r"'results\.txt' doesn't end in \.json"),
     ],
 )
@@ -139,7 +143,29 @@ def test_the_parts_of_a_step_add_up_and_name_what_runs():
     assert [name for name, spent in parts.items() if spent <= 0] in ([], ["other"])
     evaluated = benchmark.profile_parts(benchmark.make_step(benchmark.build_model("none", "tiny"), "inference"), batch)
     assert evaluated["rotation"] == evaluated["dropout"] == evaluated["optimizer"] == 0
-    assert evaluated["linear layers"] > 0
+    total = sum(evaluated.values())
+    assert evaluated["linear layers"] > 0.3 * total
+    assert evaluated["other"] < 0.5 * total
+
+
+def test_a_contender_whose_package_is_missing_is_left_out_and_what_is_measured_is_saved(monkeypatch):
+    made = benchmark.build_model
+
+    def build(name, *args, **kwargs):
+        if name == "modernbert":
+            raise ImportError("no such package\nand more")
+        return made(name, *args, **kwargs)
+
+    monkeypatch.setattr(benchmark, "build_model", build)
+    options = {"sizes": ["tiny"], "works": ["2x8", "3x8"], "modes": ["inference"], "rounds": 1, "device": "cpu"}
+    lines, saved = [], []
+    benchmark.run_benchmark(
+        ["none", "modernbert"], **options, report=lines.append, save=lambda found: saved.append(len(found["rows"]))
+    )
+    assert lines[0] == "modernbert is left out: no such package"
+    assert saved == [1, 2]
+    with pytest.raises(ValueError, match="The reference 'modernbert' can't be built: no such package"):
+        benchmark.run_benchmark(["modernbert", "none"], **options)
 
 
 def test_a_variant_names_the_attention_backend():

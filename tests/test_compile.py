@@ -59,6 +59,28 @@ def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_noth
             torch.testing.assert_close(other.grad, one.grad, atol=1e-4, rtol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("how", [compile_layers, lambda model: torch.compile(model, backend="eager")])
+def test_a_batch_without_a_mask_and_one_of_one_text_compile_once_more_each(how):
+    model = encoder("rope")
+    run = how(model)
+    for ids, mask in batches(4):
+        run(ids, attention_mask=mask)
+    warm = graphs()
+    for ids, mask in ((tokens(3, 8), None), (tokens(5, 9), None), *list(batches(3)), (tokens(1, 7), None)):
+        run(ids, attention_mask=mask)
+    assert graphs() <= warm + 2
+
+
+@pytest.mark.parametrize("scheme", ["relative_key", "deberta", "test_layer_distance"])
+def test_schemes_with_weights_of_each_layer_compile_as_a_whole(scheme):
+    model = encoder(scheme, num_hidden_layers=3)
+    run = torch.compile(model, backend="eager")
+    for ids, mask in batches(6):
+        got = run(ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(got, model(ids, attention_mask=mask).last_hidden_state, atol=1e-5, rtol=1e-5)
+    assert graphs() <= 3
+
+
 def test_compiled_layers_get_tokens_without_padding():
     model = encoder("rope")
     seen = []

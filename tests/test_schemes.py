@@ -448,8 +448,8 @@ class Demanding(PositionScheme):
 
 
 def test_t5_starts_with_biases_of_the_given_scale():
-    for given, expected in (({}, 1.0), ({"initial_std": 0.3, "per_layer": True}, 0.3)):
-        tables = torch.cat([table.weight.flatten() for table in make("t5", max_distance=999, **given).tables])
+    for kwargs, expected in (({}, 1.0), ({"initial_std": 0.3, "per_layer": True}, 0.3)):
+        tables = torch.cat([table.weight.flatten() for table in make("t5", max_distance=999, **kwargs).tables])
         assert tables.std().item() == pytest.approx(expected, rel=0.15)
 
 

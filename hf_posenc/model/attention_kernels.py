@@ -40,9 +40,11 @@ def attend_by_sequence(
         q, k, v: queries, keys and values of n sequences one after the other, T tokens in all.
         bias: (1 or n, 1 or H, L, L); of a sequence of l tokens the first l rows and columns count. It may need a
             gradient, and so may what it was made of. None: no bias.
-        lengths: tokens of each sequence.
+        lengths: tokens of each sequence, at least one sequence of at least one token.
         scale: factor on q k^T.
     """
+    if min(lengths, default=0) < 1:
+        raise ValueError(f"lengths={lengths!r}: each sequence needs a token. Leave empty ones out.")
     dtype = q.dtype
     if dtype in (torch.bfloat16, torch.float16) and max(lengths) < HALF_FROM:
         q = q.float()

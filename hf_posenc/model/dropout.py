@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from .position_base import plain
 
 STEPS = 2**16
-"""Probabilities are multiples of 1 / STEPS; what is kept is scaled by the probability that was used."""
+"""Probabilities are multiples of 1 / STEPS; what is kept is scaled by the one used, as nearly as x's dtype can."""
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         dropped = min(round(p * STEPS), STEPS - 1)
-        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
         drawn = words.view(torch.int16)[: x.numel()].view(x.shape)
-        mask = torch.ge(drawn, dropped - STEPS // 2, out=torch.empty(x.shape, dtype=x.dtype))
+        mask = torch.ge(drawn, dropped - STEPS // 2, out=torch.empty_like(x))
         mask.mul_(STEPS / (STEPS - dropped))
         ctx.save_for_backward(mask)
         return x * mask
@@ -33,6 +33,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape -> the same."""
-        if self.training and 0 < self.p < 1 and x.device.type == "cpu" and x.is_floating_point() and plain(x):
+        fits = x.device.type == "cpu" and x.is_floating_point() and plain(x) and not self.inplace
+        if fits and self.training and 1 / STEPS <= self.p < 1:
             return _Dropout.apply(x, self.p)
         return super().forward(x)

@@ -321,11 +321,27 @@ class _Diagonals(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        # With S zeros before it and rows of 2S + 1, what was in column j of row i stands in column j - i + S.
-        length = gradients[0].shape[-1]
-        heads = [nn.functional.pad(head, (length, 0)).flatten() for head in gradients[0]]
-        rows = [nn.functional.pad(head, (0, length)).unflatten(0, (length, 2 * length + 1)) for head in heads]
-        return torch.stack([row.sum(0) for row in rows])[:, 1:-1]
+        return _DiagonalSums.apply(gradients[0])
+
+
+class _DiagonalSums(torch.autograd.Function):
+    """(H, S, S) -> (H, 2S - 1), the transpose of `_Diagonals`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        # With S zeros before each row, in rows of 2S + 1, what was in column j of row i stands in column j - i + S.
+        heads, length = x.shape[:2]
+        space = x.new_zeros(length * (2 * length + 1))  # of one head: of all at once it would be two biases more
+        place = space[: 2 * length * length].view(length, 2 * length)[:, length:]
+        sums = x.new_empty(heads, 2 * length + 1)
+        for head in range(heads):
+            place.copy_(x[head])
+            torch.sum(space.view(length, 2 * length + 1), 0, out=sums[head])
+        return sums[:, 1:-1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _Diagonals.apply(gradients[0].contiguous())
 
 
 def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
@@ -346,7 +362,7 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tenso
         distance = relative_positions(positions)
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
     reach = int(positions.max() - positions.min())
-    if are_consecutive(positions):
+    if are_consecutive(positions) and plain(positions):
         return _Diagonals.apply(
             function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
         ).unsqueeze(0)

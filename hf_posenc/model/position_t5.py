@@ -40,9 +40,9 @@ class T5Position(PositionScheme):
         num_buckets (int): an even number of buckets, at least 4.
         max_distance (int): from here on all distances share the last bucket of their side.
         per_layer (bool): a table of its own for each layer, instead of one for all as in T5.
-        initial_std (float): standard deviation of E at the start. At 1, attention sees positions from the first step; at
-            T5's own hidden_size^-0.5, made for logits that aren't divided, a short training from scratch may never
-            find them.
+        initial_std (float): standard deviation of E at the start. At 1, attention sees positions from the first
+            step; at T5's own hidden_size^-0.5, made for logits that aren't divided, a short training from scratch may
+            never find them.
 
     Raises:
         ValueError: an argument is out of range.
@@ -77,6 +77,8 @@ class T5Position(PositionScheme):
         self.tables = nn.ModuleList(
             [nn.Embedding(num_buckets, num_heads) for _ in range(num_layers if per_layer else 1)]
         )
+        if next(self.parameters()).device.type != "meta":
+            self.init_weights(0.02)
 
     def uses(self, hook: str) -> bool:
         """One bias for all layers, or one for each."""

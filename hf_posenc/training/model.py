@@ -276,9 +276,12 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
     now = json.loads(model.config.to_json_string(use_diff=False))
     described = checkpoint / RESULTS_NAME  # written last, and no reason not to resume if it is missing
     if described.exists():
-        before |= json.loads(described.read_text())["arguments"]["training"]
+        arguments = json.loads(described.read_text())["arguments"]
+        before |= arguments["training"]
         now |= as_dict(training)
-    for name in (*_OF_A_MODEL, *_OF_AN_OPTIMIZER):
+        before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
+        now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
+    for name in (*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings"):
         if name in before and before[name] != now.get(name):
             raise UserError(
                 f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "

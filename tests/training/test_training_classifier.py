@@ -568,8 +568,12 @@ def test_frozen_word_embeddings_stay_and_the_rest_learns(order, tmp_path):
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert set(before) - changed == {"model.embeddings.word_embeddings.weight"}
+    train(tmp_path / "third", **second, config_overrides=None, save_strategy="steps", save_steps=5)
+    again = {**second, "freeze_word_embeddings": False, "resume_from_checkpoint": str(tmp_path / "third/checkpoint-5")}
+    with pytest.raises(UserError, match=r"was trained with freeze_word_embeddings=True, the options .* say False"):
+        train(tmp_path / "third", **again, config_overrides=None, save_strategy="steps", save_steps=5)
     with pytest.raises(UserError, match=r"freeze_word_embeddings=True would keep a new encoder's random"):
-        train(tmp_path / "third", **order, freeze_word_embeddings=True)
+        train(tmp_path / "fourth", **order, freeze_word_embeddings=True)
 
 
 def test_one_seed_gives_one_result(order, tmp_path):
