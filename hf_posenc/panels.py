@@ -169,7 +169,8 @@ def attention_panels(model: PosEncPreTrainedModel, input_ids: Tensor, *, layer: 
     """
     if input_ids.dim() != 2 or input_ids.shape[0] != 1 or not 2 <= input_ids.shape[1] <= MOST_POSITIONS:
         raise ValueError(
-            f"input_ids of shape {tuple(input_ids.shape)} can't be shown. Give (1, S), S 2 to {MOST_POSITIONS}."
+            f"input_ids of shape {tuple(input_ids.shape)} can't be shown. Give one text, (1, S), of 2 to "
+            f"{MOST_POSITIONS} tokens."
         )
     last = model.config.num_hidden_layers - 1
     if not 0 <= layer <= last:
