@@ -62,39 +62,34 @@ def load(checkpoint: str) -> Any:
     return classifier
 
 
-def swap(sentence: str, first: int, second: int) -> str:
+def swap(sentence: str, chosen: str) -> str:
     """A sentence with two of its words in each other's places; punctuation stays where it is."""
     words = list(WORD.finditer(sentence))
     if len(words) < 2:
         raise ValueError(f"{sentence!r} has no two words to swap. Write a sentence of two or more.")
-    if first == second or not all(0 <= number < len(words) for number in (first, second)):
-        raise ValueError("Choose two different words of the sentence to swap.")
-    a, b = (words[number] for number in sorted((first, second)))
-    return sentence[: a.start()] + b[0] + sentence[a.end() : b.start()] + a[0] + sentence[b.end() :]
+    named = [word.casefold() for word in WORD.findall(chosen)]
+    if not named:
+        first, second = words[-2:]
+    elif len(named) != 2 or named[0] == named[1]:
+        raise ValueError(f"{chosen!r} are not two different words. Write two words of the sentence, or leave it empty.")
+    else:
+        places = {word[0].casefold(): word for word in reversed(words)}  # the first where a word stands twice
+        missing = [word for word in named if word not in places]
+        if missing:
+            raise ValueError(f"{missing[0]!r} isn't in the sentence. Its words are {', '.join(w[0] for w in words)}.")
+        first, second = sorted((places[word] for word in named), key=lambda word: word.start())
+    between = sentence[first.end() : second.start()]
+    return sentence[: first.start()] + second[0] + between + first[0] + sentence[second.end() :]
 
 
-def choices(sentence: str) -> list[tuple[str, int]]:
-    """The words of a sentence to choose from."""
-    return [(f"{number + 1}: {word[0]}", number) for number, word in enumerate(WORD.finditer(sentence))]
-
-
-def offer_words(sentence: str) -> tuple[Any, Any]:
-    """The two lists of words, with the last two chosen."""
-    offered = choices(sentence)
-    last = [number for _, number in offered[-2:]]
-    return tuple(gr.Dropdown(choices=offered, value=value) for value in (*last, None, None)[:2])  # type: ignore[return-value]
-
-
-def show_model(
-    checkpoint: str, sentence: str, first: int | None, second: int | None, positions: int
-) -> tuple[str, pd.DataFrame, str, Any, Any]:
+def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tuple[str, pd.DataFrame, str, Any, Any]:
     """What a trained model is and says, before and after the swap, how far it looks, and its positions."""
     checkpoint = (checkpoint or "").strip()
     if not checkpoint:
         raise ValueError(
             "No checkpoint is named. Give the folder of a classifier, or its name on the Hub: me/my-model."
         )
-    other = swap(sentence or "", -1 if first is None else first, -1 if second is None else second)
+    other = swap(sentence or "", words or "")
     classifier = load(checkpoint)
     model, tokenizer = classifier.model, classifier.tokenizer
     found = inspect_checkpoint(checkpoint)
@@ -158,9 +153,7 @@ def build() -> gr.Blocks:
                 )
                 sentence = gr.Textbox(SENTENCE, label="Sentence")
             with gr.Row():
-                last = [number for _, number in choices(SENTENCE)][-2:]
-                first = gr.Dropdown(choices(SENTENCE), value=last[0], label="Swap this word ...")
-                second = gr.Dropdown(choices(SENTENCE), value=last[1], label="... with this one")
+                words = gr.Textbox("saw Karla", label="Words to swap", info="Empty: the last two.")
                 shown = gr.Slider(8, 512, value=64, step=8, label="Positions")
             ask = gr.Button("Ask the model", variant="primary")
             problem = gr.Markdown()
@@ -169,10 +162,9 @@ def build() -> gr.Blocks:
             verdict = gr.Markdown()
             attention = gr.Plot(label="Attention by distance", show_label=False, format="png")
             table = gr.Plot(label="What its positions do", show_label=False, format="png")
-            sentence.change(offer_words, sentence, [first, second], api_name=False)
             ask.click(
                 readable(show_model, 5),
-                [checkpoint, sentence, first, second, shown],
+                [checkpoint, sentence, words, shown],
                 [about, answers, verdict, attention, table, problem],
                 api_name="model",
             )
