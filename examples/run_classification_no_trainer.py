@@ -5,7 +5,7 @@ The options are those of run_classification.py, as far as the loop has them, and
     python examples/run_classification_no_trainer.py --dataset_name blimp_order --position_embedding_type rope \
         --do_train --do_eval --do_predict --num_train_epochs 4 --output_dir runs/order
 
-Not here: checkpoints to resume from, early stopping, evaluation by steps; run_classification.py has them.
+Not here: checkpoints to resume from, early stopping, evaluation by steps, streaming; run_classification.py has them.
 """
 
 import math
@@ -82,7 +82,7 @@ KNOWN = {
 
 def refuse_unknown(argv: list[str]) -> None:
     given = {word[2:].partition("=")[0] for word in argv if word.startswith("--")}
-    ignored = given & {item.name for item in fields(ClassificationTrainingArguments)} - KNOWN
+    ignored = given & ({item.name for item in fields(ClassificationTrainingArguments)} - KNOWN | {"streaming"})
     if ignored:
         raise UserError(f"--{min(ignored)} has no effect in this loop. Use run_classification.py for it.")
 

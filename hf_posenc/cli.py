@@ -196,6 +196,7 @@ class _Train(TyperCommand):
         "--bf16",
         "--load-best-model-at-end",
         "--overwrite-output-dir",
+        "--streaming",
         "--resume-from-checkpoint",
     )
 
@@ -267,6 +268,10 @@ def train(
     max_seq_length: Annotated[
         int | None, typer.Option(help="Longer inputs are cut to this many tokens.", rich_help_panel=_DATA)
     ] = None,
+    streaming: Annotated[
+        str | None,
+        typer.Option(metavar=_SWITCH, help="Read data while training; needs --max-steps.", rich_help_panel=_DATA),
+    ] = None,
     position_embedding_type: Annotated[
         str | None, typer.Option(help="Positional scheme: see `schemes`; default rope.", rich_help_panel=_MODEL)
     ] = None,
@@ -296,6 +301,7 @@ def train(
     num_train_epochs: Annotated[
         float | None, typer.Option(help="Passes over the training data; default 3.", rich_help_panel=_OPTIMIZER)
     ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Steps, instead of passes.", rich_help_panel=_OPTIMIZER)] = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="Peak of AdamW's; default by model size.", rich_help_panel=_OPTIMIZER)
     ] = None,

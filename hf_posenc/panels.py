@@ -152,6 +152,70 @@ def position_panels(
     return [panel for effect in read_effects(subject, max_positions, layer) for panel in effect.panels]
 
 
+@torch.no_grad()
+def attention_panels(model: PosEncPreTrainedModel, input_ids: Tensor, *, layer: int = 0) -> list[Panel]:
+    """How far a model looks in a text: its attention probabilities against distance, averaged over places.
+
+    At distance t it is the mean of P_h(i, j) over all i, j with j - i = t: by layer (mean of the heads), by head of one
+    layer; and the mean of layers and heads for all i, j.
+
+    Args:
+        model: any PosEnc model; it isn't changed.
+        input_ids (Tensor): (1, S) token numbers of a text.
+        layer (int): the layer, from 0, whose heads are shown.
+
+    Raises:
+        ValueError: not one text of 2 to 2,048 tokens, or no such layer.
+    """
+    if input_ids.dim() != 2 or input_ids.shape[0] != 1 or not 2 <= input_ids.shape[1] <= MOST_POSITIONS:
+        raise ValueError(
+            f"input_ids of shape {tuple(input_ids.shape)} can't be shown. Give one text, (1, S), of 2 to "
+            f"{MOST_POSITIONS} tokens."
+        )
+    last = model.config.num_hidden_layers - 1
+    if not 0 <= layer <= last:
+        raise ValueError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")
+    training = model.training
+    model.eval()
+    try:
+        found = model.base_model(input_ids.to(model.device), output_attentions=True).attentions
+    finally:
+        model.train(training)
+    weights = torch.stack(found)[:, 0].float().cpu()  # (L, H, S, S)
+    length = weights.shape[-1]
+    distances = np.arange(-(length - 1), length)
+    by_distance = torch.stack([weights.diagonal(t, -2, -1).mean(-1) for t in distances.tolist()], -1)  # (L, H, R)
+    label = "attention weight, mean of places"
+    return [
+        Lines(
+            title="Attention by distance, mean of heads",
+            x=distances,
+            y=_numpy(by_distance.mean(1)),
+            names=tuple(map(str, range(last + 1))),
+            group="layer",
+            y_label=label,
+            limits=(0, None),
+        ),
+        Lines(
+            title=f"Attention by distance, layer {layer}",
+            x=distances,
+            y=_numpy(by_distance[layer]),
+            names=tuple(map(str, range(weights.shape[1]))),
+            group="head",
+            y_label=label,
+            limits=(0, None),
+        ),
+        Maps(
+            title="Attention, mean of layers and heads",
+            values=_numpy(weights.mean((0, 1)))[None],
+            x_label="key position j",
+            y_label="query position i",
+            value_label="attention weight",
+            limits=(0.0, float(weights.mean((0, 1)).max())),
+        ),
+    ]
+
+
 def read_source(source: Source, config: PosEncConfig | None = None, revision: str | None = None) -> Subject:
     """The scheme that a source names: see `position_panels`."""
     if isinstance(source, PositionScheme):

@@ -12,9 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.panels import Effect, Lines, Maps, Note, Panel, Source, Subject, heading, read_effects, read_source
+from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
+from hf_posenc.panels import (
+    Effect,
+    Lines,
+    Maps,
+    Note,
+    Panel,
+    Source,
+    Subject,
+    attention_panels,
+    heading,
+    read_effects,
+    read_source,
+)
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
@@ -81,6 +95,24 @@ def plot_comparison(
         for effect in read_effects(subject, shown, layer):
             rows.append((subject, effect))
     return _draw_rows(new_figure, rows)
+
+
+def plot_attention(
+    model: PosEncPreTrainedModel, input_ids: "torch.Tensor", *, layer: int = 0, title: str | None = None
+) -> "Figure":
+    """Draws how far a model looks in a text: see `panels.attention_panels`, whose arguments these are.
+
+    Args:
+        model, input_ids, layer: as there.
+        title (str, optional): over the picture. None: the model's scheme.
+
+    Raises:
+        ImportError: matplotlib isn't installed.
+        ValueError: as there.
+    """
+    new_figure = _figure_class()
+    shown = title or f"Attention of {model.config.position_embedding_type} in {type(model).__name__}"
+    return _draw_panels(new_figure, attention_panels(model, input_ids, layer=layer), shown)
 
 
 def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata: dict[str, Any] | None = None) -> None:

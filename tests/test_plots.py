@@ -22,8 +22,8 @@ from hf_posenc import (
     cli,
 )
 from hf_posenc.model.position_alibi import alibi_slopes
-from hf_posenc.panels import Lines, Maps, Note, initial_scheme, position_panels
-from hf_posenc.plots import plot_comparison, plot_position, save_figure
+from hf_posenc.panels import Lines, Maps, Note, attention_panels, initial_scheme, position_panels
+from hf_posenc.plots import plot_attention, plot_comparison, plot_position, save_figure
 
 S = 12
 POSITIONS = torch.arange(S).unsqueeze(0)
@@ -437,3 +437,37 @@ def test_a_config_isnt_changed_by_plotting_it():
     before = config.to_dict()
     position_panels(config, max_positions=S)
     assert config.to_dict() == before
+
+
+@pytest.mark.parametrize("scheme", ["none", "learned", "rope", "t5"])
+def test_attention_by_distance_is_the_mean_of_the_models_own(scheme):
+    pytest.importorskip("matplotlib")
+    model = encoder(scheme).train()
+    ids = torch.arange(5, 5 + S).unsqueeze(0)
+    by_layer, by_head, matrix = attention_panels(model, ids, layer=1)
+    assert model.training
+    with torch.no_grad():
+        found = model.eval()(ids, output_attentions=True).attentions
+    for layer, head, distance in ((0, 0, 0), (1, 3, -4), (1, 2, S - 1)):
+        pairs = [(i, i + distance) for i in range(S) if 0 <= i + distance < S]
+        mean = [np.mean([float(found[layer][0, h, i, j]) for i, j in pairs]) for h in range(4)]
+        column = list(by_layer.x).index(distance)
+        assert by_layer.y[layer, column] == pytest.approx(np.mean(mean), abs=1e-6)
+        if layer == 1:
+            assert by_head.y[head, column] == pytest.approx(mean[head], abs=1e-6)
+    np.testing.assert_allclose(matrix.values[0], torch.stack(found).mean((0, 1, 2)).numpy(), atol=1e-6)
+    titles = [axes.get_title() for part in plot_attention(model, ids, title="seen").subfigs for axes in part.axes]
+    assert {by_layer.title, matrix.title} <= set(titles)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layer", "message"),
+    [
+        ((1, 1), 0, r"input_ids of shape \(1, 1\) can't be shown. Give one text"),
+        ((2, 5), 0, r"input_ids of shape \(2, 5\)"),
+        ((1, 5), 2, "layer=2 is out of range. The model has layers 0 to 1"),
+    ],
+)
+def test_attention_that_cannot_be_shown_is_named(shape, layer, message):
+    with pytest.raises(ValueError, match=message):
+        attention_panels(encoder("rope"), torch.ones(shape, dtype=torch.int64), layer=layer)

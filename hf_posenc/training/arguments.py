@@ -64,6 +64,26 @@ class DataArguments:
     )
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize anew even if it was done before."})
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Read the training data while training, for data that doesn't fit into memory or on the disk; "
+            "needs --max_steps."
+        },
+    )
+    shuffle_buffer_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "With --streaming: draw from this many examples, held in memory. Default: 10000; 1: in order."
+        },
+    )
+    class_names: str | None = field(
+        default=None,
+        metadata={
+            "help": "With --streaming: the labels, joined by a comma. Default: found by reading the data once before "
+            "training."
+        },
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first n training examples only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use the first n validation examples only."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "Use the first n test examples only."})

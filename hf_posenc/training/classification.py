@@ -43,6 +43,7 @@ from .run import (
     run_trainer,
     wanted_splits,
 )
+from .streaming import SEEN_BATCHES, Passes, check_streaming, open_stream
 
 logger = logging.get_logger(__name__)
 
@@ -53,8 +54,9 @@ class Setup(Run):
 
     training: ClassificationTrainingArguments
     labels: Labels
-    encoded: dict[str, Dataset]
-    """The splits as token numbers and, where there are labels, `labels`."""
+    encoded: dict[str, Dataset | Passes]
+    """The splits as token numbers and, where there are labels, `labels`; with `data.streaming` the training split has
+    no end."""
     collator: DataCollatorWithPadding
     loss: ClassificationLoss
     compute_metrics: Callable[[EvalPrediction], dict[str, float]]
@@ -72,20 +74,25 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         raise UserError("Nothing to do. Give at least one of --do_train, --do_eval, --do_predict.")
     if not training.do_train and arguments.model_name_or_path is None:
         raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
+    check_streaming(data, training)
     resume_from = prepare_output_dir(training)
     config = load_config(arguments)
+    stream = None
     if not training.do_train:
         require_head(config, str(arguments.model_name_or_path), "ForSequenceClassification")
     with training.main_process_first(desc="reading the data"):
         found = load_splits(data, arguments.token, arguments.cache_dir)
+        trained = _trained_labels(config)
+        if data.streaming:
+            stream, found = open_stream(found, data, training)
         splits = wanted_splits(found, data, training, test=training.score_test)
         columns = find_columns(next(iter(splits.values())), data)
         labels, numbers = number_labels(
-            splits,
+            splits if stream is None else {**splits, "train": stream.labelled()},
             columns,
             do_regression=data.do_regression,
             delimiter=data.label_delimiter,
-            given=_trained_labels(config),
+            given=trained if stream is None else stream.class_names(trained),
             given_problem_type=None if config is None else config.problem_type,
         )
         if training.score_test and not training.do_predict and "test" in splits:
@@ -93,9 +100,10 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
             if not training.do_predict:
                 del splits["test"]
                 logger.warning("The test split has no labels and isn't scored; --do_predict true labels it.")
-        tokenizer = make_tokenizer(arguments, data, splits, columns, resume_from)
+        rows = splits if stream is None else {"train": stream.first_rows()}
+        tokenizer = make_tokenizer(arguments, data, rows, columns, resume_from)
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
-    loss = make_loss(labels, numbers.get("train"), training)
+    loss = make_loss(labels, numbers.get("train"), training, SEEN_BATCHES if stream is not None else None)
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
     if resume_from is not None:
@@ -104,7 +112,7 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         training.learning_rate = default_learning_rate(arguments, model.config)
     max_length = input_length(data, model, tokenizer)
     with training.main_process_first(desc="tokenizing"):
-        encoded = {
+        encoded: dict[str, Dataset | Passes] = {
             split: encode(
                 dataset,
                 numbers[split],
@@ -117,7 +125,10 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
                 overwrite_cache=data.overwrite_cache,
             )
             for split, dataset in splits.items()
+            if stream is None or split != "train"
         }
+        if stream is not None:
+            encoded["train"] = stream.encoded(tokenizer, max_length, labels)
     return Setup(
         data=data,
         arguments=arguments,
@@ -193,7 +204,7 @@ def train_classifier(
         if training.do_train:
             metrics |= run_trainer(trainer, setup, console)
         if training.do_eval:
-            metrics |= trainer.evaluate(setup.encoded["validation"])
+            metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
         logits = None
         if training.do_predict:
             output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")

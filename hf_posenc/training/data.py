@@ -25,7 +25,7 @@ from datasets import (
     load_dataset,
     load_from_disk,
 )
-from transformers import PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .arguments import DataArguments
@@ -54,8 +54,11 @@ def example_data() -> str:
 # ---- finding the data -----------------------------------------------------------------------------------------------
 
 
-def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> DatasetDict:
+def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> Any:
     """The splits that the options name, as they are in the files: any of train, validation and test.
+
+    Returns:
+        DatasetDict; with `data.streaming` a dictionary of `IterableDataset`s, of which nothing has been read.
 
     Raises:
         UserError: nothing is named, or what is named can't be read or is empty.
@@ -71,7 +74,7 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
             "data set, or files."
         )
     if files:
-        return DatasetDict({split: read_file(path, cache_dir) for split, path in files.items()})
+        return _splits({split: read_file(path, cache_dir, data.streaming) for split, path in files.items()})
     if data.dataset_name is None:
         raise UserError(
             "No data. Give --train_file (and --validation_file, --test_file), or --dataset_name: a Hub name, a folder, "
@@ -79,18 +82,23 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
         )
     name = data.dataset_name
     folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
-    found = _load_folder(folder, cache_dir) if folder.is_dir() else None
+    found = _load_folder(folder, cache_dir, data.streaming) if folder.is_dir() else None
     if found is None:
-        with _reading(
+        with reading(
             f"--dataset_name {name!r}", "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
         ):
-            loaded = load_dataset(name, data.dataset_config_name, token=token, cache_dir=cache_dir)
-        found = _as_splits(loaded, name)
+            loaded = load_dataset(
+                name, data.dataset_config_name, token=token, cache_dir=cache_dir, streaming=data.streaming
+            )
+        found = _as_splits(loaded, name, data.streaming)
     return _named_splits(found, data)
 
 
-def read_file(path: str, cache_dir: str | None = None) -> Dataset:
+def read_file(path: str, cache_dir: str | None = None, streaming: bool = False) -> Any:
     """One file as a data set: .csv, .tsv, .json, .jsonl (also .gz) or .parquet.
+
+    Returns:
+        Dataset; with `streaming` an `IterableDataset`, of which nothing has been read.
 
     Raises:
         UserError: it isn't there, of another kind, empty, or can't be read.
@@ -104,15 +112,21 @@ def read_file(path: str, cache_dir: str | None = None) -> Dataset:
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if kind not in _READERS:
         raise UserError(f"{path!r} is of no known kind. Accepted: {', '.join(_READERS)}, the first four also as .gz.")
-    with _reading(repr(path), "It must be UTF-8 text of the kind that its name says."):
+    with reading(repr(path), "It must be UTF-8 text of the kind that its name says."):
         if _is_empty(file):
             raise UserError(f"{path!r} is empty. Give a file with at least one example.")
         options = _csv_options(file, kind) if _READERS[kind] == "csv" else {}
-        if kind == ".json":
+        if kind == ".json" and streaming:
+            _check_lines(file)
+        elif kind == ".json":
             options = _json_options(file)
+        if streaming:
+            options["streaming"] = True
         loaded = load_dataset(
             _READERS[kind], data_files=str(file.absolute()), split="train", cache_dir=cache_dir, **options
         )
+    if streaming:
+        return loaded
     dataset = cast(Dataset, loaded)
     if len(dataset) == 0:
         raise UserError(f"{path!r} has no rows. Give a file with at least one example.")
@@ -170,11 +184,25 @@ def _json_options(file: Path) -> dict[str, Any]:
     return {}
 
 
-def _load_folder(folder: Path, cache_dir: str | None) -> DatasetDict | None:
+def _check_lines(file: Path) -> None:
+    """Refuses a .json that isn't one object per line: it can only be read whole."""
+    with _open(file) as content:
+        line = content.readline(2**20)
+    with contextlib.suppress(ValueError):
+        if isinstance(json.loads(line), dict):
+            return
+    raise UserError(
+        f"--streaming: {str(file)!r} can only be read whole, for it isn't one object per line. Write it as .jsonl, or "
+        "leave --streaming out."
+    )
+
+
+def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False) -> Any:
     """The splits of a folder of files, or of one that datasets wrote or can lay out by itself."""
     if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
-        with _reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
-            return _as_splits(load_from_disk(str(folder)), str(folder))
+        with reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
+            saved = _as_splits(load_from_disk(str(folder)), str(folder))
+            return {name: split.to_iterable_dataset() for name, split in saved.items()} if streaming else saved
     files = {}
     for split, names in _SPLIT_NAMES.items():
         matching = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name.split(".")[0] in names]
@@ -187,20 +215,25 @@ def _load_folder(folder: Path, cache_dir: str | None) -> DatasetDict | None:
         if readable:
             files[split] = readable[0]
     if files:
-        return DatasetDict({split: read_file(str(path), cache_dir) for split, path in files.items()})
-    with _reading(
+        return _splits({split: read_file(str(path), cache_dir, streaming) for split, path in files.items()})
+    with reading(
         f"{str(folder)!r}", f"It must hold files called train, validation and test, each one of {', '.join(_READERS)}."
     ):
-        return _as_splits(load_dataset(str(folder), cache_dir=cache_dir), str(folder))
+        return _as_splits(load_dataset(str(folder), cache_dir=cache_dir, streaming=streaming), str(folder), streaming)
 
 
-def _as_splits(loaded: Any, name: str) -> DatasetDict:
-    if isinstance(loaded, IterableDataset | IterableDatasetDict):
-        raise UserError(f"{name!r} is a stream; training needs its length. Save a part of it to a file first.")
-    return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
+def _as_splits(loaded: Any, name: str, streaming: bool = False) -> Any:
+    if isinstance(loaded, IterableDataset | IterableDatasetDict) and not streaming:
+        raise UserError(f"{name!r} is a stream, which can't be read whole. Give --streaming and --max_steps.")
+    return _splits({"train": loaded}) if isinstance(loaded, Dataset | IterableDataset) else loaded
 
 
-def _named_splits(found: DatasetDict, data: DataArguments) -> DatasetDict:
+def _splits(found: dict[str, Any]) -> Any:
+    """A DatasetDict, or a dictionary of streams."""
+    return found if any(isinstance(split, IterableDataset) for split in found.values()) else DatasetDict(found)
+
+
+def _named_splits(found: Any, data: DataArguments) -> Any:
     """The splits under our three names."""
     chosen = {"train": data.train_split_name, "validation": data.validation_split_name, "test": data.test_split_name}
     splits = {}
@@ -212,11 +245,11 @@ def _named_splits(found: DatasetDict, data: DataArguments) -> DatasetDict:
             splits[split] = found[source]
     if not splits:
         raise UserError(f"The data has splits {', '.join(found)}. Say which is which: --train_split_name and so on.")
-    return DatasetDict(splits)
+    return _splits(splits)
 
 
 @contextlib.contextmanager
-def _reading(what: str, way_out: str) -> Iterator[None]:
+def reading(what: str, way_out: str) -> Iterator[None]:
     """Turns whatever a reader raises into one line; the innermost cause says most."""
     try:
         yield
@@ -233,14 +266,19 @@ def _reading(what: str, way_out: str) -> Iterator[None]:
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 
+def check_percentage(percentage: int) -> None:
+    """Raises a UserError if `validation_split_percentage` isn't 1 to 99."""
+    if not 1 <= percentage <= 99:
+        raise UserError(f"--validation_split_percentage {percentage} is out of range. Give 1 to 99.")
+
+
 def hold_out(splits: DatasetDict, percentage: int) -> DatasetDict:
     """Takes a validation split from the training split; always the same examples, whatever the seed.
 
     Raises:
         UserError: the percentage isn't 1 to 99, or there are too few examples.
     """
-    if not 1 <= percentage <= 99:
-        raise UserError(f"--validation_split_percentage {percentage} is out of range. Give 1 to 99.")
+    check_percentage(percentage)
     train = splits["train"]
     if len(train) < 2:
         raise UserError("There is one training example and no validation data. Give --validation_file.")
@@ -320,10 +358,11 @@ def _is_text(dataset: Dataset, name: str) -> bool:
     feature = dataset.features[name]
     if not isinstance(feature, Value) or feature.dtype not in ("string", "large_string"):
         return False
-    return not _is_csv(dataset) or any(isinstance(value, str) for value in _as_written(dataset[:100][name]))
+    return not is_csv_data(dataset) or any(isinstance(value, str) for value in _as_written(dataset[:100][name]))
 
 
-def _is_csv(dataset: Dataset) -> bool:
+def is_csv_data(dataset: Any) -> bool:
+    """Whether the cells are strings that may mean numbers."""
     return dataset.info.builder_name == "csv"
 
 
@@ -381,9 +420,26 @@ class _Column:
 def _read_labels(
     dataset: Dataset, column: str, split: str, delimiter: str | None, do_regression: bool | None
 ) -> _Column:
-    feature = dataset.features[column]
-    values = list(dataset[column])
-    if _is_csv(dataset) and delimiter is None:
+    return read_values(
+        list(dataset[column]), dataset.features[column], is_csv_data(dataset), column, split, delimiter, do_regression
+    )
+
+
+def read_values(
+    values: list[Any],
+    feature: Any,
+    is_csv: bool,
+    column: str,
+    split: str,
+    delimiter: str | None,
+    do_regression: bool | None,
+) -> _Column:
+    """Cells of a column of labels as Python values.
+
+    Raises:
+        UserError: they are of mixed types.
+    """
+    if is_csv and delimiter is None:
         values = _as_written(values, numbers=do_regression is not False)
     inner = feature.feature if isinstance(feature, List) else feature
     known = tuple(inner.names) if isinstance(inner, ClassLabel) else None
@@ -394,7 +450,7 @@ def _read_labels(
         ]
         # An empty cell says that no label applies.
         values = [[] if value is None else value for value in values]
-    present = [value for value in values if not _is_missing(value)]
+    present = [value for value in values if not is_missing(value)]
     lists = [value for value in present if isinstance(value, list | tuple)]
     if lists and len(lists) != len(present):
         raise UserError(
@@ -419,12 +475,13 @@ def _read_labels(
         return float(value) if kind == "number" else str(value).strip()
 
     converted = [
-        None if _is_missing(value) else [name(item) for item in value] if lists else name(value) for value in values
+        None if is_missing(value) else [name(item) for item in value] if lists else name(value) for value in values
     ]
     return _Column(converted, kind, bool(lists), known)
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds no label."""
     return (
         value is None
         or (isinstance(value, str) and not value.strip())
@@ -449,7 +506,7 @@ def _examples(values: list[Any], lists: bool) -> str:
 
 
 def number_labels(
-    splits: DatasetDict,
+    splits: Mapping[str, Dataset],
     columns: Columns,
     *,
     do_regression: bool | None = None,
@@ -499,7 +556,7 @@ def number_labels(
     labels = _decide(read, columns.label, do_regression, given, given_problem_type)
     numbers = labels.numbers()
     return labels, {
-        split: None if column is None else _apply(labels, numbers, column, split, columns.label)
+        split: None if column is None else apply_labels(labels, numbers, column, split, columns.label)
         for split, column in read.items()
     }
 
@@ -578,7 +635,12 @@ def _check_labels_fit(column: _Column, name: str, problem_type: str) -> None:
     )
 
 
-def _apply(labels: Labels, numbers: Mapping[str, int], column: _Column, split: str, name: str) -> list[Any]:
+def apply_labels(labels: Labels, numbers: Mapping[str, int], column: _Column, split: str, name: str) -> list[Any]:
+    """What `number_labels` gives for a split.
+
+    Raises:
+        UserError: a label is unknown, or of another type than those of the training data.
+    """
     if labels.problem_type == "regression":
         if column.kind not in ("number", "integer") or column.is_list:
             raise UserError(
@@ -640,8 +702,7 @@ def encode(
     require_columns(dataset, columns.text, "--text_column_names", split)
 
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        first, second = columns.texts(batch)
-        encoded = tokenizer(first, second, truncation=True, max_length=max_length)
+        encoded = tokenize_texts(batch, tokenizer, columns, max_length)
         if encoded.encodings is not None:
             truncated = [bool(encoding.overflowing) for encoding in encoded.encodings]
         else:  # a tokenizer in Python doesn't say; one that is exactly as long as the limit counts as truncated
@@ -675,7 +736,15 @@ def encode(
     return encoded.add_column("labels", column.data.column("labels"), feature=feature)
 
 
-def texts(dataset: Dataset, columns: Columns, batch_size: int = 1000) -> Iterator[str]:
+def tokenize_texts(
+    batch: Mapping[str, list[Any]], tokenizer: PreTrainedTokenizerBase, columns: Columns, max_length: int
+) -> BatchEncoding:
+    """The texts of a batch of rows as token numbers."""
+    first, second = columns.texts(batch)
+    return tokenizer(first, second, truncation=True, max_length=max_length)
+
+
+def texts(dataset: Any, columns: Columns, batch_size: int = 1000) -> Iterator[str]:
     """All texts of a split, the second of each pair too: what a tokenizer is trained on."""
     for batch in dataset.select_columns(list(columns.text)).iter(batch_size):
         first, second = columns.texts(cast(dict[str, list[Any]], batch))

@@ -1,5 +1,6 @@
 """The loss of each task, with class weights and label smoothing, and a record of what training predicted."""
 
+from collections import deque
 from typing import Any
 
 import torch
@@ -22,13 +23,20 @@ class ClassificationLoss:
         problem_type: the task.
         weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
         label_smoothing: share of the target that is spread over all labels; one label per text only.
+        most_seen: of how many batches outputs are kept for metrics, the last ones. None: of all.
     """
 
-    def __init__(self, problem_type: str, weights: Tensor | None = None, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        problem_type: str,
+        weights: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        most_seen: int | None = None,
+    ) -> None:
         self.problem_type = problem_type
         self.weights = weights
         self.label_smoothing = label_smoothing
-        self._seen: list[tuple[Tensor, Tensor]] = []
+        self._seen: deque[tuple[Tensor, Tensor]] = deque(maxlen=most_seen)
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a model's outputs. In training, outputs are kept for the metrics of the epoch."""
@@ -56,15 +64,18 @@ class ClassificationLoss:
 
     def take_seen(self) -> tuple[Tensor, Tensor] | None:
         """Logits and labels since the last call, on the CPU; None if there were none."""
-        seen, self._seen = self._seen, []
-        if not seen:
+        if not self._seen:
             return None
-        logits, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        logits, labels = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
+        self._seen.clear()
         return logits.float().cpu(), labels.cpu()
 
 
 def make_loss(
-    labels: Labels, train_labels: list[Any] | None, training: ClassificationTrainingArguments
+    labels: Labels,
+    train_labels: list[Any] | None,
+    training: ClassificationTrainingArguments,
+    most_seen: int | None = None,
 ) -> ClassificationLoss:
     """The loss that the options ask for.
 
@@ -81,7 +92,7 @@ def make_loss(
             "Leave it out."
         )
     if training.class_weights is None or train_labels is None:
-        return ClassificationLoss(labels.problem_type, None, smoothing)
+        return ClassificationLoss(labels.problem_type, None, smoothing, most_seen)
     if labels.problem_type == "regression":
         raise UserError(
             f"--class_weights {training.class_weights!r} needs classes, this is a regression. Leave it out."
@@ -96,7 +107,7 @@ def make_loss(
         weights = _given_weights(training.class_weights, labels)
     if not several:
         weights = weights * len(target) / (weights * counts).sum()
-    return ClassificationLoss(labels.problem_type, weights, smoothing)
+    return ClassificationLoss(labels.problem_type, weights, smoothing, most_seen)
 
 
 def _given_weights(text: str, labels: Labels) -> Tensor:

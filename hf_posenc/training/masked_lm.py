@@ -111,6 +111,8 @@ def train_masked_lm(
         raise UserError("--do_predict: a masked language model has no labels to predict. Use --do_eval.")
     if not training.do_train and model.model_name_or_path is None:
         raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
+    if data.streaming:
+        raise UserError("--streaming is for text classification; masked language models read their text whole.")
     if not 0 < training.mlm_probability < 1:
         raise UserError(f"--mlm_probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
     check_best_metric(training, ("perplexity", "nll", "accuracy"))

@@ -1,6 +1,7 @@
 """What a run says about itself: the summary at the start, the results file, and the README of the checkpoint."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +28,8 @@ class Summary:
     position_embedding_type: str | None
     problem_type: str
     labels: tuple[str, ...]
-    examples: dict[str, int]
+    examples: dict[str, int | None]
+    """None: a stream whose length isn't known."""
     max_length: int
     vocab_size: int
     parameters: int
@@ -64,7 +66,8 @@ class Summary:
         )
         shown = ", ".join(self.labels[:8]) + (f", ... ({len(self.labels)})" if len(self.labels) > 8 else "")
         table.add_row("Task", self.problem_type.replace("_", " ") + (f": {shown}" if shown else ""))
-        table.add_row("Examples", ", ".join(f"{split} {count:,}" for split, count in self.examples.items()))
+        counts = {split: "a stream" if count is None else f"{count:,}" for split, count in self.examples.items()}
+        table.add_row("Examples", ", ".join(f"{split} {count}" for split, count in counts.items()))
         table.add_row("Tokenizer", f"{self.vocab_size:,} tokens, inputs of at most {self.max_length:,}")
         if self.tokens:
             saved = f"{self.padded_tokens - self.tokens:,} places of padding ({self.padding_share:.0%} of each batch)"
@@ -77,16 +80,16 @@ class Summary:
 def summarize(
     model: PreTrainedModel,
     labels: Labels | None,
-    encoded: dict[str, Dataset],
+    encoded: Mapping[str, Any],
     max_length: int,
     vocab_size: int,
     batch_size: int,
 ) -> Summary:
-    """Counts parameters, and tokens against padding in batches drawn at random."""
+    """Counts parameters, and tokens against padding in batches drawn at random; those of a stream aren't known."""
     tokens = padded = 0
-    source = encoded.get("train") or next(iter(encoded.values()))
-    lengths = np.array([len(ids) for ids in source["input_ids"]])
-    if "train" in encoded:
+    train = encoded.get("train")
+    if isinstance(train, Dataset):
+        lengths = np.array([len(ids) for ids in train["input_ids"]])
         shuffled = np.random.default_rng(0).permutation(lengths)
         tokens = int(lengths.sum())
         padded = sum(
@@ -99,7 +102,9 @@ def summarize(
         position_embedding_type=model.config.position_embedding_type if is_posenc else None,
         problem_type="masked_lm" if labels is None else labels.problem_type,
         labels=() if labels is None else labels.names,
-        examples={split: len(dataset) for split, dataset in encoded.items()},
+        examples={
+            split: len(dataset) if isinstance(dataset, Dataset) else dataset.count for split, dataset in encoded.items()
+        },
         max_length=max_length,
         vocab_size=vocab_size,
         parameters=sum(parameter.numel() for parameter in model.parameters()),

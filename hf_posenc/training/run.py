@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -38,6 +38,7 @@ from .errors import Interrupted, UserError, one_line
 from .metrics import answers_from_logits
 from .model import hub_options
 from .report import Summary, display_name, model_card, versions
+from .streaming import Passes
 from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -143,7 +144,7 @@ def wanted_splits(
 def make_tokenizer(
     arguments: ModelArguments,
     data: DataArguments,
-    splits: DatasetDict,
+    splits: Mapping[str, Any],
     columns: Columns,
     resume_from: Path | None,
 ) -> PreTrainedTokenizerBase:
@@ -180,9 +181,9 @@ def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
     if not training.do_train:
         return
     if training.one_cycle:
-        trainer.lr_scheduler = cast(
-            Any, one_cycle_schedule(trainer.create_optimizer(), training, len(trainer.get_train_dataloader()))
-        )
+        # A stream has no length, but steps.
+        batches = len(trainer.get_train_dataloader()) if training.max_steps <= 0 else 0
+        trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), training, batches))
         return
     kind, given = training.lr_scheduler_type, training.lr_scheduler_kwargs
     try:  # the Trainer makes the schedule only when it starts
@@ -221,6 +222,8 @@ def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> d
     """
     resumed = run.training.resume_from_checkpoint
     start = _step_of(resumed) if resumed else None  # training may delete it
+    if start is not None and 0 < run.training.max_steps <= start and isinstance(trainer.train_dataset, Passes):
+        trainer.train_dataset.ended = True
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
     with stop:

@@ -1,0 +1,175 @@
+#!/usr/bin/env python
+"""What positional schemes do, to look at in a browser; ready to be a Space of the Hub.
+
+pip install "hf-posenc[plots]" gradio
+python examples/space/app.py                              # then open http://127.0.0.1:7860
+HF_POSENC_CHECKPOINT=runs/mine python examples/space/app.py
+"""
+
+import functools
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read by the import that follows
+
+import gradio as gr
+import pandas as pd
+
+from hf_posenc import POSITIONS, PosEncConfig, PosEncPreTrainedModel
+from hf_posenc.inspection import inspect_checkpoint
+from hf_posenc.plots import plot_attention, plot_comparison, plot_position
+from hf_posenc.training.errors import one_line
+from hf_posenc.training.prediction import Text, load_classifier, predict
+
+PRESET = "mini"  # four heads, 256 dimensions: few enough to tell apart in a picture
+CHECKPOINT = os.environ.get("HF_POSENC_CHECKPOINT", "")
+SENTENCE = "It's herself who Karla saw."
+WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+FONTS = ["system-ui", "sans-serif"]  # the theme's own are fetched from elsewhere
+
+
+def readable(handler: Callable[..., tuple[Any, ...]], outputs: int) -> Callable[..., tuple[Any, ...]]:
+    """What goes wrong is a sentence in the page: the last output, beside empty ones."""
+
+    @functools.wraps(handler)
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        try:
+            return (*handler(*inputs), "")
+        except (ValueError, OSError, ImportError) as error:
+            return (*[None] * outputs, f"⚠️ {one_line(error)}")
+
+    return run
+
+
+def show_schemes(schemes: list[str], positions: int) -> tuple[Any]:
+    """One scheme in all its panels, or several below each other, with initial weights."""
+    if not schemes:
+        raise ValueError(f"No scheme is chosen. Choose one or more of {', '.join(POSITIONS)}.")
+    configs = [PosEncConfig.from_preset(PRESET, position_embedding_type=scheme) for scheme in schemes]
+    if len(configs) == 1:
+        return (plot_position(configs[0], max_positions=int(positions)),)
+    return (plot_comparison(configs, max_positions=int(positions)),)
+
+
+@functools.lru_cache(maxsize=2)
+def load(checkpoint: str) -> Any:
+    """A classifier that PosEnc computes; its code is this package's, and of its files safetensors alone are read."""
+    classifier = load_classifier(checkpoint)
+    if not isinstance(classifier.model, PosEncPreTrainedModel):
+        raise ValueError(f"{checkpoint!r} is a {classifier.model.config.model_type} model, not a PosEnc one.")
+    return classifier
+
+
+def swap(sentence: str, chosen: str) -> str:
+    """A sentence with two of its words in each other's places; punctuation stays where it is."""
+    words = list(WORD.finditer(sentence))
+    if len(words) < 2:
+        raise ValueError(f"{sentence!r} has no two words to swap. Write a sentence of two or more.")
+    named = [word.casefold() for word in WORD.findall(chosen)]
+    if not named:
+        first, second = words[-2:]
+    elif len(named) != 2 or named[0] == named[1]:
+        raise ValueError(f"{chosen!r} are not two different words. Write two words of the sentence, or leave it empty.")
+    else:
+        places = {word[0].casefold(): word for word in reversed(words)}  # the first where a word stands twice
+        missing = [word for word in named if word not in places]
+        if missing:
+            raise ValueError(f"{missing[0]!r} isn't in the sentence. Its words are {', '.join(w[0] for w in words)}.")
+        first, second = sorted((places[word] for word in named), key=lambda word: word.start())
+    between = sentence[first.end() : second.start()]
+    return sentence[: first.start()] + second[0] + between + first[0] + sentence[second.end() :]
+
+
+def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tuple[str, pd.DataFrame, str, Any, Any]:
+    """What a trained model is and says, before and after the swap, how far it looks, and its positions."""
+    checkpoint = (checkpoint or "").strip()
+    if not checkpoint:
+        raise ValueError(
+            "No checkpoint is named. Give the folder of a classifier, or its name on the Hub: me/my-model."
+        )
+    other = swap(sentence or "", words or "")
+    classifier = load(checkpoint)
+    model, tokenizer = classifier.model, classifier.tokenizer
+    found = inspect_checkpoint(checkpoint)
+    length = "any length" if found.max_length is None else f"at most {found.max_length:,} tokens"
+    described = (
+        f"**{found.architecture}** with `{found.position_embedding_type}` positions: {found.parameters:,} parameters, "
+        f"{found.position_parameters:,} of them positional; {length}."
+    )
+    answers = [prediction.answer for prediction in predict(classifier, [Text(sentence), Text(other)])]
+    shares = [answer.get("probabilities") or {"prediction": answer.get("prediction", 0.0)} for answer in answers]
+    rows = [
+        {"text": text, **{label: f"{share[label]:.3f}" for label in sorted(share)}}
+        for text, share in zip((sentence, other), shares, strict=True)
+    ]
+    difference = max(abs(shares[0][label] - shares[1][label]) for label in shares[0])
+    verdict = f"The swap changes what the model says by at most {difference:.3f}."
+    if difference < 1e-4:
+        verdict = "The model says the same: it doesn't see this change of the order."
+    ids = tokenizer(sentence, truncation=True, return_tensors="pt")["input_ids"]
+    limit = model.base_model.position.max_length
+    shown = int(positions) if limit is None else min(int(positions), limit)
+    return (
+        described,
+        pd.DataFrame(rows),
+        verdict,
+        plot_attention(model, ids, title=f"Attention on “{sentence[:60]}”"),
+        plot_position(model, max_positions=shown),
+    )
+
+
+def build() -> gr.Blocks:
+    """The page."""
+    with gr.Blocks(title="Positional schemes", analytics_enabled=False) as page:
+        gr.Markdown(
+            "# How an encoder knows word order\n"
+            "Attention sees a bag of words. A positional scheme adds something to the embeddings, turns queries and "
+            "keys, or biases attention by distance. Look at what each does, and at what a trained model makes of it."
+        )
+        with gr.Tab("Schemes"):
+            chosen = gr.Dropdown(
+                list(POSITIONS),
+                value=["sinusoidal", "rope", "alibi"],
+                multiselect=True,
+                allow_custom_value=True,
+                label="Schemes",
+                info="One is shown in detail, several are compared. learned+t5 is both at once.",
+            )
+            length = gr.Slider(8, 512, value=128, step=8, label="Positions")
+            draw = gr.Button("Show", variant="primary")
+            complaint = gr.Markdown()
+            picture = gr.Plot(label="What they do", show_label=False, format="png")
+            draw.click(readable(show_schemes, 1), [chosen, length], [picture, complaint], api_name="schemes")
+            page.load(readable(show_schemes, 1), [chosen, length], [picture, complaint], api_name=False)
+        with gr.Tab("A trained model"):
+            with gr.Row():
+                checkpoint = gr.Textbox(
+                    CHECKPOINT,
+                    label="Checkpoint",
+                    placeholder="runs/mine, or me/my-model on the Hub",
+                    info="A classifier that hf-posenc train wrote. No code of it is run.",
+                )
+                sentence = gr.Textbox(SENTENCE, label="Sentence")
+            with gr.Row():
+                words = gr.Textbox("saw Karla", label="Words to swap", info="Empty: the last two.")
+                shown = gr.Slider(8, 512, value=64, step=8, label="Positions")
+            ask = gr.Button("Ask the model", variant="primary")
+            problem = gr.Markdown()
+            about = gr.Markdown()
+            answers = gr.Dataframe(interactive=False, wrap=True, label="What it says")
+            verdict = gr.Markdown()
+            attention = gr.Plot(label="Attention by distance", show_label=False, format="png")
+            table = gr.Plot(label="What its positions do", show_label=False, format="png")
+            ask.click(
+                readable(show_model, 5),
+                [checkpoint, sentence, words, shown],
+                [about, answers, verdict, attention, table, problem],
+                api_name="model",
+            )
+    return page
+
+
+if __name__ == "__main__":
+    build().launch(theme=gr.themes.Default(font=FONTS, font_mono=["ui-monospace", "monospace"]))

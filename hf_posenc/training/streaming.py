@@ -1,0 +1,376 @@
+"""Training data that is read while training, `--streaming`: for data that doesn't fit into memory or on the disk.
+
+What is held in memory doesn't grow with the training data: `shuffle_buffer_size` rows to draw from; a block of the
+reader (10 MB of a .jsonl, 10,000 rows of a .csv, a row group of a .parquet); `SAMPLE` rows to look at; the distinct
+labels, at most `MOST_LABELS`; the distinct words of `TOKENIZER_ROWS` rows where a tokenizer is trained; and the
+validation and test examples, which `max_eval_samples` and `max_predict_samples` limit, at most `HELD_OUT` where they
+are set aside from the training data.
+"""
+
+import heapq
+import itertools
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, List
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .arguments import ClassificationTrainingArguments, DataArguments, strategy_name
+from .data import (
+    Labels,
+    apply_labels,
+    check_percentage,
+    encode,
+    find_columns,
+    is_csv_data,
+    is_missing,
+    read_values,
+    reading,
+    require_columns,
+    tokenize_texts,
+)
+from .errors import UserError
+
+logger = logging.get_logger(__name__)
+
+SHUFFLE_BUFFER = 10_000
+"""Rows to draw from, where `shuffle_buffer_size` isn't given."""
+SAMPLE = 1000
+"""The first rows, from which columns are found and of whose truncation is warned."""
+MOST_LABELS = 10_000
+HELD_OUT = 10_000
+"""Most rows that are set aside for validation, where `max_eval_samples` isn't given."""
+TOKENIZER_ROWS = 100_000
+"""A tokenizer is trained on the first of them."""
+SEEN_BATCHES = 1000
+"""The `train_...` metrics of a streamed run are those of its last batches."""
+_BATCH = 256
+_WHAT, _WAY_OUT = "The training data", "Mend the data, or leave these rows out."
+
+
+def check_streaming(data: DataArguments, training: ClassificationTrainingArguments) -> None:
+    """Refuses what can't be with a stream; what is done once per epoch is done ten times in the run instead.
+
+    Raises:
+        UserError: an option doesn't go with a stream, or goes with nothing else.
+    """
+    if not data.streaming:
+        for name in ("shuffle_buffer_size", "class_names"):
+            if getattr(data, name) is not None:
+                raise UserError(f"--{name} {getattr(data, name)} is for --streaming. Give that too, or leave it out.")
+        return
+    if not training.do_train:
+        raise UserError("--streaming is for training data, and there is no --do_train. Leave it out.")
+    if training.max_steps <= 0:
+        raise UserError(
+            "--streaming needs --max_steps: a stream doesn't say how long it is. One pass is the number of training "
+            "examples divided by the batch size."
+        )
+    if data.shuffle_buffer_size is not None and data.shuffle_buffer_size < 1:
+        raise UserError(
+            f"--shuffle_buffer_size {data.shuffle_buffer_size} is out of range. Give 1 or more; 1: in order."
+        )
+    refused: dict[str, tuple[Any, str]] = {
+        "class_weights": (training.class_weights, "they are scaled by the labels of all training examples"),
+        "train_sampling_strategy": (
+            strategy_name(training.train_sampling_strategy) != "random" and training.train_sampling_strategy,
+            "examples come in the order of the stream, shuffled in a buffer (--shuffle_buffer_size)",
+        ),
+        "preprocessing_num_workers": (data.preprocessing_num_workers, "examples are tokenized as they are read"),
+        "dataloader_num_workers": (
+            training.dataloader_num_workers > 1 and training.dataloader_num_workers,
+            "one process reads the stream",
+        ),
+    }
+    for name, (value, why) in refused.items():
+        if value:
+            raise UserError(f"--{name} {strategy_name(value)} can't be with --streaming: {why}. Leave one of them out.")
+    tenth = max(1, training.max_steps // 10)
+    for kind in ("eval", "save", "logging"):
+        strategy = getattr(training, f"{kind}_strategy")
+        if strategy_name(strategy) == "epoch":
+            setattr(training, f"{kind}_strategy", type(strategy)("steps"))
+            setattr(training, f"{kind}_steps", tenth)
+    # Each process reads the stream and takes its part: batches that one hands out must all be of one length.
+    training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
+
+
+class Stream:
+    """Training rows that are read as they are needed, and what has to be known of them before.
+
+    Args:
+        rows: the training split.
+        data: the options.
+        seed: of the order.
+
+    Raises:
+        UserError: the data has no rows, can't be read, or lacks a column.
+    """
+
+    def __init__(self, rows: IterableDataset, data: DataArguments, seed: int) -> None:
+        self.rows = rows if data.max_train_samples is None else rows.take(data.max_train_samples)
+        self.data = data
+        self.seed = seed
+        self.sample = read_rows(self.rows, SAMPLE, "train")
+        self.columns = find_columns(self.sample, data)
+        require_columns(self.sample, [self.columns.label], "--label_column_name")
+        self.feature = self.sample.features[self.columns.label]
+        self.is_csv = is_csv_data(self.sample)
+        self.count: int | None = None
+        """Rows, if they have been counted."""
+        self._distinct: list[Any] | None = None
+        self._last_held_out = -1
+
+    def read_once(self, hold_out: bool) -> Dataset | None:
+        """Reads the stream once if labels have to be found or rows to be set aside for validation; returns the latter.
+
+        Which rows these are depends on their text alone, so that equal ones are never on both sides.
+
+        Raises:
+            UserError: a label is missing, there are too many, or too few rows.
+        """
+        wants_labels = self._given_labels() is None
+        if not (wants_labels or hold_out):
+            return None
+        check_percentage(self.data.validation_split_percentage)
+        logger.warning(
+            "Reading the training data once before training, to "
+            + " and ".join(
+                [*["find its labels (--class_names)"] * wants_labels, *["set validation data aside"] * hold_out]
+            )
+            + "."
+        )
+        most = self.data.max_eval_samples or HELD_OUT
+        labels = _DistinctLabels(self)
+        least: list[tuple[int, int, dict[str, Any]]] = []
+        count = 0
+        with reading(_WHAT, _WAY_OUT):
+            names = [self.columns.label, *(self.columns.text if hold_out else ())]
+            for batch in self.rows.select_columns(names).iter(SAMPLE):
+                if wants_labels:
+                    labels.add(batch[self.columns.label], count)
+                for row, mark in enumerate(self._marks(batch) if hold_out else ()):
+                    if len(least) < most or mark < -least[0][0]:
+                        entry = (-mark, count + row, {name: batch[name][row] for name in names})
+                        (heapq.heappush if len(least) < most else heapq.heapreplace)(least, entry)
+                count += len(batch[self.columns.label])
+        self.count = count
+        if wants_labels:
+            self._distinct = labels.values()
+        if not hold_out:
+            return None
+        if count < 2:
+            raise UserError("There is one training example and no validation data. Give --validation_file.")
+        wanted = min(max(1, count * self.data.validation_split_percentage // 100), most)
+        chosen = sorted(((-mark, row, held) for mark, row, held in least), key=lambda entry: entry[:2])[:wanted]
+        self._last_held_out = chosen[-1][0]
+        self.count -= len(chosen)
+        features = self.rows.features and Features({name: self.rows.features[name] for name in names})
+        held = Dataset.from_list([held for _, _, held in chosen], features=features)
+        held.info.builder_name = self.rows.info.builder_name
+        logger.warning(
+            f"There is no validation data: {len(held)} training examples were set aside for it "
+            "(--validation_split_percentage, --max_eval_samples)."
+        )
+        return held
+
+    def _marks(self, batch: dict[str, list[Any]]) -> list[int]:
+        """A number for each row of a batch that depends on its text alone."""
+        first, second = self.columns.texts(batch)
+        pairs = zip(first, second or itertools.repeat(""), strict=False)
+        return [zlib.crc32(f"{one}\x1f{other}".encode(errors="surrogatepass")) for one, other in pairs]
+
+    def training_rows(self) -> IterableDataset:
+        """All rows but those that were set aside."""
+        if self._last_held_out < 0:
+            return self.rows
+        return self.rows.filter(
+            lambda batch: [mark > self._last_held_out for mark in self._marks(batch)], batched=True, batch_size=_BATCH
+        )
+
+    def first_rows(self) -> IterableDataset:
+        """Those that a tokenizer is trained on."""
+        return self.training_rows().take(TOKENIZER_ROWS)
+
+    def _given_labels(self) -> list[Any] | None:
+        """Labels that are known without reading the data, as cells of its column; None if there are none."""
+        names = self.data.class_names and [name.strip() for name in self.data.class_names.split(",") if name.strip()]
+        several = isinstance(self.feature, List)
+        inner = self.feature.feature if isinstance(self.feature, List) else self.feature
+        if names and (isinstance(inner, ClassLabel) or self.data.do_regression):
+            why = "is a regression" if self.data.do_regression else f"has the labels {', '.join(inner.names)}"
+            raise UserError(f"--class_names {self.data.class_names}: the data {why}. Leave it out.")
+        if names:
+            return [[name] for name in names] if several else names
+        if isinstance(inner, ClassLabel) or self.data.do_regression:
+            return list(self.sample[self.columns.label])
+        return None
+
+    def class_names(self, trained: Sequence[str] | None) -> Sequence[str] | None:
+        """In which order labels are numbered, if they are these: a trained model's, or that of `--class_names`."""
+        names = self.data.class_names and [name.strip() for name in self.data.class_names.split(",") if name.strip()]
+        return trained if trained and (not names or set(trained) == set(names)) else names or None
+
+    def labelled(self) -> Dataset:
+        """A column with each of the labels, for `number_labels`."""
+        cells = self._given_labels()
+        feature = self.feature
+        if self.data.class_names:
+            feature = None  # names, whatever type the labels in the data are of
+        elif cells is None:
+            assert self._distinct is not None
+            cells = self._distinct
+        features = None if feature is None else Features({self.columns.label: feature})
+        found = Dataset.from_dict({self.columns.label: cells}, features=features)
+        if self.is_csv:
+            found.info.builder_name = "csv"
+        return found
+
+    def encoded(self, tokenizer: PreTrainedTokenizerBase, max_length: int, labels: Labels) -> "Passes":
+        """Examples to train on: token numbers and `labels`, without an end.
+
+        Warns as `data.encode` when the first rows are truncated.
+
+        Raises:
+            UserError: a label of the first rows isn't known.
+        """
+        numbers = labels.numbers()
+
+        def number(cells: list[Any]) -> list[Any]:
+            missing = sum(map(is_missing, cells)) if self.data.label_delimiter is None else 0
+            if missing:
+                raise UserError(
+                    f"Missing label in the train data: {missing} of {len(cells)} rows in a row have none in column "
+                    f"{self.columns.label!r}. Fill it in or leave the rows out."
+                )
+            # The kind of all labels has been decided: a few whole numbers among words are words.
+            regression = labels.problem_type == "regression"
+            column = read_values(
+                cells, self.feature, self.is_csv, self.columns.label, "train", self.data.label_delimiter, regression
+            )
+            return apply_labels(labels, numbers, column, "train", self.columns.label)
+
+        def convert(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            found = tokenize_texts(batch, tokenizer, self.columns, max_length)
+            return {**found, "labels": number(batch[self.columns.label])}
+
+        encode(self.sample, None, tokenizer, self.columns, max_length, labels.problem_type)
+        number(list(self.sample[self.columns.label]))
+        rows = self.training_rows()
+        buffer = self.data.shuffle_buffer_size or SHUFFLE_BUFFER
+        if buffer > 1:
+            rows = rows.shuffle(seed=self.seed, buffer_size=buffer)
+        return Passes(
+            rows.map(convert, batched=True, batch_size=_BATCH, remove_columns=self.sample.column_names), self.count
+        )
+
+
+class _DistinctLabels:
+    """The labels of a column, each once."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._single: dict[Any, None] = {}
+        self._listed: dict[Any, None] = {}
+        self._numbers = False
+
+    def add(self, cells: list[Any], first_row: int) -> None:
+        column, delimiter = self.stream.columns.label, self.stream.data.label_delimiter
+        for row, cell in enumerate(cells, start=first_row + 1):
+            if delimiter is not None and (cell is None or isinstance(cell, str)):
+                self._listed.update(
+                    dict.fromkeys(part.strip() for part in (cell or "").split(delimiter) if part.strip())
+                )
+            elif is_missing(cell):
+                raise UserError(
+                    f"Missing label in the train data: row {row} has none in column {column!r}. Fill it in or leave "
+                    "the row out."
+                )
+            elif isinstance(cell, list | tuple):
+                self._listed.update(dict.fromkeys(cell))
+            elif not self._numbers:
+                self._single[cell] = None
+        if len(self._single) + len(self._listed) > MOST_LABELS and not self._numbers:
+            self._numbers = self._are_numbers()
+            if not self._numbers:
+                raise UserError(
+                    f"Column {column!r} has more than {MOST_LABELS} different labels. Name the right column with "
+                    "--label_column_name, or predict a number with --do_regression true."
+                )
+
+    def _are_numbers(self) -> bool:
+        stream = self.stream
+        if self._listed or stream.data.do_regression is False:
+            return False
+        found = read_values(
+            list(self._single), stream.feature, stream.is_csv, stream.columns.label, "train", None, None
+        )
+        return found.kind == "number"
+
+    def values(self) -> list[Any]:
+        """Cells of the column that hold each label once."""
+        listed = list(self._listed) if self.stream.data.label_delimiter is not None else [[e] for e in self._listed]
+        return [*self._single, *listed]
+
+
+class Passes(torch.utils.data.IterableDataset):
+    """A stream over and over, shuffled anew each time. A run on it ends by its steps, and resumes exactly."""
+
+    def __init__(self, rows: IterableDataset, count: int | None) -> None:
+        self.rows = rows
+        self.count = count
+        self.ended = False
+        """Set where a run is resumed after its last step: the Trainer, which sees no end, would take one more."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.ended:
+            return
+        for number in itertools.count():
+            self.rows.set_epoch(number)
+            empty = True
+            with reading(_WHAT, _WAY_OUT):
+                for example in self.rows:
+                    empty = False
+                    yield example
+            if empty:
+                raise UserError("The train data has no rows to train on. Give more, or a --validation_file.")
+
+
+def open_stream(
+    found: dict[str, IterableDataset], data: DataArguments, training: ClassificationTrainingArguments
+) -> tuple[Stream, DatasetDict]:
+    """The training stream; and the splits in memory, in which `train` is only the stream's first rows.
+
+    Raises:
+        UserError: there is no training data, or something in the data is wrong.
+    """
+    if "train" not in found:
+        raise UserError(f"--do_train needs training data, there is {', '.join(found)}. Give --train_file.")
+    stream = Stream(found["train"], data, training.seed if training.data_seed is None else training.data_seed)
+    held_out = stream.read_once(hold_out=training.do_eval and "validation" not in found)
+    splits = {"train": stream.sample}
+    if held_out is not None:
+        splits["validation"] = held_out
+    elif training.do_eval:
+        splits["validation"] = read_rows(found["validation"], data.max_eval_samples, "validation")
+    if "test" in found and (training.do_predict or training.score_test):
+        splits["test"] = read_rows(found["test"], data.max_predict_samples, "test")
+    return stream, DatasetDict(splits)
+
+
+def read_rows(rows: IterableDataset, most: int | None, split: str) -> Dataset:
+    """The first rows of a stream, or all, in memory.
+
+    Raises:
+        UserError: it has none, or can't be read.
+    """
+    with reading(f"The {split} data", "Check the name, the format and the network."):
+        taken = list(rows if most is None else rows.take(most))
+        if not taken:
+            raise UserError(f"The {split} data has no rows. Give data with at least one example.")
+        found = Dataset.from_list(taken, features=rows.features)
+    found.info.builder_name = rows.info.builder_name
+    return found

@@ -1,0 +1,43 @@
+"""`evaluate.evaluator`: scores a checkpoint or a model, with a metric that needs no Hub.
+
+A pipeline object is not among them: evaluate 0.4.6 asks transformers for TFPreTrainedModel then, which v5 doesn't have.
+"""
+
+from pathlib import Path
+
+import evaluate
+import pytest
+import torch
+from datasets import Dataset
+from remote_code_harness import tiny_model, tiny_tokenizer
+
+from hf_posenc.training import Accuracy, MacroF1
+
+NAMES = ["bad", "fair", "good"]
+TEXTS = [f"{first} {second} sees the {third}" for first in "the a".split() for second in "cat dog".split()
+         for third in ("old dog", "big cat", "cat that bites", "dog")]  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", [Accuracy, MacroF1])
+@pytest.mark.parametrize("by_name", [False, True], ids=["model", "folder"])
+def test_the_evaluator_gives_our_own_numbers(tmp_path: Path, metric: type, by_name: bool) -> None:
+    model, tokenizer = tiny_model("learned", "PosEncForSequenceClassification"), tiny_tokenizer()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with torch.no_grad():
+        said = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for text in TEXTS]
+    right = [(number + (row % 3 == 0)) % 3 for row, number in enumerate(said)]  # every third is another label
+    data = Dataset.from_dict({"text": TEXTS, "label": right})
+    found = evaluate.evaluator("text-classification").compute(
+        model_or_pipeline=str(tmp_path) if by_name else model,
+        tokenizer=None if by_name else tokenizer,
+        data=data,
+        metric=metric(),
+        label_mapping={name: number for number, name in enumerate(NAMES)},
+    )
+    expected = metric().compute(predictions=said, references=right)
+    assert found[metric.key] == pytest.approx(expected[metric.key])
+    assert 0 < found[metric.key] < 1
+    if metric is Accuracy:
+        assert found["accuracy"] == pytest.approx(10 / 16)
+    assert found["samples_per_second"] > 0

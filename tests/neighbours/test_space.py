@@ -1,0 +1,234 @@
+"""The Gradio app of examples/space, driven in headless Chromium as a visitor would."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import SpaceCard
+from remote_code_harness import tiny_model, tiny_tokenizer
+
+SPACE = Path(__file__).parents[2] / "examples" / "space"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 60_000  # milliseconds
+SENTENCE = "the old cat chased the big dog"
+SWAPPED = "the old dog chased the big cat"
+
+
+def test_the_card_is_what_the_hub_reads() -> None:
+    card = SpaceCard.load(SPACE / "README.md")
+    assert card.data.sdk == "gradio"
+    assert (SPACE / card.data.app_file).is_file()
+    assert card.data.license == "apache-2.0"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", card.data.sdk_version)
+    assert len(card.data.short_description) <= 60
+    assert (SPACE / "requirements.txt").read_text().split() == ["hf-posenc[plots]"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("gradio")
+    if CHROMIUM is None:
+        pytest.skip("There is no Chromium: install Debian's package chromium.")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "GRADIO_SERVER_NAME": "127.0.0.1",
+        "GRADIO_SERVER_PORT": str(port),
+        "PYTHONPATH": os.pathsep.join([str(SPACE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "HF_HUB_OFFLINE": "1",
+        "HF_POSENC_CHECKPOINT": "",
+    }
+    log = tmp_path_factory.mktemp("space") / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(SPACE / "app.py")], env=environment, stdout=output, stderr=output
+        )
+    url = f"http://127.0.0.1:{port}/"
+    for _ in range(300):
+        time.sleep(0.2)
+        assert process.poll() is None, log.read_text()
+        try:
+            urllib.request.urlopen(url, timeout=5).read()
+            break
+        except OSError:
+            continue
+    else:
+        pytest.fail(f"The app doesn't answer: {log.read_text()}")
+    yield url
+    process.terminate()
+    process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def browser(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        context = driver.chromium.launch_persistent_context(
+            str(tmp_path_factory.mktemp("profile")),
+            executable_path=CHROMIUM,
+            args=FLAGS,
+            viewport={"width": 1280, "height": 1000},
+        )
+        context.set_default_timeout(PATIENCE)
+        playwright.expect.set_options(timeout=PATIENCE)
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: str) -> Iterator[Any]:
+    """The app, freshly opened; what it asks of other machines isn't answered."""
+    opened = browser.new_page()
+    opened.asked = []
+    opened.errors = []
+    opened.on("pageerror", lambda error: opened.errors.append(str(error)))
+
+    def only_here(route: Any) -> None:
+        if route.request.url.startswith((server, "data:", "blob:")):
+            route.continue_()
+        else:
+            opened.asked.append(route.request.url)
+            route.abort()
+
+    opened.route("**/*", only_here)
+    opened.goto(server)
+    yield opened
+    assert not opened.errors
+    assert not opened.asked
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    for scheme in ("none", "rope", "learned"):
+        tiny_model(scheme, "PosEncForSequenceClassification").save_pretrained(root / scheme)
+        tiny_tokenizer().save_pretrained(root / scheme)
+    tiny_model("rope", "PosEncModel").save_pretrained(root / "encoder")
+    return {path.name: path for path in root.iterdir()}
+
+
+def shoot(page: Any, name: str) -> None:
+    """A picture of the page, for people, where HF_POSENC_SCREENSHOTS names a folder."""
+    if folder := os.environ.get("HF_POSENC_SCREENSHOTS"):
+        page.wait_for_timeout(1000)  # what is new fades in
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+def pictures(page: Any) -> Any:
+    return page.get_by_test_id("matplotlib").locator("img").filter(visible=True)
+
+
+def expect(found: Any) -> Any:
+    from playwright.sync_api import expect
+
+    return expect(found)
+
+
+def choose(page: Any, *schemes: str) -> None:
+    """These schemes and no other."""
+    box = page.get_by_label("Schemes", exact=True).first
+    page.get_by_title("Clear").first.click()
+    for scheme in schemes:
+        box.fill(scheme)
+        box.press("Enter")
+    box.press("Escape")
+
+
+def ask(page: Any, checkpoint: str | Path, sentence: str = SENTENCE, words: str = "") -> None:
+    page.get_by_role("tab", name="A trained model").click()
+    for label, text in (("Checkpoint", str(checkpoint)), ("Sentence", sentence), ("Words to swap", words)):
+        page.get_by_label(label).fill(text)
+    page.get_by_role("button", name="Ask the model").click()
+
+
+@pytest.mark.slow
+def test_it_opens_with_a_comparison_and_shows_a_scheme_in_detail(page: Any) -> None:
+    expect(pictures(page)).to_have_count(1)
+    first = pictures(page).get_attribute("src")
+    shoot(page, "comparison")
+    choose(page, "t5")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_function(
+        "before => document.querySelector('[data-testid=matplotlib] img')?.src !== before", arg=first
+    )
+    width, height = pictures(page).evaluate("image => [image.naturalWidth, image.naturalHeight]")
+    assert width > 600
+    assert height > 250
+    shoot(page, "scheme")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schemes", "message"),
+    [
+        (["ropee"], "position_embedding_type='ropee' is unknown. Did you mean 'rope'?"),
+        (["learned", "none+rope"], "'none+rope' makes no sense"),
+        ([], "No scheme is chosen. Choose one or more of none, sinusoidal"),
+    ],
+)
+def test_a_scheme_that_is_not_there_is_named_in_the_page(page: Any, schemes: list[str], message: str) -> None:
+    expect(pictures(page)).to_have_count(1)
+    choose(page, *schemes)
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text(message)).to_be_visible()
+    shoot(page, f"complaint-{len(schemes)}")
+    expect(pictures(page)).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_a_model_is_asked_before_and_after_two_words_are_swapped(page: Any, checkpoints: dict[str, Path]) -> None:
+    ask(page, checkpoints["learned"], words="Dog, cat")
+    expect(page.get_by_text("The swap changes what the model says")).to_be_visible()
+    expect(page.get_by_text("PosEncForSequenceClassification")).to_be_visible()
+    expect(page.get_by_text(SWAPPED).first).to_be_visible()
+    expect(pictures(page)).to_have_count(2)
+    shoot(page, "model")
+
+
+@pytest.mark.slow
+def test_a_model_that_is_blind_to_order_says_so(page: Any, checkpoints: dict[str, Path]) -> None:
+    ask(page, checkpoints["none"])
+    expect(page.get_by_text("The model says the same: it doesn't see this change of the order.")).to_be_visible()
+    expect(pictures(page)).to_have_count(2)
+    shoot(page, "blind")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("checkpoint", "sentence", "words", "message"),
+    [
+        ("", SENTENCE, "", "No checkpoint is named. Give the folder of a classifier"),
+        ("/no/such/folder", SENTENCE, "", "'/no/such/folder' doesn't exist"),
+        ("rope", "Hello!", "", "'Hello!' has no two words to swap"),
+        ("rope", SENTENCE, "the mouse", "'mouse' isn't in the sentence. Its words are the, old, cat"),
+        ("rope", SENTENCE, "cat", "'cat' are not two different words"),
+        ("encoder", SENTENCE, "", "holds PosEncModel, which doesn't classify texts"),
+    ],
+)
+def test_what_cannot_be_asked_is_named_in_the_page(
+    page: Any, checkpoints: dict[str, Path], checkpoint: str, sentence: str, words: str, message: str
+) -> None:
+    ask(page, checkpoints.get(checkpoint, checkpoint), sentence, words)
+    expect(page.get_by_text(message)).to_be_visible()
+    expect(pictures(page)).to_have_count(0)

@@ -1,0 +1,36 @@
+"""`--report-to tensorboard`: the event files hold what the run logged."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_posenc import cli
+
+pytest.importorskip("tensorboard")
+
+
+def test_the_event_files_have_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 40)
+    (tmp_path / "mine.csv").write_text("text,label\n" + rows)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    words = (
+        f"train -o {tmp_path / 'run'} --train-file {tmp_path / 'mine.csv'} --report-to tensorboard --logging-steps 1"
+    )
+    words += " --logging-strategy steps --num-train-epochs 2 --bf16 false --use-cpu true --disable-tqdm true"
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    board = EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    history = json.loads((tmp_path / "run" / "results.json").read_text())["history"]
+    for tag, name in (("train/loss", "loss"), ("eval/loss", "eval_loss"), ("eval/accuracy", "eval_accuracy")):
+        logged = {entry["step"]: entry[name] for entry in history if name in entry}
+        found = {event.step: event.value for event in board.Scalars(tag)}
+        assert found == pytest.approx(logged, rel=1e-6)
+        assert len(found) >= 2

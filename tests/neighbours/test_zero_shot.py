@@ -1,0 +1,40 @@
+"""Transformers' zero-shot-classification: a PosEnc model of entailment asked whether a text entails each label."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from remote_code_harness import tiny_model, tiny_tokenizer
+from transformers import pipeline
+
+from hf_posenc import PosEncForSequenceClassification
+
+TEXTS = ["the old cat chased the dog", "a big dog sees that cat"]
+LABELS = ["cat", "old dog", "big"]
+TEMPLATE = "the {} bites"
+NAMES = {0: "contradiction", 1: "neutral", 2: "entailment"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    labels = {"id2label": NAMES, "label2id": {name: number for number, name in NAMES.items()}}
+    tiny_model("rope", "PosEncForSequenceClassification", **labels).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one label", "several labels"])
+def test_the_pipeline_gives_the_probabilities_of_entailment(folder: Path, several: bool) -> None:
+    model, tokenizer = PosEncForSequenceClassification.from_pretrained(folder).eval(), tiny_tokenizer()
+    pipe = pipeline("zero-shot-classification", str(folder), trust_remote_code=True)
+    found = pipe(TEXTS, LABELS, hypothesis_template=TEMPLATE, multi_label=several)
+    assert pipe.entailment_id == 2
+    for text, said in zip(TEXTS, found, strict=True):
+        logits = []
+        for label in LABELS:  # one pair at a time: no padding
+            with torch.no_grad():
+                logits.append(model(**tokenizer(text, TEMPLATE.format(label), return_tensors="pt")).logits[0])
+        scores = torch.stack(logits)
+        expected = scores[:, [0, 2]].softmax(-1)[:, 1] if several else scores[:, 2].softmax(-1)
+        assert said["labels"] == [LABELS[number] for number in expected.argsort(descending=True)]
+        assert said["scores"] == pytest.approx(expected.sort(descending=True).values.tolist(), abs=1e-5)

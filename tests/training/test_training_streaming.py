@@ -1,0 +1,353 @@
+"""Training data read while training: the same labels and numbers, an order that resumes, memory that doesn't grow."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, Value
+from test_training_scripts import ENVIRONMENT, LAUNCH
+from training_harness import (
+    LOOP,
+    ROOT,
+    TRAINER,
+    assert_same_weights,
+    command,
+    copy_until,
+    results,
+    rows,
+    script,
+    train,
+    write_csv,
+    write_jsonl,
+)
+
+from hf_posenc.training import UserError, make_arguments, set_up, train_tokenizer
+from hf_posenc.training import streaming as module
+
+STREAMED: dict[str, Any] = {"streaming": True, "max_steps": 12, "do_eval": True, "save_strategy": None}
+
+
+def stream(folder: Path, **options: Any) -> Any:
+    """What training would be given."""
+    values = {"do_train": True, "streaming": True, "max_steps": 5, "output_dir": str(folder), "vocab_size": 500}
+    return set_up(*make_arguments(**{**values, **options}))
+
+
+def examples(setup: Any, count: int) -> list[dict[str, Any]]:
+    return list(islice(iter(setup.encoded["train"]), count))
+
+
+def write(path: Path, given: list[dict[str, Any]]) -> str:
+    if path.suffix == ".csv":
+        return write_csv(path, given)
+    text = "".join(json.dumps(row) + "\n" for row in given)
+    if path.suffix == ".gz":
+        with gzip.open(path, "wt") as file:
+            file.write(text)
+    elif path.suffix == ".parquet":
+        Dataset.from_list(given).to_parquet(path)
+    else:
+        path.write_text(text)
+    return str(path)
+
+
+# ---- what is trained on ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json", "a.jsonl.gz", "a.csv.gz", "a.parquet"])
+def test_each_kind_of_file_gives_the_numbers_of_a_whole_reading(tmp_path: Path, name: str) -> None:
+    given = rows("train", 120)
+    if name == "a.csv.gz":
+        write_csv(tmp_path / "a.csv", given)
+        (tmp_path / name).write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+        path = str(tmp_path / name)
+    else:
+        path = write(tmp_path / name, given)
+    options = {"train_file": path, "validation_file": path, "do_eval": True}
+    whole = stream(tmp_path / "whole", **options, streaming=False)
+    read = stream(tmp_path / "read", **options, shuffle_buffer_size=1)
+    assert read.labels == whole.labels
+    assert read.encoded["validation"].to_list() == whole.encoded["validation"].to_list()
+    assert read.encoded["validation"].num_rows == 120
+    found, expected = examples(read, 240), whole.encoded["train"].to_list()
+    assert found == expected + expected  # pass after pass, without an end
+    assert read.summary.examples["train"] == 120
+
+
+def test_the_buffer_shuffles_each_pass_anew_and_by_the_seed(order: dict[str, str], tmp_path: Path) -> None:
+    def passes(**options: Any) -> list[list[str]]:
+        setup = stream(tmp_path, **order, **options)
+        ids = [json.dumps(example["input_ids"]) for example in examples(setup, 320)]
+        return [ids[:160], ids[160:]]
+
+    first, second = passes(seed=1)
+    assert sorted(first) == sorted(second)
+    assert first != second
+    assert passes(seed=1) == [first, second]
+    assert passes(seed=2)[0] != first
+    assert passes(seed=2, data_seed=1) == [first, second]
+    near = passes(seed=1, shuffle_buffer_size=20)[0]
+    in_order = passes(shuffle_buffer_size=1)[0]
+    assert near != in_order
+    assert sorted(near) == sorted(in_order)
+    assert set(near[:10]) <= set(in_order[:30])  # what is drawn has been read
+
+
+def test_validation_data_is_set_aside_by_its_text(tmp_path: Path) -> None:
+    given = rows("train", 200)
+    path = write_jsonl(tmp_path / "a.jsonl", [*given, *given[:50]])  # the same text twice
+    setup = stream(
+        tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=20, shuffle_buffer_size=1
+    )
+    held = {json.dumps(ids) for ids in setup.encoded["validation"]["input_ids"]}
+    trained = {json.dumps(example["input_ids"]) for example in examples(setup, 190)}
+    assert setup.encoded["validation"].num_rows == 50
+    assert not held & trained
+    again = stream(tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=20, max_eval_samples=9)
+    assert again.encoded["validation"].num_rows == 9
+    assert {json.dumps(ids) for ids in again.encoded["validation"]["input_ids"]} - held  # another tokenizer's numbers
+    assert again.summary.examples["train"] == 241
+
+
+def test_a_data_set_that_names_its_labels_is_not_read_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["no", "yes", "maybe"]
+    features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
+    part = Dataset.from_dict({"text": ["a b", "b a"] * 40, "label": [0, 1] * 40}, features=features)
+    DatasetDict(train=part, validation=part, test=part).save_to_disk(tmp_path / "saved")
+    read: list[int] = []
+    iterate = IterableDataset.iter
+    monkeypatch.setattr(IterableDataset, "iter", lambda self, *a, **k: read.append(1) or iterate(self, *a, **k))
+    setup = stream(tmp_path / "run", dataset_name=str(tmp_path / "saved"), do_eval=True, tokenizer_name=None)
+    assert setup.labels.names == tuple(names)
+    assert len(read) == 1  # by the tokenizer, not for labels
+    assert setup.summary.examples["train"] is None
+    assert {example["labels"] for example in examples(setup, 80)} == {0, 1}
+
+
+def test_named_labels_spare_the_first_reading_and_others_end_the_run(order: dict[str, str], tmp_path: Path) -> None:
+    setup = stream(tmp_path / "run", **order, class_names="unacceptable,acceptable", shuffle_buffer_size=1)
+    assert setup.labels.names == ("unacceptable", "acceptable")
+    assert setup.summary.examples["train"] is None
+    expected = [("unacceptable", "acceptable").index(row["label"]) for row in rows("train", 160)]
+    assert [example["labels"] for example in examples(setup, 160)] == expected
+    late = write_jsonl(tmp_path / "late.jsonl", [*rows("train", 1500), {"text": "x", "label": "other"}])
+    setup = stream(tmp_path / "run", train_file=late, class_names="unacceptable,acceptable", shuffle_buffer_size=1)
+    with pytest.raises(UserError, match="The train data has the label 'other' .1 times., which training never saw"):
+        examples(setup, 1501)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "problem", "names", "first"),
+    [
+        (["1", "0"], {}, "single_label_classification", ("0", "1"), 1),
+        (["007", "7"], {}, "single_label_classification", ("007", "7"), 0),
+        (["1.5", "2"], {}, "regression", (), 1.5),
+        (["1", "2"], {"do_regression": True}, "regression", (), 1.0),
+        (["a;b", "c", ""], {"label_delimiter": ";"}, "multi_label_classification", ("a", "b", "c"), [1.0, 1.0, 0.0]),
+    ],
+)
+def test_labels_of_a_csv_are_read_as_without_a_stream(
+    tmp_path: Path, labels: list[str], options: dict[str, Any], problem: str, names: tuple[str, ...], first: Any
+) -> None:
+    given = [{"text": f"word {row}", "label": labels[row % len(labels)]} for row in range(600)]
+    path = write_csv(tmp_path / "a.csv", given)
+    setup = stream(tmp_path / "run", train_file=path, shuffle_buffer_size=1, **options)
+    whole = stream(tmp_path / "whole", train_file=path, streaming=False, **options)
+    assert setup.labels == whole.labels
+    assert (setup.labels.problem_type, setup.labels.names) == (problem, names)
+    found = examples(setup, 600)
+    assert found[0]["labels"] == first
+    assert [example["labels"] for example in found] == whole.encoded["train"]["labels"]
+
+
+def test_lists_of_labels_and_many_real_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = [{"text": "x y", "label": ["a", "b"]}, {"text": "y", "label": []}, {"text": "z", "label": ["c"]}] * 10
+    setup = stream(tmp_path / "run", train_file=write_jsonl(tmp_path / "a.jsonl", lists), shuffle_buffer_size=1)
+    assert setup.labels.names == ("a", "b", "c")
+    assert [example["labels"] for example in examples(setup, 3)] == [[1.0, 1.0, 0.0], [0.0] * 3, [0.0, 0.0, 1.0]]
+    monkeypatch.setattr(module, "MOST_LABELS", 20)
+    numbers = [{"text": "x", "label": row / 7} for row in range(1, 60)]
+    setup = stream(tmp_path / "run", train_file=write_jsonl(tmp_path / "b.jsonl", numbers), shuffle_buffer_size=1)
+    assert setup.labels.problem_type == "regression"
+    assert examples(setup, 2)[1]["labels"] == pytest.approx(2 / 7)
+    words = [{"text": "x", "label": f"n{row}"} for row in range(60)]
+    with pytest.raises(UserError, match="Column 'label' has more than 20 different labels. Name the right column"):
+        stream(tmp_path / "run", train_file=write_jsonl(tmp_path / "c.jsonl", words))
+
+
+def test_a_data_set_of_the_hub_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def load(name: str, config: Any = None, **options: Any) -> Any:
+        given.append((name, options["streaming"]))
+        parts = {"train": 40, "dev": 10}
+        return datasets.IterableDatasetDict(
+            {split: Dataset.from_list(rows("train", count)).to_iterable_dataset() for split, count in parts.items()}
+        )
+
+    monkeypatch.setattr("hf_posenc.training.data.load_dataset", load)
+    setup = stream(tmp_path / "run", dataset_name="me/huge", do_eval=True, max_train_samples=30)
+    assert given == [("me/huge", True)]
+    assert setup.encoded["validation"].num_rows == 10
+    assert len({json.dumps(example["input_ids"]) for example in examples(setup, 90)}) <= 30
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_trains_evaluates_ten_times_and_resumes_to_the_same_weights(
+    order: dict[str, str], tmp_path: Path
+) -> None:
+    options = {**order, **STREAMED, "score_test": True, "max_steps": 20, "save_total_limit": None}
+    trained = train(tmp_path / "whole", **options)  # two passes
+    assert {"train_loss", "eval_accuracy", "test_accuracy", "train_accuracy"} <= {
+        *trained.metrics,
+        *(name for entry in trained.history for name in entry),
+    }
+    steps = [entry["step"] for entry in trained.history if "eval_loss" in entry]
+    assert steps == [*range(2, 21, 2), 20]  # and once more at the end
+    assert results(tmp_path / "whole")["best"]["step"] in steps
+    for step in (6, 14):  # in the first pass and in the second
+        copy_until(tmp_path / "whole", tmp_path / f"from{step}", step)
+        train(tmp_path / f"from{step}", **options, resume_from_checkpoint="true")
+        assert_same_weights(tmp_path / "whole", tmp_path / f"from{step}")
+    ended = train(tmp_path / "whole", **options, resume_from_checkpoint="true")
+    assert "train_loss" not in ended.metrics
+
+
+def test_the_script_streams_and_one_cycle_counts_steps(
+    order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {**order, **STREAMED, "do_predict": True, "one_cycle": True, "output_dir": tmp_path / "run"}
+    assert script(TRAINER, monkeypatch, **given) == 0
+    assert results(tmp_path / "run")["arguments"]["data"]["streaming"] is True
+    assert len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()) == 64
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: Path) -> None:
+    options = {**order, **STREAMED, "hidden_dropout_prob": 0, "save_strategy": "no", "do_eval": False}
+    train(tmp_path / "one", **options)
+    words = command({**options, "output_dir": tmp_path / "two", "per_device_train_batch_size": 8})
+    done = subprocess.run([*LAUNCH, str(TRAINER), *words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = results(tmp_path / "one"), results(tmp_path / "two")
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert two["metrics"]["train_loss"] == pytest.approx(one["metrics"]["train_loss"], rel=1e-4)
+
+
+# ---- what can't be --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_steps": -1}, "--streaming needs --max_steps: a stream doesn't say how long it is"),
+        ({"class_weights": "balanced"}, "--class_weights balanced can't be with --streaming: they are scaled by"),
+        ({"train_sampling_strategy": "group_by_length"}, "--train_sampling_strategy group_by_length can't be"),
+        ({"preprocessing_num_workers": 2}, "--preprocessing_num_workers 2 can't be with --streaming"),
+        ({"dataloader_num_workers": 2}, "--dataloader_num_workers 2 can't be with --streaming: one process reads"),
+        ({"shuffle_buffer_size": 0}, "--shuffle_buffer_size 0 is out of range. Give 1"),
+        ({"do_train": False, "model_name_or_path": "x", "do_eval": True}, "there is no --do_train"),
+        ({"streaming": False, "shuffle_buffer_size": 9}, "--shuffle_buffer_size 9 is for --streaming"),
+        ({"streaming": False, "class_names": "a,b"}, "--class_names a,b is for --streaming"),
+        ({"class_names": "a,b", "do_regression": True}, "--class_names a,b: the data is a regression"),
+        ({"validation_split_percentage": 0, "do_eval": True, "validation_file": None}, "percentage 0 is out of range"),
+        ({"label_column_name": "nothing"}, "The train data has no column 'nothing'"),
+        ({"class_names": "yes,no"}, "The train data has the label 'unacceptable' .80 times., which training never saw"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_named(
+    order: dict[str, str], tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        stream(tmp_path / "run", **{**order, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", '[{"text": "a", "label": "b"}]', "can only be read whole, for it isn't one object per line"),
+        ("a.json", '{"data": [\n{"text": "a", "label": "b"}]}', "can only be read whole"),
+        ("a.jsonl", "", "is empty"),
+        ("a.csv", "text,label\n", "The train data has no rows"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', "Missing label in the train data: row 2 has none"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", ', "The train(ing)? data can't be read"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n' * 5, "All training examples have the label 'x'"),
+    ],
+)
+def test_files_that_cannot_be_streamed_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        stream(tmp_path / "run", train_file=str(tmp_path / name), do_eval=False)
+
+
+def test_neither_the_loop_nor_a_masked_language_model_streams(
+    order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {**order, "streaming": "true", "max_steps": 5, "output_dir": tmp_path / "run"}
+    assert script(LOOP, monkeypatch, **given) == 2
+    assert "--streaming has no effect in this loop. Use run_classification.py" in capsys.readouterr().err
+    assert script(ROOT / "examples" / "run_mlm.py", monkeypatch, **given) == 2
+    assert "--streaming is for text classification" in capsys.readouterr().err
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+MEASURE = """
+import resource, sys
+from hf_posenc import cli
+sys.argv = ["hf-posenc", *sys.argv[1:]]
+try:
+    cli.main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def generate(path: Path, megabytes: int) -> str:
+    """A file of random words."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(3, 9))) for _ in range(5000)]
+    pages = [" ".join(draw.choices(words, k=150)) for _ in range(500)]
+    size = row = 0
+    with path.open("w") as file:
+        while size < megabytes * 10**6:
+            size += file.write(json.dumps({"text": f"{row} {pages[row % 500]}", "label": "xyz"[row % 3]}) + "\n")
+            row += 1
+    return str(path)
+
+
+@pytest.mark.slow
+def test_peak_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    peaks = {}
+    train_tokenizer(["a b c d e f g h i j k l m n o p " * 9]).save_pretrained(tmp_path / "letters")
+    for megabytes in (20, 200):
+        path = generate(tmp_path / f"{megabytes}.jsonl", megabytes)
+        words = (
+            f"train -o {tmp_path / str(megabytes)} --train-file {path} --streaming --max-steps 20 --max-seq-length 32"
+        )
+        words += f" --tokenizer-name {tmp_path / 'letters'} --shuffle-buffer-size 5000 --max-eval-samples 200"
+        words += " --disable-tqdm true --bf16 false"
+        words += " --config-overrides hidden_size=32,num_attention_heads=2,intermediate_size=64 --use-cpu true"
+        environment = {**ENVIRONMENT, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, *words.split()],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        peaks[megabytes] = int(done.stdout.split()[-1])
+        assert results(tmp_path / str(megabytes))["summary"]["examples"]["train"] > megabytes * 500
+    print(peaks)
+    assert peaks[200] - peaks[20] < 60, peaks
