@@ -23,6 +23,7 @@ if _release(_installed_transformers) < _release(MINIMUM_TRANSFORMERS):
         f'Upgrade with: pip install -U "transformers>={MINIMUM_TRANSFORMERS}"'
     )
 
+import torch  # noqa: E402  (the version check comes first)
 from huggingface_hub.dataclasses import strict  # noqa: E402  (the version check comes first)
 from transformers import GenerationConfig, PreTrainedConfig  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
@@ -301,6 +302,7 @@ class PosEncConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
         # came with the file is kept, for it says from which repository the code is.
+        self._refuse_wrong_types(kwargs)
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
         own = {name: own_arguments(scheme) for name, scheme in scheme_classes(self).items() if scheme is not None}
         self._refuse_misspelt(kwargs, own)
@@ -310,6 +312,25 @@ class PosEncConfig(PreTrainedConfig):
         self.validate_sizes()
         self.validate_choices()
         resolve_position_config(self)
+
+    def _refuse_wrong_types(self, kwargs: dict[str, Any]) -> None:
+        """Refuses what transformers would take for another type, and fail on in words that name no field."""
+        given = {"model_type": self.model_type, **kwargs}
+        for name, kind in (("auto_map", dict), ("id2label", dict), ("label2id", dict), ("model_type", str)):
+            value = given.get(name, getattr(self, name, None))
+            if value is not None and not isinstance(value, kind):
+                accepted = "an object" if kind is dict else "a string"
+                raise ValueError(f"{name}={value!r:.80} is of a wrong type. Give {accepted}, or leave it out.")
+        names = [*(self.id2label or {}), *(self.label2id or {}).values()]
+        if not all(str(number).isdecimal() for number in names):
+            raise ValueError(
+                f"id2label={self.id2label!r:.80} and label2id={self.label2id!r:.80} don't number labels. Give "
+                "{0: 'no'} and {'no': 0}."
+            )
+        dtype = self.dtype
+        known = isinstance(getattr(torch, str(dtype).removeprefix("torch."), None), torch.dtype)
+        if dtype is not None and not known:
+            raise ValueError(f"dtype={dtype!r:.80} is no dtype of torch. Give float32, bfloat16 or float16.")
 
     def validate_rope(self) -> None:
         """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
