@@ -83,6 +83,20 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "undisturbed"]
 
 
+def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_another_original(source, tmp_path):
+    model, _ = convert(source, position_embedding_type="sinusoidal", measure=False)
+    original, _ = convert(source, measure=False)
+    rows = [{"input_ids": [1, 2, 3]}]
+    assert module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0) is None
+    with torch.no_grad():
+        model.base_model.layers[0].output.weight.mul_(1 + 1e-6)  # as more threads would
+    assert module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0) is None
+    with torch.no_grad():
+        original.base_model.layers[0].output.weight.mul_(1.01)
+    with pytest.raises(ValueError, match="holds the healing of something else"):
+        module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0)
+
+
 def test_ctrl_c_saves_a_checkpoint_and_the_same_command_goes_on(source, tmp_path, monkeypatch):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 5:
