@@ -1,4 +1,4 @@
-"""Fills the tables of speed into README.md and model_cards/speed.md, from the results of `hf-posenc benchmark`.
+"""Fills the measured tables into README.md and model_cards/speed.md: speed, and conversions.
 
 python -m hf_posenc.speed_page
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_posenc.benchmark import profile_table, ratio_table, startup_table
 from hf_posenc.cards import FOLDER, fill_marks
+from hf_posenc.conversion.study import table
 from hf_posenc.training.checkpoints import write_text
 
 
@@ -71,7 +72,11 @@ def render_pages(folder: Path) -> dict[Path, str]:
     page, readme = folder / "speed.md", folder.parent / "README.md"
     return {
         page: fill_marks(page, page.read_text(encoding="utf-8"), parts),
-        readme: fill_marks(readme, readme.read_text(encoding="utf-8"), {"speed": ratio_table(found[""])}),
+        readme: fill_marks(
+            readme,
+            readme.read_text(encoding="utf-8"),
+            {"speed": ratio_table(found[""]), "conversion": table(read_results(folder, "conversion"))},
+        ),
     }
 
 

@@ -83,6 +83,18 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "undisturbed"]
 
 
+def test_a_healing_that_makes_it_worse_is_left_out(source):
+    options = {"position_embedding_type": "lspe", "eval_texts": sentences(20)}
+    swapped, _ = convert(source, **options)
+    healed, report = convert(
+        source, heal=sentences(100), healing={**QUIET, "max_steps": 3, "learning_rate": 1.0}, **options
+    )
+    assert report.after.hidden_mse > report.before.hidden_mse
+    assert report.notes[-1] == "Healing took it farther from the original: the weights from before it are kept."
+    for name, value in healed.state_dict().items():
+        torch.testing.assert_close(value, swapped.state_dict()[name], msg=name)
+
+
 def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_another_original(source, tmp_path):
     model, _ = convert(source, position_embedding_type="sinusoidal", measure=False)
     original, _ = convert(source, measure=False)

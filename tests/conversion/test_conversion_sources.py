@@ -16,6 +16,7 @@ from transformers import GPT2Config, ModernBertConfig
 
 from hf_posenc import cli
 from hf_posenc.conversion import convert, export_bert
+from hf_posenc.conversion.study import table
 
 
 @pytest.fixture
@@ -269,8 +270,8 @@ def test_the_table_of_the_readme_is_what_was_measured():
     parts = json.loads((root / "model_cards/results/conversion.json").read_text())["parts"]
     readme = (root / "README.md").read_text()
     assert parts["exact/agreement"]["exact"]["hidden_max"] <= 1e-5
-    measured = [name.split("/")[1] for name in parts if name.startswith("swap/") and name.endswith("/agreement")]
-    assert len(measured) == 5
-    for scheme in measured:
-        found = parts[f"swap/{scheme}/agreement"]["before"]
-        assert f"| `{scheme}` | {found['cosine']:.3f} | {found['cosine_min']:.3f} |" in readme
+    assert f"{parts['exact/agreement']['exact']['hidden_max']:.1e}".replace("e-06", "e-6") in readme
+    stock, converted = (parts[f"exact/fine-tuned/{name}"] for name in ("stock", "converted"))
+    assert stock["accuracy"] == converted["accuracy"]
+    assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-4)
+    assert table({"parts": parts}) in readme
