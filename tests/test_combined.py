@@ -9,7 +9,8 @@ from hf_posenc import PosEncConfig, PosEncModel, make_position
 
 def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
     config = tiny_config("learned+t5", position_embedding_kwargs={"t5": {"num_buckets": 8}})
-    assert config.position_embedding_kwargs["t5"] == {"num_buckets": 8, "max_distance": 128, "per_layer": False}
+    expected = {"num_buckets": 8, "max_distance": 128, "per_layer": False, "initial_std": 1.0}
+    assert config.position_embedding_kwargs["t5"] == expected
     assert config.position_embedding_kwargs["learned"]["std"] == config.token_rms
     weights = {name: weight.shape for name, weight in PosEncModel(config).position.named_parameters()}
     assert weights == {"learned.embedding.weight": (64, 32), "t5.tables.0.weight": (8, 4)}
