@@ -10,6 +10,9 @@ POSENC_VERSION = "0.1.0"
 
 MINIMUM_TRANSFORMERS = "5.10.1"
 
+MOST_LABELS = 2**20
+"""A config names each label, so that a number without bounds would fill the memory of who reads it."""
+
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
@@ -321,6 +324,10 @@ class PosEncConfig(PreTrainedConfig):
             if value is not None and not isinstance(value, kind):
                 accepted = "an object" if kind is dict else "a string"
                 raise ValueError(f"{name}={value!r:.80} is of a wrong type. Give {accepted}, or leave it out.")
+        count = given.get("num_labels")
+        whole = isinstance(count, int) and not isinstance(count, bool)
+        if count is not None and not (whole and 1 <= count <= MOST_LABELS):
+            raise ValueError(f"num_labels={count!r:.80} is out of range. Give a whole number from 1 to {MOST_LABELS}.")
         names = [*(self.id2label or {}), *(self.label2id or {}).values()]
         if not all(str(number).isdecimal() for number in names):
             raise ValueError(

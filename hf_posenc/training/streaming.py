@@ -197,7 +197,7 @@ class Stream:
 
     def _given_labels(self) -> list[Any] | None:
         """Labels that are known without reading the data, as cells of its column; None if there are none."""
-        names = self.data.class_names and [name.strip() for name in self.data.class_names.split(",") if name.strip()]
+        names = self._given_names()
         several = isinstance(self.feature, List)
         inner = self.feature.feature if isinstance(self.feature, List) else self.feature
         if names and (isinstance(inner, ClassLabel) or self.data.do_regression):
@@ -209,9 +209,25 @@ class Stream:
             return list(self.sample[self.columns.label])
         return None
 
+    def _given_names(self) -> list[str] | None:
+        """`--class_names`, if they are given.
+
+        Raises:
+            UserError: there is none among them, or one twice.
+        """
+        if self.data.class_names is None:
+            return None
+        names = [name.strip() for name in self.data.class_names.split(",") if name.strip()]
+        if not names or len(set(names)) < len(names):
+            raise UserError(
+                f"--class_names {self.data.class_names!r} names {'a label twice' if names else 'no label'}. Give each "
+                "label of the data once: no,yes."
+            )
+        return names
+
     def class_names(self, trained: Sequence[str] | None) -> Sequence[str] | None:
         """In which order labels are numbered, if they are these: a trained model's, or that of `--class_names`."""
-        names = self.data.class_names and [name.strip() for name in self.data.class_names.split(",") if name.strip()]
+        names = self._given_names()
         return trained if trained and (not names or set(trained) == set(names)) else names or None
 
     def labelled(self) -> Dataset:

@@ -258,6 +258,8 @@ def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: 
         ({"do_train": False, "model_name_or_path": "x", "do_eval": True}, "there is no --do_train"),
         ({"streaming": False, "shuffle_buffer_size": 9}, "--shuffle_buffer_size 9 is for --streaming"),
         ({"streaming": False, "class_names": "a,b"}, "--class_names a,b is for --streaming"),
+        ({"class_names": "a,b,a"}, "--class_names 'a,b,a' names a label twice. Give each label of the data once"),
+        ({"class_names": " , "}, "--class_names ' , ' names no label. Give each label of the data once"),
         ({"class_names": "a,b", "do_regression": True}, "--class_names a,b: the data is a regression"),
         ({"validation_split_percentage": 0, "do_eval": True, "validation_file": None}, "percentage 0 is out of range"),
         ({"label_column_name": "nothing"}, "The train data has no column 'nothing'"),
