@@ -138,19 +138,6 @@ def make_model(
             "freeze_word_embeddings=True would keep a new encoder's random word embeddings. Leave it out, or name a "
             "trained checkpoint with --model_name_or_path."
         )
-    model = _make_model(arguments, data, config, tokenizer, labels)
-    if arguments.freeze_word_embeddings:
-        model.get_input_embeddings().requires_grad_(False)
-    return model
-
-
-def _make_model(
-    arguments: ModelArguments,
-    data: DataArguments,
-    config: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    labels: Labels | None,
-) -> PreTrainedModel:
     auto_class: Any = AutoModelForMaskedLM
     task: dict[str, Any] = {}
     if labels is not None:
@@ -173,7 +160,7 @@ def _make_model(
             "Use the model's own: leave --tokenizer_name out."
         )
     try:
-        return auto_class.from_pretrained(
+        model = auto_class.from_pretrained(
             str(arguments.model_name_or_path),
             config=config,
             ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
@@ -191,6 +178,9 @@ def _make_model(
             f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."
         ) from error
+    if arguments.freeze_word_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
+    return model
 
 
 def _new_encoder(
