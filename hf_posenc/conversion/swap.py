@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -508,15 +509,11 @@ def _fit_biases(
         shared = part.uses("bias")
         target = effect
         if shared:
-            slope = -(weight * effect * (distance.abs() - _mean(distance.abs().float(), weight))).sum(-1)
-            slopes = _own_slopes(part, rows.shape[1])
+            order = _slots(part, effect, weight)
             for index, layer in enumerate(_base(model).layers):
-                by_locality = slope[index].argsort(descending=True, stable=True)
-                heads = torch.empty_like(by_locality)
-                heads[slopes.argsort(descending=True, stable=True)] = by_locality
-                _reorder_heads(layer.attention, heads)
-                effect[index] = effect[index, heads]
-            lines.append({"scheme": name, "what": "heads in order of how local they are"})
+                _reorder_heads(layer.attention, order[index])
+                effect[index] = effect[index, order[index]]
+            lines.append({"scheme": name, "what": "heads of all layers in one order, by their old effect"})
         if not any(p.requires_grad for p in part.parameters()):
             continue
         if shared and part.shift_invariant is False:  # positions themselves count: all of them must be fitted
@@ -570,14 +567,22 @@ def _mean(values: Tensor, weight: Tensor) -> Tensor:
     return (values * weight).sum(-1) / weight.sum()
 
 
-def _own_slopes(part: PositionScheme, length: int) -> Tensor:
-    """How steeply each head's bias falls with the distance as the scheme stands: (H,)."""
-    positions = torch.arange(length)[None]
-    bias = part.bias(positions, positions == 0)
-    assert bias is not None
-    row = bias[0, :, 0].float()
-    away = torch.arange(length).float()
-    return -((row - row.mean(-1, keepdim=True)) * (away - away.mean())).sum(-1)
+def _slots(part: PositionScheme, effect: Tensor, weight: Tensor) -> Tensor:
+    """Which head of each layer stands where, for a bias that all layers share: (L, H).
+
+    A bias that can't be trained meets the heads whose old effect it resembles most. One that can will be fitted to the
+    mean effect of the heads at each place: they stand in order of how local they are, as it does.
+    """
+    own = _bias_by_distance(part, torch.arange(len(weight) // 2 + 1)[None], None, weight)[:, 0].T  # (place, 2 R + 1)
+    if not any(p.requires_grad for p in part.parameters()):
+        cost = (weight * (own[:, None] - effect[:, None]).square()).sum(-1)  # (L, place, head)
+        return torch.stack([torch.from_numpy(linear_sum_assignment(layer)[1]) for layer in cost.double().numpy()])
+    away = (torch.arange(len(weight)) - len(weight) // 2).abs().float()
+    away = weight * (_mean(away, weight) - away)
+    places = (own * away).sum(-1).argsort(descending=True, stable=True)
+    order = torch.empty(effect.shape[:2], dtype=torch.long)
+    order[:, places] = (effect * away).sum(-1).argsort(descending=True, stable=True)
+    return order
 
 
 def _reorder_heads(attention: Any, heads: Tensor) -> None:
