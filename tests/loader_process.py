@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import struct
 import sys
 import time
@@ -14,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModel
+from transformers import AutoModelForSequenceClassification
 
-from hf_posenc import PosEncConfig, PosEncModel
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 
 ROOM = 2**30
 """How much a load may allocate, for models of 60 kB."""
@@ -71,7 +72,8 @@ def misbehave(how: str) -> None:
 
 def load(folder: Path, auto: bool) -> dict[str, Any]:
     config = PosEncConfig.from_pretrained(folder)
-    model, info = (AutoModel if auto else PosEncModel).from_pretrained(folder, output_loading_info=True)
+    cls = AutoModelForSequenceClassification if auto else PosEncForSequenceClassification
+    model, info = cls.from_pretrained(folder, output_loading_info=True)
     given = read_plainly(folder / "model.safetensors")
     weights = dict(model.named_parameters())
     left = [*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])]
@@ -82,14 +84,24 @@ def load(folder: Path, auto: bool) -> dict[str, Any]:
     ]
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():
-        finite = bool(model.eval()(ids % model.config.vocab_size).last_hidden_state.isfinite().all())
+        logits = model.eval()(ids % model.config.vocab_size, return_dict=True).logits
+    again = folder.with_name("again")
+    try:
+        model.save_pretrained(again)
+        read = PosEncForSequenceClassification.from_pretrained(again, dtype=model.dtype)
+        kept = {name: digest(value) for name, value in read.named_parameters()}
+        same = {name: digest(value) for name, value in weights.items()} == kept
+    finally:
+        shutil.rmtree(again, ignore_errors=True)
     return {
         "config": config.to_dict(),
         "class": type(model).__name__,
         "left": left,
         "unexpected": list(info["unexpected_keys"]),
         "wrong": wrong,
-        "finite": finite,
+        "finite": bool(logits.isfinite().all()),
+        "labels": logits.shape[-1],
+        "saved": same,
     }
 
 

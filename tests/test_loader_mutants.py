@@ -42,7 +42,7 @@ class Loader:
         self.root = root
         self.folders = {scheme: root / scheme for scheme in SCHEMES}
         for scheme, folder in self.folders.items():
-            tiny_model(scheme, "PosEncModel").save_pretrained(folder)
+            tiny_model(scheme, "PosEncForSequenceClassification").save_pretrained(folder)
             for code in folder.glob("*.py"):  # the classes here are used
                 code.unlink()
         self.process: subprocess.Popen[str] | None = None
@@ -59,7 +59,7 @@ class Loader:
         self.process = process
         assert self._read(120) == {"ready": True}
         first = self.ask(self.folders["rope"], auto=True)
-        assert first["class"] == "PosEncModel"
+        assert first["class"] == "PosEncForSequenceClassification"
         assert not first["wrong"]
         return process
 
@@ -112,6 +112,13 @@ def check_refusal(answer: dict[str, Any], what: str) -> None:
     assert len(answer["message"]) > 10, what
 
 
+def check_use(answer: dict[str, Any], what: str) -> None:
+    """What was loaded has the file's weights, classifies as it says, and is the same again after it is saved."""
+    assert not answer["wrong"], what
+    assert answer["labels"] == len(answer["config"].get("id2label") or "ab"), what
+    assert answer["saved"], what
+
+
 # ---- configurations -------------------------------------------------------------------------------------------------
 
 WEIRD = st.one_of(
@@ -123,8 +130,21 @@ WEIRD = st.one_of(
     st.text(max_size=8),
     st.lists(st.integers(-2, 2), max_size=3),
     st.dictionaries(st.text(max_size=4), st.integers(-2, 2), max_size=2),
+    st.sampled_from([{"0": "x", "1": "y", "2": "z"}, {"1": "x", "2": "y"}, {"x": 0, "y": 1, "z": 2}, {"x": 0, "y": 0}]),
+    st.sampled_from(
+        ["float16", "torch.bfloat16", "eager", "sdpa", "nosuch", ["PosEncModel"], {"AutoModel": ["a", None]}]
+    ),
     st.sampled_from(["{deep}", {"rope_type": "yarn", "factor": 4.0}, {"t5": {"num_buckets": 16}}, {"0": "a"}]),
 )
+
+
+KEYWORDS = (
+    "id2label", "label2id", "num_labels", "problem_type", "dtype", "torch_dtype", "auto_map", "rope_scaling",
+    "rope_theta", "architectures", "quantization_config", "_attn_implementation", "attn_implementation", "is_decoder",
+    "layer_types", "output_attentions", "output_hidden_states", "return_dict", "attribute_map", "_auto_class",
+    "validate_sizes", "__class__", "base_model_tp_plan", "pruned_heads", "name_or_path", "chunk_size_feed_forward",
+)  # fmt: skip
+"""What other libraries, older versions or nobody at all write into a config file."""
 
 
 def deep() -> Any:
@@ -139,7 +159,7 @@ def mutated_configs(draw: st.DrawFn) -> tuple[str, Callable[[dict[str, Any]], di
     """A scheme, and what changes its configuration in place: returns what was set, by path."""
     scheme = draw(st.sampled_from(SCHEMES))
     count = draw(st.integers(1, 2))
-    picks = [(draw(st.integers(0, 10**6)), draw(st.sampled_from("rrrrnda")), draw(WEIRD), draw(st.text(max_size=6)))
+    picks = [(draw(st.integers(0, 10**6)), draw(st.sampled_from("rrrrndakk")), draw(WEIRD), draw(st.text(max_size=6)))
              for _ in range(count)]  # fmt: skip
 
     def change(config: dict[str, Any]) -> dict[tuple[str, ...], Any]:
@@ -151,6 +171,10 @@ def mutated_configs(draw: st.DrawFn) -> tuple[str, Callable[[dict[str, Any]], di
             if how == "a":
                 config[name or "x"] = value
                 done[(name or "x",)] = value
+            elif how == "k":
+                key = KEYWORDS[pick % len(KEYWORDS)]
+                config[key] = value
+                done = {path: given for path, given in done.items() if path[0] != key} | {(key,): value}
             elif how == "d":
                 del config[key]
                 done = {path: given for path, given in done.items() if path[0] != key}
@@ -192,7 +216,7 @@ def test_a_mutated_configuration_is_obeyed_or_refused(
     if "error" in answer:
         check_refusal(answer, what)
         return
-    assert not answer["wrong"], what
+    check_use(answer, what)
     for path, value in done.items():
         if path[0] not in FIELDS or (value is None and path[0] != "hidden_size"):
             continue
@@ -218,7 +242,7 @@ def test_a_config_file_with_damaged_bytes_is_refused_or_read(
     if "error" in answer:
         check_refusal(answer, f"{text[:place][-20:]!r} {put!r} {cut}: {str(answer)[:2000]}")
     else:
-        assert not answer["wrong"]
+        check_use(answer, str(answer)[:2000])
 
 
 # ---- headers of safetensors files -----------------------------------------------------------------------------------
@@ -301,7 +325,7 @@ def test_a_mutated_safetensors_file_is_read_as_it_says_or_refused(
     if "error" in answer:
         check_refusal(answer, what)
         return
-    assert not answer["wrong"], what
+    check_use(answer, what)
     if answer["left"]:  # weights that the file doesn't have start anew, and that is said
         assert any(name in line for name in answer["left"] for line in answer["warned"]), what
     assert kind != "cut", what

@@ -352,7 +352,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
                 )
     if task in ("text-classification", "token-classification"):
         names = {int(number): name for number, name in config.id2label.items()}
-        fields |= {"id2label": names, "label2id": config.label2id or {name: n for n, name in names.items()}}
+        fields["id2label"] = names  # label2id follows from it: many checkpoints keep another's
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type
     return fields

@@ -47,6 +47,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Schemes with other arguments than convert's own choice."""
 TASKS = {"trec": "accuracy", "cola": "matthews", "bshift_novels": "accuracy"}
 LONG = ("hyperpartisan", "review_polarity")
+LENGTHS = (512, 2048)
 EXTENSIONS: dict[str, dict[str, Any]] = {
     "learned-tile": {"extension": "tile"},
     "learned-interpolate": {"extension": "interpolate"},
@@ -56,6 +57,7 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
     "rope-dynamic": {"source": "rope", "extension": "dynamic"},
     "rope-yarn": {"source": "rope", "extension": "yarn"},
     "alibi": {"source": "alibi"},
+    "alibi-directional": {"source": "alibi-directional"},
     "t5": {"source": "t5"},
 }
 
@@ -216,9 +218,11 @@ class Study:
                             _of_seed(f"{kind}/{scheme}/{task}", seed),
                             lambda s=scheme, k=kind, t=task, r=seed: self.tune(lambda n: self._swapped(s, k, n), t, r),  # type: ignore[misc]
                         )
+        for task in LONG if self.options.extensions else ():
+            self.part(f"extend/stock/{task}/512", lambda t=task: self._tune_long(self._stock, t, 512))  # type: ignore[misc]
         for how in self.options.extensions:
             for task in LONG:
-                for length in (512, 2048):
+                for length in LENGTHS:
                     self.part(
                         f"extend/{how}/{task}/{length}",
                         lambda h=how, t=task, n=length: self.extend(h, t, n),  # type: ignore[misc]
@@ -275,7 +279,7 @@ class Study:
         """Long documents, fine-tuned and tested at one length."""
         settings = dict(EXTENSIONS[how])
         scheme = settings.pop("source", None)
-        source = self.source if scheme is None else self._folder(scheme, "heal")
+        source = self.source if scheme is None else self._made(scheme, "heal")
 
         def make(labels: int) -> PreTrainedModel:
             return convert(
@@ -287,6 +291,9 @@ class Study:
                 **settings,
             )[0]
 
+        return self._tune_long(make, task, length)
+
+    def _tune_long(self, make: Callable[[int], PreTrainedModel], task: str, length: int) -> dict[str, Any]:
         options = {"max_train": self.options.max_long, "epochs": self.options.epochs_long, "bf16": self.options.bf16}
         return self._tune(make, task, max_length=length, batch_size=8, **options)
 
@@ -306,12 +313,15 @@ class Study:
         folder.parent.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _swapped(self, scheme: str, kind: str, labels: int) -> PreTrainedModel:
+    def _made(self, scheme: str, kind: str) -> Path:
         folder = self._folder(scheme, kind)
         if not (folder / "config.json").is_file():  # another machine measured the agreement
             self.swap(scheme, kind == "heal")
+        return folder
+
+    def _swapped(self, scheme: str, kind: str, labels: int) -> PreTrainedModel:
         return PosEncForSequenceClassification.from_pretrained(
-            str(folder), num_labels=labels, ignore_mismatched_sizes=True
+            str(self._made(scheme, kind)), num_labels=labels, ignore_mismatched_sizes=True
         )
 
 
@@ -342,6 +352,19 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def long_table(results: dict[str, Any]) -> str:
+    """The long documents of a study as a markdown table: accuracy at 512 and at 2,048 tokens."""
+    parts = results.get("parts", {})
+    ways = [how for how in ("stock", *EXTENSIONS) if any(name.startswith(f"extend/{how}/") for name in parts)]
+    lines = ["| | " + " | ".join(f"{task}, {length}" for task in LONG for length in LENGTHS) + " |"]
+    lines.append("|---" * (1 + len(LONG) * len(LENGTHS)) + "|")
+    for how in ways:
+        found = [parts.get(f"extend/{how}/{task}/{length}") for task in LONG for length in LENGTHS]
+        shown = ["" if one is None else f"{one['accuracy']:.3f}" for one in found]
+        lines.append(f"| {'stock BERT' if how == 'stock' else f'`{how}`'} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line of the study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -363,7 +386,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--table", action="store_true", help="print what is measured as a table, and measure nothing")
     options = parser.parse_args(arguments)
     if options.table:
-        print(table(json.loads(Path(options.output).read_text(encoding="utf-8"))))
+        results = json.loads(Path(options.output).read_text(encoding="utf-8"))
+        print(table(results), long_table(results), sep="\n\n")
         return
     if not options.data:
         parser.error("name the folder of the data sets with --data or HF_POSENC_DATA")

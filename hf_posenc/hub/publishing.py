@@ -273,9 +273,10 @@ def _weights(source: Path) -> list[str]:
 def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
     """The code that the config names with all that it imports, and whether it is this version's, unchanged."""
     own = config.get("auto_map", {}).get(KEY)
-    own = own if isinstance(own, list) else [own]
     references = [value for key, value in (config.get("auto_map") or {}).items() if key != KEY]
-    references += [value for value in own if value]
+    references = [
+        name for value in (*references, own) for name in (value if isinstance(value, list) else [value]) if name
+    ]
     if not references:
         raise UserError(f"{str(source)!r} names no code, so nobody could load it. Load the model and save it anew.")
     if elsewhere := [reference for reference in references if "--" in reference]:
@@ -311,7 +312,9 @@ def _refuse_token(path: Path, secret: str | None) -> None:
 def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]:
     """The model, by the Auto class that its config names, whole."""
     architecture = (config.get("architectures") or [""])[0]
-    auto_class = next((k for k, v in config["auto_map"].items() if k != KEY and v.endswith(f".{architecture}")), None)
+    auto_class = next(
+        (k for k, v in config["auto_map"].items() if k != KEY and str(v).endswith(f".{architecture}")), None
+    )
     if auto_class is None or not hasattr(transformers, auto_class):
         raise UserError(f"config.json: no Auto class loads architectures={architecture!r}. Save the model anew.")
     try:

@@ -3,6 +3,8 @@
 import difflib
 import importlib.metadata
 import re
+from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 POSENC_VERSION = "0.1.0"
@@ -198,6 +200,74 @@ _BASE_KEYWORDS = {
 }
 
 
+def _is_map_of_code(value: Any) -> bool:
+    def named(one: Any) -> bool:  # a tokenizer has two classes, or one and None
+        return isinstance(one, str) or (
+            isinstance(one, list | tuple) and all(x is None or isinstance(x, str) for x in one)
+        )
+
+    return isinstance(value, dict) and all(map(named, value.values()))
+
+
+def _is_quantization(value: Any) -> bool:
+    return hasattr(value, "to_dict") or (isinstance(value, dict) and isinstance(value.get("quant_method"), str))
+
+
+_KEYWORD_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "auto_map": ("an object of names of classes", _is_map_of_code),
+    "model_type": ("a string", lambda value: isinstance(value, str)),
+    "architectures": (
+        "a list of names of classes",
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    ),
+    "quantization_config": ("an object with a quant_method", _is_quantization),
+    "rope_scaling": ("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict)),
+    "attn_implementation": ("a string", lambda value: isinstance(value, str | dict)),
+    "_attn_implementation": ("a string", lambda value: isinstance(value, str | dict)),
+    "output_attentions": ("true or false", lambda value: isinstance(value, bool)),
+    "gradient_checkpointing": ("true or false", lambda value: isinstance(value, bool)),
+}
+"""Keywords without a field of their own: what is accepted, in words and as a test."""
+
+
+def _labels(id2label: Any, label2id: Any, count: Any) -> tuple[dict[int, str] | None, dict[str, int] | None]:
+    """Both maps, the one that isn't given made from the other. Neither given: None, for transformers to number them.
+
+    Raises:
+        ValueError: they aren't maps of names and numbers from 0 on, or contradict each other or the count.
+    """
+    whole = isinstance(count, int) and not isinstance(count, bool)
+    if count is not None and not (whole and 1 <= count <= MOST_LABELS):
+        raise ValueError(f"num_labels={count!r:.80} is out of range. Give a whole number from 1 to {MOST_LABELS}.")
+    example = "Give id2label={0: 'no', 1: 'yes'}, and label2id={'no': 0, 'yes': 1} or none."
+    for name, value in (("id2label", id2label), ("label2id", label2id)):
+        if value is not None and not isinstance(value, dict):
+            raise ValueError(f"{name}={value!r:.80} is of a wrong type. {example}")
+    if id2label is None:
+        if label2id is None:
+            return None, None
+        pairs = [(number, name) for name, number in label2id.items()]
+    else:
+        pairs = list(id2label.items())
+    numbered = {int(number): name for number, name in pairs if str(number).isdecimal() and len(str(number)) < 9}
+    if sorted(numbered) != list(range(len(pairs))) or not pairs:
+        given = f"id2label={id2label!r:.80}" if id2label is not None else f"label2id={label2id!r:.80}"
+        raise ValueError(f"{given} doesn't number labels from 0 on without a gap. {example}")
+    names = {number: numbered[number] for number in range(len(pairs))}
+    if not all(isinstance(name, str) for name in names.values()) or len(set(names.values())) < len(names):
+        raise ValueError(f"id2label={names!r:.80} must give each label a name of its own, a string. {example}")
+    if label2id is not None and label2id != {name: number for number, name in names.items()}:
+        raise ValueError(
+            f"id2label={names!r:.80} and label2id={label2id!r:.80} contradict each other. "
+            "Give one, and leave the other out."
+        )
+    if count is not None and count != len(names):
+        raise ValueError(
+            f"num_labels={count} contradicts the {len(names)} names in id2label={names!r:.80}. Leave num_labels out."
+        )
+    return names, {name: number for number, name in names.items()}
+
+
 @strict
 class PosEncConfig(PreTrainedConfig):
     r"""Configuration of a PosEnc encoder: a BERT-shaped body whose positional scheme is one value.
@@ -305,7 +375,7 @@ class PosEncConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
         # came with the file is kept, for it says from which repository the code is.
-        self._refuse_wrong_types(kwargs)
+        self._check_keywords(kwargs)
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
         own = {name: own_arguments(scheme) for name, scheme in scheme_classes(self).items() if scheme is not None}
         self._refuse_misspelt(kwargs, own)
@@ -316,28 +386,24 @@ class PosEncConfig(PreTrainedConfig):
         self.validate_choices()
         resolve_position_config(self)
 
-    def _refuse_wrong_types(self, kwargs: dict[str, Any]) -> None:
-        """Refuses what transformers would take for another type, and fail on in words that name no field."""
-        given = {"model_type": self.model_type, **kwargs}
-        for name, kind in (("auto_map", dict), ("id2label", dict), ("label2id", dict), ("model_type", str)):
-            value = given.get(name, getattr(self, name, None))
-            if value is not None and not isinstance(value, kind):
-                accepted = "an object" if kind is dict else "a string"
+    def _check_keywords(self, kwargs: dict[str, Any]) -> None:
+        """Refuses what transformers would take for another type, and fail on later in words that name no field."""
+        given = {"model_type": self.model_type, "architectures": self.architectures, **kwargs}
+        for name, (accepted, fits) in _KEYWORD_TYPES.items():
+            value = given.get(name)
+            if value is not None and not fits(value):
                 raise ValueError(f"{name}={value!r:.80} is of a wrong type. Give {accepted}, or leave it out.")
-        count = given.get("num_labels")
-        whole = isinstance(count, int) and not isinstance(count, bool)
-        if count is not None and not (whole and 1 <= count <= MOST_LABELS):
-            raise ValueError(f"num_labels={count!r:.80} is out of range. Give a whole number from 1 to {MOST_LABELS}.")
-        names = [*(self.id2label or {}), *(self.label2id or {}).values()]
-        if not all(str(number).isdecimal() for number in names):
-            raise ValueError(
-                f"id2label={self.id2label!r:.80} and label2id={self.label2id!r:.80} don't number labels. Give "
-                "{0: 'no'} and {'no': 0}."
-            )
-        dtype = self.dtype
-        known = isinstance(getattr(torch, str(dtype).removeprefix("torch."), None), torch.dtype)
-        if dtype is not None and not known:
-            raise ValueError(f"dtype={dtype!r:.80} is no dtype of torch. Give float32, bfloat16 or float16.")
+        if kwargs.get("num_labels", 0) is None:
+            del kwargs["num_labels"]
+        self.id2label, self.label2id = _labels(self.id2label, self.label2id, kwargs.get("num_labels"))
+        for values, name in ((vars(self), "dtype"), (kwargs, "torch_dtype")):
+            dtype = values.get(name)
+            if isinstance(dtype, str):
+                values[name] = dtype = dtype.removeprefix("torch.")
+            if dtype is not None and not isinstance(
+                getattr(torch, str(dtype).removeprefix("torch."), None), torch.dtype
+            ):
+                raise ValueError(f"{name}={dtype!r:.80} is no dtype of torch. Give float32, bfloat16 or float16.")
 
     def validate_rope(self) -> None:
         """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
@@ -358,7 +424,8 @@ class PosEncConfig(PreTrainedConfig):
 
     @classmethod
     def _refuse_misspelt(cls, kwargs: dict[str, Any], own: dict[str, dict[str, Any]]) -> None:
-        real = [*cls.__dataclass_fields__, *(name for name in _BASE_KEYWORDS if not name.startswith("_"))]
+        real = [field.name for field in fields(cls)]
+        real += [name for name in _BASE_KEYWORDS if not name.startswith("_")]
         for key, value in kwargs.items():
             if key in _BASE_KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
                 continue
@@ -400,8 +467,8 @@ class PosEncConfig(PreTrainedConfig):
         scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
         values = dict(config_dict)
-        fields = cls.__dataclass_fields__
-        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in fields and name not in _BASE_KEYWORDS}
+        own = {field.name for field in fields(cls)}
+        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in own and name not in _BASE_KEYWORDS}
         if overrides.get("position_embedding_type", values.get("position_embedding_type")) != values.get(
             "position_embedding_type"
         ):
@@ -409,15 +476,17 @@ class PosEncConfig(PreTrainedConfig):
             values.pop("rope_parameters", None)
             if values.get("auto_map"):
                 values["auto_map"] = {key: value for key, value in values["auto_map"].items() if key != KEY}
+        # What is asked for now replaces what the file says of labels, in whichever of three words it is said.
+        count = kwargs.get("num_labels")
+        names = values.get("id2label") or values.get("label2id")
+        if {"id2label", "label2id"} & overrides.keys() or (count is not None and len(names or ()) != count):
+            for name in ("id2label", "label2id", "num_labels"):
+                values.pop(name, None)
         values.update(overrides)
         for name in ("rope_theta", "partial_rotary_factor"):
             if name in kwargs:
                 values["rope_parameters"] = {**(values.get("rope_parameters") or {}), name: kwargs.pop(name)}
-        unknown = {
-            name: values.pop(name)
-            for name in list(values)
-            if name not in fields and name not in _BASE_KEYWORDS and not name.startswith("_")
-        }
+        unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _BASE_KEYWORDS}
         if unknown:
             logger.warning(
                 f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
@@ -435,8 +504,9 @@ class PosEncConfig(PreTrainedConfig):
         # What generation takes would make the config refuse to be saved, as every transformers config does.
         generation = GenerationConfig._get_default_generation_params()
         for name, value in unknown.items():
-            if name not in generation and not isinstance(getattr(cls, name, None), property):
+            if name not in generation and not name.startswith("_") and not hasattr(config, name):
                 setattr(config, name, value)
+        config.validate()  # a name that this version doesn't know may mean something to transformers
         return result
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
@@ -448,7 +518,8 @@ class PosEncConfig(PreTrainedConfig):
         own, files = own_code(self)
         self.posenc_version = POSENC_VERSION
         # The code is copied next to the file, so the map must not point to where this config came from.
-        here = {key: value.rpartition("--")[2] for key, value in {**AUTO_MAP, **self.auto_map}.items() if key != KEY}
+        codes = {**AUTO_MAP, **{key: value for key, value in self.auto_map.items() if isinstance(value, str)}}
+        here = {key: value.rpartition("--")[2] for key, value in codes.items() if key != KEY}
         self.auto_map = here if own is None else {**here, KEY: own}
         if files:
             write_code(save_directory, files)

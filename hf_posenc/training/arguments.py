@@ -88,6 +88,13 @@ class DataArguments:
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use the first n validation examples only."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "Use the first n test examples only."})
 
+    def __post_init__(self) -> None:
+        """Refuses numbers that can't be."""
+        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+            value = getattr(self, name)
+            if value is not None and not _COUNT.holds(value):
+                raise UserError(f"--{name} {value} is out of range. Give {_COUNT.text}.")
+
 
 @dataclass
 class ModelArguments:
@@ -200,7 +207,10 @@ _RANGES = {
     "seed": _SEED,
     "data_seed": _SEED,
 }
-_DEFAULT_SAVE_STEPS = TrainingArguments.__dataclass_fields__["save_steps"].default
+DEFAULT_STEPS = {
+    kind: TrainingArguments.__dataclass_fields__[f"{kind}_steps"].default for kind in ("eval", "save", "logging")
+}
+"""What `eval_steps` and its like are where they aren't given."""
 
 
 def strategy_name(strategy: Any) -> str:
@@ -274,7 +284,7 @@ class RunArguments(TrainingArguments):
         evaluated = strategy_name(self.eval_strategy)
         if self.save_strategy is None:
             self.save_strategy = "epoch" if evaluated == "no" else evaluated
-            if evaluated == "steps" and self.save_steps == _DEFAULT_SAVE_STEPS:
+            if evaluated == "steps" and self.save_steps == DEFAULT_STEPS["save"]:
                 self.save_steps = self.eval_steps or self.logging_steps
         if not self.do_train:  # the same options can be given again to evaluate alone
             self.load_best_model_at_end = False

@@ -107,7 +107,7 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
     if resume_from is not None:
-        check_resumed(resume_from, model, training)
+        check_resumed(resume_from, model, training, data)
     if training.learning_rate is None:
         training.learning_rate = default_learning_rate(arguments, model.config)
     max_length = input_length(data, model, tokenizer)

@@ -35,6 +35,8 @@ logger = logging.get_logger(__name__)
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+_SHARD = re.compile(r"-\d+-of-\d+$")
+"""train-00000-of-00002.csv is a part of train."""
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 _PAIRS = (("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"))
 _SINGLES = ("text", "sentence", "content", "review", "question")
@@ -94,8 +96,14 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
     return _named_splits(found, data)
 
 
-def read_file(path: str, cache_dir: str | None = None, streaming: bool = False) -> Any:
+def read_file(path: str, cache_dir: str | None = None, streaming: bool = False, *, more: Sequence[str] = ()) -> Any:
     """One file as a data set: .csv, .tsv, .json, .jsonl (also .gz) or .parquet.
+
+    Args:
+        path: the file.
+        cache_dir: where datasets keeps what it has read.
+        streaming: read nothing yet.
+        more: further files of the same kind and with the same columns, as shards have them.
 
     Returns:
         Dataset; with `streaming` an `IterableDataset`, of which nothing has been read.
@@ -116,6 +124,9 @@ def read_file(path: str, cache_dir: str | None = None, streaming: bool = False) 
         if _is_empty(file):
             raise UserError(f"{path!r} is empty. Give a file with at least one example.")
         options = _csv_options(file, kind) if _READERS[kind] == "csv" else {}
+        for other in map(Path, more if options else ()):
+            if list(_csv_options(other, kind)["features"]) != list(options["features"]):
+                raise UserError(f"{str(other)!r} has other columns than {path!r}. Give all shards the same first row.")
         if kind == ".json" and streaming:
             _check_lines(file)
         elif kind == ".json":
@@ -123,7 +134,11 @@ def read_file(path: str, cache_dir: str | None = None, streaming: bool = False) 
         if streaming:
             options["streaming"] = True
         loaded = load_dataset(
-            _READERS[kind], data_files=str(file.absolute()), split="train", cache_dir=cache_dir, **options
+            _READERS[kind],
+            data_files=[str(Path(one).absolute()) for one in (path, *more)],
+            split="train",
+            cache_dir=cache_dir,
+            **options,
         )
     if streaming:
         return loaded
@@ -203,19 +218,22 @@ def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False) -
         with reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
             saved = _as_splits(load_from_disk(str(folder)), str(folder))
             return {name: split.to_iterable_dataset() for name, split in saved.items()} if streaming else saved
-    files = {}
+    files: dict[str, list[str]] = {}
+    every = [path for path in sorted(folder.iterdir()) if path.is_file() and set(path.suffixes) & set(_READERS)]
     for split, names in _SPLIT_NAMES.items():
-        matching = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name.split(".")[0] in names]
-        readable = [path for path in matching if set(path.suffixes) & set(_READERS)]
-        if len(readable) > 1:
+        readable = [path for path in every if _SHARD.sub("", path.name.split(".")[0]) in names]
+        shards = len({path.suffixes[0] for path in readable}) == 1 and all(_SHARD.search(p.name) for p in readable)
+        if len(readable) > 1 and not shards:
             raise UserError(
                 f"{str(folder)!r} has several files for {split}: {', '.join(path.name for path in readable)}. Keep "
                 f"one, or name it with --{split}_file."
             )
         if readable:
-            files[split] = readable[0]
+            files[split] = [str(path) for path in readable]
     if files:
-        return _splits({split: read_file(str(path), cache_dir, streaming) for split, path in files.items()})
+        return _splits(
+            {split: read_file(paths[0], cache_dir, streaming, more=paths[1:]) for split, paths in files.items()}
+        )
     with reading(
         f"{str(folder)!r}", f"It must hold files called train, validation and test, each one of {', '.join(_READERS)}."
     ):

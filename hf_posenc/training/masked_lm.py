@@ -129,7 +129,7 @@ def train_masked_lm(
     set_seed(training.seed)
     network = make_model(model, data, config, tokenizer, None)
     if resume_from is not None:
-        check_resumed(resume_from, network, training)
+        check_resumed(resume_from, network, training, data)
     if training.learning_rate is None:
         training.learning_rate = default_learning_rate(model, network.config)
     max_length = input_length(data, network, tokenizer)

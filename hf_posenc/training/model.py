@@ -256,11 +256,18 @@ _OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwar
 _OF_AN_OPTIMIZER = ("one_cycle", "lr_scheduler_type", "optim")
 
 
-def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments) -> None:
+_OF_A_STREAM = ("data", "shuffle_buffer_size", "max_train_samples")
+_OF_ITS_HELD_OUT = ("validation_split_percentage", "max_eval_samples")
+_OF_ITS_ORDER = ("seed", "data_seed", "per_device_train_batch_size", "gradient_accumulation_steps")
+
+
+def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments, data: DataArguments) -> None:
     """Makes sure that a run is resumed with the model and the optimizer it began with; their states may fit others too.
 
+    A stream must be the same one in the same order, too: the examples that were seen are skipped by their number.
+
     Raises:
-        UserError: the checkpoint has another scheme, other labels or another task, schedule or optimizer.
+        UserError: the checkpoint has another scheme, other labels or another task, schedule, optimizer or stream.
     """
     before = json.loads((checkpoint / "config.json").read_text())
     now = json.loads(model.config.to_json_string(use_diff=False))
@@ -271,12 +278,23 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
         now |= as_dict(training)
         before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
         now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
-    for name in (*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings"):
+        before |= {**arguments["data"], "data": _data_name(arguments["data"])}
+        now |= {**as_dict(data), "data": _data_name(as_dict(data))}
+    compared = [*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings", "streaming"]
+    if data.streaming:
+        compared += [*_OF_A_STREAM, *_OF_ITS_ORDER, *(_OF_ITS_HELD_OUT if data.validation_file is None else ())]
+    for name in compared:
         if name in before and before[name] != now.get(name):
             raise UserError(
                 f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "
                 f"and the data now say {now.get(name)!r}. Resume with what the run began with, or train elsewhere."
             )
+
+
+def _data_name(data: dict[str, Any]) -> str | None:
+    """What training data is called wherever it lies: a folder may have been moved."""
+    name = data.get("train_file") or data.get("dataset_name")
+    return None if name is None else Path(str(name)).name
 
 
 def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

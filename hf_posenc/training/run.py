@@ -132,8 +132,6 @@ def wanted_splits(
     for split, (used, most) in wanted.items():
         if not used:
             continue
-        if most is not None and most < 1:
-            raise UserError(f"The most examples of the {split} data must be positive, not {most}.")
         dataset = splits[split]
         chosen[split] = dataset if most is None else dataset.select(range(min(most, len(dataset))))
         if len(chosen[split]) == 0:

@@ -18,7 +18,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .arguments import ClassificationTrainingArguments, DataArguments, strategy_name
+from .arguments import DEFAULT_STEPS, ClassificationTrainingArguments, DataArguments, strategy_name
 from .data import (
     Labels,
     apply_labels,
@@ -93,7 +93,8 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
         strategy = getattr(training, f"{kind}_strategy")
         if strategy_name(strategy) == "epoch":
             setattr(training, f"{kind}_strategy", type(strategy)("steps"))
-            setattr(training, f"{kind}_steps", tenth)
+            if getattr(training, f"{kind}_steps") == DEFAULT_STEPS[kind]:  # else it was given
+                setattr(training, f"{kind}_steps", tenth)
     # Each process reads the stream and takes its part: batches that one hands out must all be of one length.
     training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
 
@@ -122,12 +123,14 @@ class Stream:
         self.count: int | None = None
         """Rows, if they have been counted."""
         self._distinct: list[Any] | None = None
-        self._last_held_out = -1
+        self._held_out: set[int] = set()
+        """Marks of the texts that were set aside."""
 
     def read_once(self, hold_out: bool) -> Dataset | None:
         """Reads the stream once if labels have to be found or rows to be set aside for validation; returns the latter.
 
-        Which rows these are depends on their text alone, so that equal ones are never on both sides.
+        Which rows these are depends on their text alone: a text that is there several times is set aside as a whole,
+        and validated on once.
 
         Raises:
             UserError: a label is missing, there are too many, or too few rows.
@@ -145,7 +148,8 @@ class Stream:
         )
         most = self.data.max_eval_samples or HELD_OUT
         labels = _DistinctLabels(self)
-        least: list[tuple[int, int, dict[str, Any]]] = []
+        least: list[tuple[int, int, dict[str, Any]]] = []  # a row for each of the texts with the smallest marks
+        repeats: dict[int, int] = {}  # in how many rows each of these texts is
         count = 0
         with reading(_WHAT, _WAY_OUT):
             names = [self.columns.label, *(self.columns.text if hold_out else ())]
@@ -153,9 +157,13 @@ class Stream:
                 if wants_labels:
                     labels.add(batch[self.columns.label], count)
                 for row, mark in enumerate(self._marks(batch) if hold_out else ()):
-                    if len(least) < most or mark < -least[0][0]:
-                        entry = (-mark, count + row, {name: batch[name][row] for name in names})
-                        (heapq.heappush if len(least) < most else heapq.heapreplace)(least, entry)
+                    if mark in repeats:
+                        repeats[mark] += 1
+                    elif len(least) < most or mark < -least[0][0]:
+                        if len(least) == most:
+                            del repeats[-heapq.heappop(least)[0]]
+                        heapq.heappush(least, (-mark, count + row, {name: batch[name][row] for name in names}))
+                        repeats[mark] = 1
                 count += len(batch[self.columns.label])
         self.count = count
         if wants_labels:
@@ -164,12 +172,22 @@ class Stream:
             return None
         if count < 2:
             raise UserError("There is one training example and no validation data. Give --validation_file.")
-        wanted = min(max(1, count * self.data.validation_split_percentage // 100), most)
-        chosen = sorted(((-mark, row, held) for mark, row, held in least), key=lambda entry: entry[:2])[:wanted]
-        self._last_held_out = chosen[-1][0]
-        self.count -= len(chosen)
+        wanted = max(1, count * self.data.validation_split_percentage // 100)
+        taken = 0
+        chosen = []
+        for mark, _, held in sorted(((-mark, row, held) for mark, row, held in least), key=lambda entry: entry[:2]):
+            if taken + repeats[mark] <= wanted:
+                taken += repeats[mark]
+                self._held_out.add(mark)
+                chosen.append(held)
+        if not chosen:
+            raise UserError(
+                f"No text is in at most {wanted} of the {count} training examples, so that none can be set aside for "
+                "validation. Give --validation_file, or a greater --validation_split_percentage."
+            )
+        self.count -= taken
         features = self.rows.features and Features({name: self.rows.features[name] for name in names})
-        held = Dataset.from_list([held for _, _, held in chosen], features=features)
+        held = Dataset.from_list(chosen, features=features)
         held.info.builder_name = self.rows.info.builder_name
         logger.warning(
             f"There is no validation data: {len(held)} training examples were set aside for it "
@@ -185,10 +203,10 @@ class Stream:
 
     def training_rows(self) -> IterableDataset:
         """All rows but those that were set aside."""
-        if self._last_held_out < 0:
+        if not self._held_out:
             return self.rows
         return self.rows.filter(
-            lambda batch: [mark > self._last_held_out for mark in self._marks(batch)], batched=True, batch_size=_BATCH
+            lambda batch: [mark not in self._held_out for mark in self._marks(batch)], batched=True, batch_size=_BATCH
         )
 
     def first_rows(self) -> IterableDataset:

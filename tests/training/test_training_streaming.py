@@ -108,12 +108,23 @@ def test_validation_data_is_set_aside_by_its_text(tmp_path: Path) -> None:
     )
     held = {json.dumps(ids) for ids in setup.encoded["validation"]["input_ids"]}
     trained = {json.dumps(example["input_ids"]) for example in examples(setup, 190)}
-    assert setup.encoded["validation"].num_rows == 50
+    assert setup.encoded["validation"].num_rows == len(held) < 50  # some texts stand in two of the 50 rows
+    assert setup.summary.examples["train"] == 200
     assert not held & trained
     again = stream(tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=20, max_eval_samples=9)
     assert again.encoded["validation"].num_rows == 9
     assert {json.dumps(ids) for ids in again.encoded["validation"]["input_ids"]} - held  # another tokenizer's numbers
-    assert again.summary.examples["train"] == 241
+    assert 241 > again.summary.examples["train"] >= 232
+    left = [json.dumps(example["input_ids"]) for example in examples(again, 240)]
+    assert not {json.dumps(ids) for ids in again.encoded["validation"]["input_ids"]} & set(left)
+
+
+def test_one_text_many_times_is_one_example_of_validation(tmp_path: Path) -> None:
+    given = rows("train", 40)
+    path = write_jsonl(tmp_path / "a.jsonl", [*[given[0]] * 100, *given])
+    setup = stream(tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=50)
+    assert setup.encoded["validation"].num_rows == 39  # 70 rows at most, and the one text stands in 101
+    assert setup.summary.examples["train"] == 101
 
 
 def test_a_data_set_that_names_its_labels_is_not_read_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +231,22 @@ def test_a_run_trains_evaluates_ten_times_and_resumes_to_the_same_weights(
         assert_same_weights(tmp_path / "whole", tmp_path / f"from{step}")
     ended = train(tmp_path / "whole", **options, resume_from_checkpoint="true")
     assert "train_loss" not in ended.metrics
+    other = write_jsonl(tmp_path / "other.jsonl", rows("train", 160))
+    for changed in (
+        {"shuffle_buffer_size": 5},
+        {"seed": 3},
+        {"per_device_train_batch_size": 4},
+        {"max_train_samples": 40},
+        {"train_file": other},
+        {"streaming": False, "max_steps": -1},
+    ):
+        with pytest.raises(UserError, match="was trained with"):
+            train(tmp_path / "from6", **{**options, **changed}, resume_from_checkpoint="true")
+
+
+def test_steps_that_are_given_stay(order: dict[str, str], tmp_path: Path) -> None:
+    kept = stream(tmp_path / "run", **{**order, **STREAMED, "eval_steps": 3, "logging_steps": 5}).training
+    assert (kept.eval_steps, kept.save_steps, kept.logging_steps) == (3, 1, 5)
 
 
 def test_the_script_streams_and_one_cycle_counts_steps(
@@ -258,6 +285,8 @@ def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: 
         ({"do_train": False, "model_name_or_path": "x", "do_eval": True}, "there is no --do_train"),
         ({"streaming": False, "shuffle_buffer_size": 9}, "--shuffle_buffer_size 9 is for --streaming"),
         ({"streaming": False, "class_names": "a,b"}, "--class_names a,b is for --streaming"),
+        ({"max_eval_samples": 0}, "--max_eval_samples 0 is out of range. Give a whole number from 1"),
+        ({"max_train_samples": -1}, "--max_train_samples -1 is out of range"),
         ({"class_names": "a,b,a"}, "--class_names 'a,b,a' names a label twice. Give each label of the data once"),
         ({"class_names": " , "}, "--class_names ' , ' names no label. Give each label of the data once"),
         ({"class_names": "a,b", "do_regression": True}, "--class_names a,b: the data is a regression"),
