@@ -9,7 +9,9 @@ HF_POSENC_CHECKPOINT=runs/mine python examples/space/app.py
 import functools
 import os
 import re
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read by the import that follows
@@ -25,6 +27,8 @@ from hf_posenc.training.prediction import Text, load_classifier, predict
 
 PRESET = "mini"  # four heads, 256 dimensions: few enough to tell apart in a picture
 CHECKPOINT = os.environ.get("HF_POSENC_CHECKPOINT", "")
+PUBLIC = "SPACE_ID" in os.environ  # set by the Hub: strangers then name checkpoints, and no folder of this machine
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 SENTENCE = "It's herself who Karla saw."
 WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 FONTS = ["system-ui", "sans-serif"]  # the theme's own are fetched from elsewhere
@@ -39,6 +43,9 @@ def readable(handler: Callable[..., tuple[Any, ...]], outputs: int) -> Callable[
             return (*handler(*inputs), "")
         except (ValueError, OSError, ImportError) as error:
             return (*[None] * outputs, f"⚠️ {one_line(error)}")
+        except Exception as error:  # a visitor can't see the log
+            traceback.print_exc()
+            return (*[None] * outputs, f"⚠️ {type(error).__name__}: {one_line(error)}")
 
     return run
 
@@ -53,9 +60,17 @@ def show_schemes(schemes: list[str], positions: int) -> tuple[Any]:
     return (plot_comparison(configs, max_positions=int(positions)),)
 
 
-@functools.lru_cache(maxsize=2)
 def load(checkpoint: str) -> Any:
     """A classifier that PosEnc computes; its code is this package's, and of its files safetensors alone are read."""
+    if PUBLIC and checkpoint != CHECKPOINT and (not HUB_NAME.fullmatch(checkpoint) or Path(checkpoint).exists()):
+        raise ValueError(f"{checkpoint!r} is no name on the Hub. Give one, such as me/my-model.")
+    files = sorted(Path(checkpoint).glob("*")) if Path(checkpoint).is_dir() else []
+    return _load(checkpoint, tuple((file.name, file.stat().st_mtime_ns) for file in files))
+
+
+@functools.lru_cache(maxsize=2)
+def _load(checkpoint: str, written: tuple[tuple[str, int], ...]) -> Any:
+    """A checkpoint as it was at a time: a folder that is trained into anew is read anew."""
     classifier = load_classifier(checkpoint)
     if not isinstance(classifier.model, PosEncPreTrainedModel):
         raise ValueError(f"{checkpoint!r} is a {classifier.model.config.model_type} model, not a PosEnc one.")

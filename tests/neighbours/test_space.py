@@ -1,5 +1,6 @@
 """The Gradio app of examples/space, driven in headless Chromium as a visitor would."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -40,6 +41,34 @@ def test_the_card_is_what_the_hub_reads() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", card.data.sdk_version)
     assert len(card.data.short_description) <= 60
     assert (SPACE / "requirements.txt").read_text().split() == ["hf-posenc[plots]"]
+
+
+def test_visitors_of_a_space_name_no_folder_and_a_folder_written_anew_is_read_anew(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gradio")
+    spec = importlib.util.spec_from_file_location("space_app", SPACE / "app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    app = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(app)
+    shutil.copytree(checkpoints["rope"], tmp_path / "me" / "model")
+    first = app.load(str(tmp_path / "me" / "model"))
+    assert app.load(str(tmp_path / "me" / "model")) is first
+    shutil.copytree(checkpoints["none"], tmp_path / "me" / "model", dirs_exist_ok=True)
+    assert app.load(str(tmp_path / "me" / "model")).model.config.position_embedding_type == "none"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "PUBLIC", True)
+    for named in (str(tmp_path / "me" / "model"), "me/model", "../etc", "/etc/passwd"):
+        with pytest.raises(ValueError, match="is no name on the Hub"):
+            app.load(named)
+    monkeypatch.setattr(app, "CHECKPOINT", "me/model")
+    assert app.load("me/model").model.config.position_embedding_type == "none"
+
+    def broken(*_: object) -> tuple[str]:
+        raise RuntimeError("out of room")
+
+    assert app.readable(broken, 1)() == (None, "\u26a0\ufe0f RuntimeError: out of room")
 
 
 @pytest.fixture(scope="module")
