@@ -1,5 +1,7 @@
 """torch.compile: the same numbers, and few recompilations over batches of varying sizes."""
 
+import shutil
+
 import pytest
 import torch
 from common import encoder, padded, tokens
@@ -137,3 +139,20 @@ def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
     assert len(counts) == 16
     assert counts[WARM_UP - 1] > 0
     assert counts[-1] <= counts[WARM_UP - 1] + 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: install g++")
+@pytest.mark.parametrize("scheme", ["learned", "rope", "t5"])
+def test_the_default_backend_gives_the_same_numbers_and_gradients(scheme):
+    plain, compiled = encoder(scheme).train(), encoder(scheme).train()
+    run = torch.compile(compiled)
+    for ids, mask in batches(3):
+        expected = plain(ids, attention_mask=mask).last_hidden_state
+        got = run(ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+        for hidden in (expected, got):
+            hidden.square().sum().backward()
+    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(other.grad, one.grad, atol=1e-4, rtol=1e-4, msg=name)

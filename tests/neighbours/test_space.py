@@ -75,6 +75,7 @@ def test_visitors_of_a_space_name_no_folder_and_a_folder_written_anew_is_read_an
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("gradio")
     if CHROMIUM is None:
+        assert "CI" not in os.environ, "CI must have a browser: install Debian's package chromium."
         pytest.skip("There is no Chromium: install Debian's package chromium.")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
