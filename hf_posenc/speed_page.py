@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_posenc.benchmark import profile_table, ratio_table, startup_table
 from hf_posenc.cards import FOLDER, fill_marks
-from hf_posenc.conversion.study import table
+from hf_posenc.conversion.study import long_table, table
 from hf_posenc.training.checkpoints import write_text
 
 
@@ -69,13 +69,14 @@ def render_pages(folder: Path) -> dict[Path, str]:
         "profile": profile_table(found["_profile"]),
         "startup": startup_table(found["_startup"]),
     }
+    converted = read_results(folder, "conversion")
     page, readme = folder / "speed.md", folder.parent / "README.md"
     return {
         page: fill_marks(page, page.read_text(encoding="utf-8"), parts),
         readme: fill_marks(
             readme,
             readme.read_text(encoding="utf-8"),
-            {"speed": ratio_table(found[""]), "conversion": table(read_results(folder, "conversion"))},
+            {"speed": ratio_table(found[""]), "conversion": table(converted), "conversion_long": long_table(converted)},
         ),
     }
 

@@ -118,6 +118,10 @@ def _test_splits(task: Task, splits: DatasetDict) -> dict[str, Dataset]:
     tests = {"test": splits[name]}
     for file in task.extra_tests:
         path = Path(resolve_data(str(task.data))) / file
+        if Path(file).name != file:  # a plan may be a stranger's
+            raise UserError(
+                f"The task {task.name!r} names the test file {file!r}. Name one in {str(task.data)!r} itself."
+            )
         if not path.is_file():
             raise UserError(f"The task {task.name!r} names the test file {file!r}, which {str(path.parent)!r} lacks.")
         tests[path.name.split(".")[0]] = read_file(str(path))

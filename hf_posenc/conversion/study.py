@@ -42,7 +42,7 @@ from .measure import encode
 NAME = "all-MiniLM-L6-v2"
 SCHEMES = ("sinusoidal", "lspe", "rope", "alibi", "t5")
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "alibi-directional": ("alibi", {"directional": True, "learned": True}),
+    "alibi-symmetric": ("alibi", {}),
 }
 """Schemes with other arguments than convert's own choice."""
 TASKS = {"trec": "accuracy", "cola": "matthews", "bshift_novels": "accuracy"}
@@ -57,7 +57,6 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
     "rope-dynamic": {"source": "rope", "extension": "dynamic"},
     "rope-yarn": {"source": "rope", "extension": "yarn"},
     "alibi": {"source": "alibi"},
-    "alibi-directional": {"source": "alibi-directional"},
     "t5": {"source": "t5"},
 }
 
@@ -372,7 +371,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--output", default="model_cards/results/conversion.json")
     parser.add_argument("--work", default="runs/conversion", help="folder of the models in between")
-    parser.add_argument("--schemes", nargs="+", choices=[*SCHEMES, *VARIANTS], default=[*SCHEMES, *VARIANTS])
+    parser.add_argument("--schemes", nargs="*", choices=[*SCHEMES, *VARIANTS], default=[*SCHEMES, *VARIANTS])
     parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each healing")
     parser.add_argument("--bf16", action="store_true", help="heal, and read long documents, in mixed precision")

@@ -35,7 +35,11 @@ ROPE_EXTENSIONS = ("linear", "dynamic", "yarn")
 _FITTED_LENGTH = 128
 """Positions below this make up nearly all of what sentence encoders see, and so of what is fitted."""
 
-_SUITABLE: dict[str, dict[str, Any]] = {"t5": {"per_layer": True}, "sinusoidal": {"learned_scale": True}}
+_SUITABLE: dict[str, dict[str, Any]] = {
+    "t5": {"per_layer": True},
+    "sinusoidal": {"learned_scale": True},
+    "alibi": {"directional": True, "learned": True},  # the published slopes don't tell left from right
+}
 """Arguments that suit a conversion better than the scheme's defaults."""
 
 

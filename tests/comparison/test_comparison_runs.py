@@ -379,6 +379,11 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
     [
         ({"data": "nowhere"}, "'nowhere' can't be read"),
         ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
+        (
+            {"data": "colours", "extra_tests": "../elsewhere.jsonl"},
+            "names the test file '../elsewhere.jsonl'. Name one in",
+        ),
+        ({"data": "colours", "extra_tests": "/etc/passwd"}, "names the test file '/etc/passwd'. Name one in"),
         ({"data": "colours", "part_column": "easy"}, "names the column 'easy'; its test data has 'text', 'label'"),
         ({"data": "colours", "group_column": "id"}, "names the column 'id'"),
         ({"data": "colours", "options": {"text_column_names": "body"}}, "no column 'body'"),
