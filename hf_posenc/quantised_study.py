@@ -197,8 +197,10 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.output is not None and not chosen.output.endswith(".json"):
         raise UserError(f"--output {chosen.output!r} doesn't end in .json.")
+    if chosen.rounds < 1:
+        raise UserError(f"--rounds {chosen.rounds} is out of range. Give 1 or more.")
     torch.set_num_threads(1)
-    found = study(chosen.schemes, chosen.presets, seed=chosen.seed, rounds=max(1, chosen.rounds))
+    found = study(chosen.schemes, chosen.presets, seed=chosen.seed, rounds=chosen.rounds)
     if chosen.output is not None:
         write_json(Path(chosen.output), found)
     print(markdown_table(found))

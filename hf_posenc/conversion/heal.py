@@ -2,10 +2,8 @@
 
 The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
 (a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
-alike; with a masked-LM head also the divergence between the two predictions. Order is a small part of hidden states,
-and the first that a swap loses: some texts come twice, the second time with neighbours swapped, and what the swap
-changes should be what it changes in the original. The token embeddings stay as they are. Before, the linear layers are
-fitted in closed form (see `refit`), which is worth minutes of training.
+alike; with a masked-LM head also the divergence between the two predictions. The token embeddings stay as they are.
+Before, the linear layers are fitted in closed form (see `refit`), which is worth minutes of training.
 Underneath is the stock Trainer: checkpoints, resuming, progress.
 """
 
@@ -154,23 +152,16 @@ class _Distillation(Trainer):
 
     original: PreTrainedModel
     clock: _Clock
-    order_weight: float
     warmup_steps = 20
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """See the module."""
-        order = None
-        if self.order_weight:
-            inputs, order = with_swapped(inputs, max(1, len(inputs["input_ids"]) // 4))
         with torch.no_grad():
             theirs = self.original(**inputs, output_hidden_states=True)
         ours = model(**inputs, output_hidden_states=True)
         loss = distillation_loss(ours, theirs, inputs["attention_mask"])
-        if order is not None:
-            weight = self.order_weight * (1 - self.clock.progress(self.state.global_step))
-            loss = loss + weight * order_loss(ours, theirs, inputs["attention_mask"], order)
         return (loss, ours) if return_outputs else loss
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -198,55 +189,6 @@ def distillation_loss(ours: Any, theirs: Any, attention_mask: Tensor) -> Tensor:
     return loss
 
 
-def with_swapped(inputs: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], Tensor]:
-    """A batch, and after it its first `count` sequences again with some neighbouring tokens swapped.
-
-    Args:
-        inputs: `input_ids` and the like, each (B, S), with [CLS] first, [SEP] last and padding behind.
-        count: how many, at most B.
-
-    Returns:
-        The batch, (B + count, S) each; and where the token at each place of a sequence went, (count, S).
-    """
-    lengths = inputs["attention_mask"].sum(-1).tolist()
-    came_from = torch.arange(inputs["input_ids"].shape[1]).repeat(count, 1)
-    for row in range(count):
-        room = int(lengths[row]) - 3  # pairs of ordinary tokens that stand beside each other
-        for _ in range(1 + room // 16 if room > 0 else 0):
-            first = 1 + int(torch.randint(room, ()))
-            came_from[row, [first, first + 1]] = came_from[row, [first + 1, first]]
-    came_from = came_from.to(inputs["input_ids"].device)
-    ids = inputs["input_ids"][:count].gather(1, came_from)
-    more = {**{name: value[:count] for name, value in inputs.items()}, "input_ids": ids}
-    return {name: torch.cat((value, more[name])) for name, value in inputs.items()}, came_from.argsort(-1)
-
-
-def order_loss(ours: Any, theirs: Any, attention_mask: Tensor, went_to: Tensor) -> Tensor:
-    """How far what a swap of neighbours changes in the hidden states is from what it changes in the original's.
-
-    Args:
-        ours, theirs: outputs of what `with_swapped` made.
-        attention_mask: of that.
-        went_to: as `with_swapped` returned it.
-
-    Returns:
-        The mean over layers of the squared difference between the two changes, token by token, divided by the mean
-        square of the original's change: 1 for a model that doesn't see order, 0 for the original.
-    """
-    count = len(went_to)
-    real = attention_mask[-count:].bool()
-
-    def change(hidden: Tensor) -> Tensor:
-        swapped = hidden[-count:].gather(1, went_to.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-        return (swapped - hidden[:count])[real].float()
-
-    losses = []
-    for mine, other in zip(ours.hidden_states[1:], theirs.hidden_states[1:], strict=True):
-        wanted = change(other)
-        losses.append((change(mine) - wanted).square().mean() / wanted.square().mean().clamp(min=1e-6))
-    return torch.stack(losses).mean()
-
-
 def heal(
     model: PreTrainedModel,
     original: PreTrainedModel,
@@ -258,7 +200,6 @@ def heal(
     learning_rate: float = 3e-4,
     batch_size: int = 32,
     max_length: int = 128,
-    order_weight: float = 0.2,
     refit_texts: int = 600,
     bf16: bool = False,
     save_minutes: float = 2.0,
@@ -278,8 +219,6 @@ def heal(
         learning_rate: the highest, of AdamW.
         batch_size: texts per step.
         max_length: longer texts are cut to so many tokens.
-        order_weight: how much it counts at first that a swap of neighbouring tokens changes what it changes in the
-            original, see `order_loss`; less and less as the budget is spent. 0: not at all.
         refit_texts: how many texts the model is refitted on before, see `refit`; part of the time. 0: it isn't.
         bf16: mixed precision.
         save_minutes: how often a checkpoint is written into `work_dir`.
@@ -294,8 +233,6 @@ def heal(
         ValueError: an argument is out of range, or `work_dir` holds the healing of something else.
         Interrupted: Ctrl-C; a checkpoint was saved, if there is a `work_dir`.
     """
-    if not 0 <= order_weight < float("inf"):
-        raise ValueError(f"order_weight={order_weight!r} is out of range. It must be 0 or a positive number.")
     if refit_texts < 0:
         raise ValueError(f"refit_texts={refit_texts!r} is out of range. It must be at least 0.")
     if not minutes > 0:
@@ -308,9 +245,7 @@ def heal(
     resume = None
     if work_dir is not None:
         work_dir = Path(work_dir)
-        resume = _resume_point(
-            work_dir, model, original, rows, learning_rate, batch_size, seed, order_weight, refit_texts
-        )
+        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed, refit_texts)
     clock = _Clock(minutes * 60, max_steps)
     steps = max_steps or 10**7
     arguments = TrainingArguments(
@@ -353,7 +288,6 @@ def heal(
         callbacks=[clock],
     )
     trainer.original = original.eval().to(trainer.args.device)  # type: ignore[arg-type]
-    trainer.order_weight = order_weight
     trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
     trainer.model_accepts_loss_kwargs = False
     trainer.remove_callback(PrinterCallback)
@@ -392,7 +326,6 @@ def heal(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
         "max_length": max_length,
-        "order_weight": order_weight,
         "refit_texts": refit_texts,
         "bf16": bf16,
         "seed": seed,

@@ -9,12 +9,11 @@ import torch
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
 
-from hf_posenc import PosEncConfig, PosEncModel
 from hf_posenc.conversion import convert
 from hf_posenc.conversion import heal as module
 from hf_posenc.conversion.heal import read_training_texts, set_aside
 
-QUIET = {"disable_tqdm": True, "batch_size": 8}
+QUIET = {"disable_tqdm": True, "batch_size": 8, "refit_texts": 50}
 
 
 @pytest.fixture(scope="module")
@@ -49,43 +48,6 @@ def test_healing_brings_hidden_states_and_predictions_nearer(source, tmp_path):
     saved = json.loads((tmp_path / "out/conversion.json").read_text())
     assert saved["after"]["hidden_mse"] == report.after.hidden_mse
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-
-
-def test_swapped_neighbours_stand_where_they_are_said_to(source):
-    lengths = torch.tensor([9, 40, 4, 3, 2])
-    mask = (torch.arange(40) < lengths[:, None]).long()
-    ids = torch.arange(5 * 40).view(5, 40) * mask
-    torch.manual_seed(0)
-    both, went_to = module.with_swapped({"input_ids": ids, "attention_mask": mask}, 5)
-    assert both["input_ids"].shape == (10, 40)
-    assert torch.equal(both["input_ids"][:5], ids)
-    assert torch.equal(both["attention_mask"][5:], mask)
-    swapped = both["input_ids"][5:]
-    assert torch.equal(swapped.gather(1, went_to), ids)
-    moved = (swapped != ids).sum(-1).tolist()
-    assert moved[0] == 2  # one pair of the seven ordinary tokens
-    assert 2 <= moved[1] <= 6  # three swaps, which may meet
-    assert moved[2:] == [2, 0, 0]
-    assert torch.equal(swapped[:, 0], ids[:, 0])
-    assert all(swapped[row, n - 1] == ids[row, n - 1] for row, n in enumerate(lengths))
-
-
-def test_the_loss_of_order_is_one_for_a_model_that_sees_none_and_zero_for_the_original():
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    blind, seeing = (
-        PosEncModel(PosEncConfig(**sizes, intermediate_size=64, position_embedding_type=scheme)).eval()
-        for scheme in ("none", "learned")
-    )
-    ids = torch.randint(1, 60, (6, 20))
-    mask = torch.ones_like(ids)
-    mask[1, 7:] = 0
-    inputs, went_to = module.with_swapped({"input_ids": ids, "attention_mask": mask}, 3)
-    with torch.no_grad():
-        none, learned = (model(**inputs, output_hidden_states=True) for model in (blind, seeing))
-    assert module.order_loss(none, learned, inputs["attention_mask"], went_to) == pytest.approx(1, abs=1e-4)
-    assert module.order_loss(learned, learned, inputs["attention_mask"], went_to) == 0
-    assert module.order_loss(learned, none, inputs["attention_mask"], went_to) > 1  # it moves where nothing should
 
 
 def test_healing_keeps_to_its_time(source):
