@@ -3,7 +3,6 @@
 The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
 (a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
 alike; with a masked-LM head also the divergence between the two predictions. The token embeddings stay as they are.
-Before, the linear layers are fitted in closed form (see `refit`), which is worth minutes of training.
 Underneath is the stock Trainer: checkpoints, resuming, progress.
 """
 
@@ -33,7 +32,6 @@ from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.utils import logging
 
 from .measure import encode, pad_rows
-from .refit import refit
 
 logger = logging.get_logger(__name__)
 
@@ -94,19 +92,11 @@ class _Clock(TrainerCallback, ExportableState):
         """The share of the budget that is spent, by steps where their number is given."""
         return step / self.max_steps if self.max_steps else min(1.0, self.used / self.seconds)
 
-    def begin(self) -> None:
-        """Starts it."""
-        self._since = time.monotonic()
-
-    def pause(self) -> None:
-        """Stops it for now."""
-        self.spent, self._since = self.used, None
-
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Starts it."""
-        self.begin()
+        self._since = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stops the training, after a last checkpoint is of no use."""
@@ -200,7 +190,6 @@ def heal(
     learning_rate: float = 3e-4,
     batch_size: int = 32,
     max_length: int = 128,
-    refit_texts: int = 600,
     bf16: bool = False,
     save_minutes: float = 2.0,
     work_dir: str | Path | None = None,
@@ -219,7 +208,6 @@ def heal(
         learning_rate: the highest, of AdamW.
         batch_size: texts per step.
         max_length: longer texts are cut to so many tokens.
-        refit_texts: how many texts the model is refitted on before, see `refit`; part of the time. 0: it isn't.
         bf16: mixed precision.
         save_minutes: how often a checkpoint is written into `work_dir`.
         work_dir: where checkpoints are written, and a training that was stopped is gone on with. None: no checkpoints.
@@ -233,8 +221,6 @@ def heal(
         ValueError: an argument is out of range, or `work_dir` holds the healing of something else.
         Interrupted: Ctrl-C; a checkpoint was saved, if there is a `work_dir`.
     """
-    if refit_texts < 0:
-        raise ValueError(f"refit_texts={refit_texts!r} is out of range. It must be at least 0.")
     if not minutes > 0:
         raise ValueError(f"minutes={minutes!r} is out of range. Healing takes a positive number of minutes.")
     if max_steps is not None and max_steps < 1:
@@ -245,7 +231,7 @@ def heal(
     resume = None
     if work_dir is not None:
         work_dir = Path(work_dir)
-        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed, refit_texts)
+        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed)
     clock = _Clock(minutes * 60, max_steps)
     steps = max_steps or 10**7
     arguments = TrainingArguments(
@@ -266,11 +252,6 @@ def heal(
         dataloader_pin_memory=torch.cuda.is_available(),
     )
     pad = tokenizer.pad_token_id or 0
-    if refit_texts and resume is None:
-        some = [rows[start : start + 50] for start in range(0, min(refit_texts, len(rows)), 50)]
-        clock.begin()
-        refit(model.eval(), original.eval(), [pad_rows(batch, pad) for batch in some])
-        clock.pause()
     words = cast(Any, model.base_model).embeddings.word_embeddings.weight
     trainable = words.requires_grad
     words.requires_grad_(False)
@@ -326,7 +307,6 @@ def heal(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
         "max_length": max_length,
-        "refit_texts": refit_texts,
         "bf16": bf16,
         "seed": seed,
     }

@@ -13,7 +13,7 @@ from hf_posenc.conversion import convert
 from hf_posenc.conversion import heal as module
 from hf_posenc.conversion.heal import read_training_texts, set_aside
 
-QUIET = {"disable_tqdm": True, "batch_size": 8, "refit_texts": 50}
+QUIET = {"disable_tqdm": True, "batch_size": 8}
 
 
 @pytest.fixture(scope="module")
