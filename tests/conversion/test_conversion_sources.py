@@ -16,7 +16,7 @@ from transformers import GPT2Config, ModernBertConfig
 
 from hf_posenc import cli
 from hf_posenc.conversion import convert, export_bert
-from hf_posenc.conversion.study import table
+from hf_posenc.conversion.study import long_table, table
 
 
 @pytest.fixture
@@ -275,3 +275,21 @@ def test_the_table_of_the_readme_is_what_was_measured():
     assert stock["accuracy"] == converted["accuracy"]
     assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-4)
     assert table({"parts": parts}) in readme
+    assert long_table({"parts": parts}) in readme
+
+
+def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
+    found = long_table(
+        {
+            "parts": {
+                "extend/t5/hyperpartisan/2048": {"accuracy": 0.75},
+                "extend/stock/hyperpartisan/512": {"accuracy": 0.5},
+            }
+        }
+    )
+    assert found.splitlines() == [
+        "| | hyperpartisan, 512 | hyperpartisan, 2048 | review_polarity, 512 | review_polarity, 2048 |",
+        "|---|---|---|---|---|",
+        "| stock BERT | 0.500 |  |  |  |",
+        "| `t5` |  | 0.750 |  |  |",
+    ]
