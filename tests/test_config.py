@@ -79,12 +79,25 @@ from hf_posenc.model.positions import own_arguments
         ),
         ({"rope_parameters": {"rope_type": "yarrn"}}, "rope_type='yarrn' is unknown"),
         ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big' is out of range"),
-        ({"auto_map": 1.5}, "auto_map=1.5 is of a wrong type. Give an object, or leave it out"),
+        ({"auto_map": 1.5}, "auto_map=1.5 is of a wrong type. Give an object of names of classes, or leave it out"),
         ({"auto_map": 0}, "auto_map=0 is of a wrong type"),
-        ({"id2label": "a"}, "id2label='a' is of a wrong type. Give an object"),
+        ({"id2label": "a"}, "id2label='a' is of a wrong type. Give id2label="),
         ({"label2id": ["a"]}, r"label2id=\['a'\] is of a wrong type"),
         ({"model_type": 3}, "model_type=3 is of a wrong type. Give a string"),
-        ({"id2label": {"x": "a"}}, "id2label=.'x': 'a'. and label2id=.* don't number labels"),
+        ({"id2label": {"x": "a"}}, "id2label=.'x': 'a'. doesn't number labels from 0 on"),
+        ({"id2label": {0: "a", 2: "b"}}, "doesn't number labels from 0 on without a gap"),
+        ({"id2label": {}}, "doesn't number labels from 0 on"),
+        ({"label2id": {"a": 0, "b": 0}}, "label2id=.* doesn't number labels from 0 on"),
+        ({"id2label": {0: "a", 1: "a"}}, "must give each label a name of its own"),
+        ({"id2label": {0: "a", 1: 5}}, "must give each label a name of its own, a string"),
+        ({"id2label": {0: "a", 1: "b"}, "label2id": {"a": 1, "b": 0}}, "contradict each other. Give one"),
+        ({"id2label": {0: "a", 1: "b"}, "num_labels": 3}, "num_labels=3 contradicts the 2 names"),
+        ({"auto_map": {"AutoModel": 5}}, "auto_map=.* is of a wrong type"),
+        ({"architectures": "X"}, "architectures='X' is of a wrong type. Give a list"),
+        ({"quantization_config": {}}, "quantization_config={} is of a wrong type. Give an object with a quant_method"),
+        ({"rope_scaling": 5}, "rope_scaling=5 is of a wrong type"),
+        ({"attn_implementation": []}, r"attn_implementation=\[\] is of a wrong type. Give a string"),
+        ({"torch_dtype": "nosuch"}, "torch_dtype='nosuch' is no dtype of torch"),
         ({"dtype": "gelu"}, "dtype='gelu' is no dtype of torch. Give float32, bfloat16 or float16"),
         ({"dtype": []}, r"dtype=\[\] is no dtype of torch"),
         ({"hidden_size": 20, "num_attention_heads": 4}, "RoPE turns pairs, but 5 of head_dim=5"),
@@ -288,3 +301,39 @@ def test_a_misspelt_problem_type_is_refused():
     # Newer transformers don't check the fields of their base class, older ones do, in other words.
     with pytest.raises((ValueError, StrictDataclassFieldValidationError), match="problem_type.*regresion"):
         tiny_config(problem_type="regresion")
+
+
+def test_either_map_of_labels_gives_the_other(tmp_path):
+    for given in ({"id2label": {0: "no", 1: "yes", 2: "so"}}, {"label2id": {"so": 2, "no": 0, "yes": 1}}):
+        config = PosEncConfig(**given)
+        assert (config.num_labels, config.id2label) == (3, {0: "no", 1: "yes", 2: "so"})
+        assert config.label2id == {"no": 0, "yes": 1, "so": 2}
+    config.save_pretrained(tmp_path)
+    assert PosEncConfig.from_pretrained(tmp_path).label2id == config.label2id
+    other = PosEncConfig.from_pretrained(tmp_path, id2label={0: "a", 1: "b"})
+    assert (other.label2id, other.num_labels) == ({"a": 0, "b": 1}, 2)
+    assert PosEncConfig.from_pretrained(tmp_path, num_labels=5).num_labels == 5
+    assert PosEncConfig.from_pretrained(tmp_path, num_labels=3).id2label == config.id2label
+    config.num_labels = 7
+    assert len(config.label2id) == 7
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+def test_a_dtype_may_be_written_as_torch_prints_it(tmp_path, name):
+    PosEncConfig().save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    values.pop("dtype", None)
+    (tmp_path / "config.json").write_text(json.dumps({**values, name: "torch.bfloat16"}))
+    assert PosEncConfig.from_pretrained(tmp_path).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "name", ["to_dict", "save_pretrained", "attribute_map", "_auto_class", "__class__", "__dict__"]
+)
+def test_a_file_replaces_no_method_and_no_private_field(tmp_path, name):
+    PosEncConfig().save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, name: 5}))
+    config = PosEncConfig.from_pretrained(tmp_path)
+    config.save_pretrained(tmp_path / "again")
+    assert name not in json.loads((tmp_path / "again" / "config.json").read_text())
