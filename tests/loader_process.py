@@ -111,7 +111,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 1, 4, 4))  # starts what starts lazily
     heard = Heard()
-    logging.getLogger("transformers").addHandler(heard)
+    for name in ("transformers", "hf_posenc"):
+        logging.getLogger(name).addHandler(heard)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for number, line in enumerate(sys.stdin):
         if number == 1:  # the first load has imported and mapped what all need

@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 
+import numpy as np
 import pytest
 import torch
 from common import SCHEMES, tiny_config
@@ -90,7 +91,6 @@ from hf_posenc.model.positions import own_arguments
         ({"label2id": {"a": 0, "b": 0}}, "label2id=.* doesn't number labels from 0 on"),
         ({"id2label": {0: "a", 1: "a"}}, "must give each label a name of its own"),
         ({"id2label": {0: "a", 1: 5}}, "must give each label a name of its own, a string"),
-        ({"id2label": {0: "a", 1: "b"}, "label2id": {"a": 1, "b": 0}}, "contradict each other. Give one"),
         ({"id2label": {0: "a", 1: "b"}, "num_labels": 3}, "num_labels=3 contradicts the 2 names"),
         ({"auto_map": {"AutoModel": 5}}, "auto_map=.* is of a wrong type"),
         ({"architectures": "X"}, "architectures='X' is of a wrong type. Give a list"),
@@ -316,6 +316,34 @@ def test_either_map_of_labels_gives_the_other(tmp_path):
     assert PosEncConfig.from_pretrained(tmp_path, num_labels=3).id2label == config.id2label
     config.num_labels = 7
     assert len(config.label2id) == 7
+
+
+def test_labels_that_are_named_after_the_config_was_made_are_saved_and_loaded(tmp_path):
+    names = {0: "neg", 1: "neu", 2: "pos"}
+    numbers = {name: number for number, name in names.items()}
+    changes = [
+        lambda config: setattr(config, "id2label", names),
+        lambda config: setattr(config, "label2id", numbers),
+        lambda config: setattr(config, "label2id", {name: str(number) for name, number in numbers.items()}),
+        lambda config: config.update({"id2label": {str(number): name for number, name in names.items()}}),
+    ]
+    for number, change in enumerate(changes):
+        config = PosEncConfig(num_labels=np.int64(3))
+        change(config)
+        config.save_pretrained(tmp_path / str(number))
+        loaded = PosEncConfig.from_pretrained(tmp_path / str(number), num_labels=None)
+        assert (loaded.id2label, loaded.label2id, loaded.num_labels) == (names, numbers, 3)
+    renamed = PosEncConfig.from_dict({**loaded.to_dict(), "id2label": {0: "a", 1: "b", 2: "c"}})
+    assert renamed.label2id == {"a": 0, "b": 1, "c": 2}
+
+
+def test_maps_that_contradict_each_other_are_said(caplog):
+    config = PosEncConfig(id2label={0: "a", 1: "b"}, label2id={"a": 1, "b": 0})
+    assert (config.id2label, config.label2id) == ({0: "a", 1: "b"}, {"a": 0, "b": 1})
+    assert "contradict each other: {0: 'a', 1: 'b'}" in caplog.text
+    caplog.clear()
+    assert PosEncConfig(label2id={"neg": "0", "pos": "1"}, id2label={"0": "neg", "1": "pos"}).label2id["pos"] == 1
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])

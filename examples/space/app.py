@@ -19,7 +19,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read by the import
 import gradio as gr
 import pandas as pd
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncPreTrainedModel
+from hf_posenc import POSITIONS, PosEncConfig
 from hf_posenc.inspection import inspect_checkpoint
 from hf_posenc.plots import plot_attention, plot_comparison, plot_position
 from hf_posenc.training.errors import one_line
@@ -71,10 +71,10 @@ def load(checkpoint: str) -> Any:
 @functools.lru_cache(maxsize=2)
 def _load(checkpoint: str, written: tuple[tuple[str, int], ...]) -> Any:
     """A checkpoint as it was at a time: a folder that is trained into anew is read anew."""
-    classifier = load_classifier(checkpoint)
-    if not isinstance(classifier.model, PosEncPreTrainedModel):
-        raise ValueError(f"{checkpoint!r} is a {classifier.model.config.model_type} model, not a PosEnc one.")
-    return classifier
+    kind = PosEncConfig.get_config_dict(checkpoint)[0].get("model_type")
+    if kind not in (None, PosEncConfig.model_type):  # before gigabytes of it are loaded
+        raise ValueError(f"{checkpoint!r} is a {kind} model, not a PosEnc one.")
+    return load_classifier(checkpoint)
 
 
 def swap(sentence: str, chosen: str) -> str:

@@ -117,14 +117,17 @@ def _test_splits(task: Task, splits: DatasetDict) -> dict[str, Dataset]:
         raise UserError(f"The task {task.name!r} has nothing to test on: {task.data!r} has {', '.join(splits)} alone.")
     tests = {"test": splits[name]}
     for file in task.extra_tests:
-        path = Path(resolve_data(str(task.data))) / file
-        if Path(file).name != file:  # a plan may be a stranger's
+        path = Path(resolve_data(str(task.data))) / str(file)
+        if Path(str(file)).name != file:  # a plan may be a stranger's
             raise UserError(
                 f"The task {task.name!r} names the test file {file!r}. Name one in {str(task.data)!r} itself."
             )
         if not path.is_file():
             raise UserError(f"The task {task.name!r} names the test file {file!r}, which {str(path.parent)!r} lacks.")
-        tests[path.name.split(".")[0]] = read_file(str(path))
+        part = path.name.split(".")[0]
+        if part in {**splits, **tests}:
+            raise UserError(f"The task {task.name!r} names the test file {file!r}: there is a part {part!r} already.")
+        tests[part] = read_file(str(path))
     return tests
 
 

@@ -351,7 +351,9 @@ def fit_vectors(part: PositionScheme, table: Tensor, steps: int = 300) -> dict[s
     return {"r2": _r2(found - _mean_vector(found), wanted, weight)}
 
 
-def _least_squares(part: PositionScheme, down: nn.Linear, wanted: Tensor, weight: Tensor, ridge: float = 1e-6) -> None:
+def _least_squares(part: PositionScheme, down: nn.Linear, wanted: Tensor, weight: Tensor, ridge: float = 0.1) -> None:
+    # Without a ridge of this size the weights are a hundred times larger and cancel each other: the fit is better by a
+    # hair, and the first steps of any training after it overturn all positions.
     inputs: list[Tensor] = []
     handle = down.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
     found = _vectors(part, len(wanted))

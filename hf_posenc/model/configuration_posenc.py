@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.metadata
+import numbers
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -233,39 +234,51 @@ _KEYWORD_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 def _labels(id2label: Any, label2id: Any, count: Any) -> tuple[dict[int, str] | None, dict[str, int] | None]:
     """Both maps, the one that isn't given made from the other. Neither given: None, for transformers to number them.
 
+    Where they contradict each other, as after one of them was set, `id2label` counts and that is said; but not where
+    it only has LABEL_0 and so on.
+
     Raises:
-        ValueError: they aren't maps of names and numbers from 0 on, or contradict each other or the count.
+        ValueError: they aren't maps of names and numbers from 0 on, or not of as many as `count`.
     """
-    whole = isinstance(count, int) and not isinstance(count, bool)
-    if count is not None and not (whole and 1 <= count <= MOST_LABELS):
+    if count is not None and not (_is_whole(count) and 1 <= count <= MOST_LABELS):
         raise ValueError(f"num_labels={count!r:.80} is out of range. Give a whole number from 1 to {MOST_LABELS}.")
     example = "Give id2label={0: 'no', 1: 'yes'}, and label2id={'no': 0, 'yes': 1} or none."
     for name, value in (("id2label", id2label), ("label2id", label2id)):
         if value is not None and not isinstance(value, dict):
             raise ValueError(f"{name}={value!r:.80} is of a wrong type. {example}")
-    if id2label is None:
-        if label2id is None:
-            return None, None
-        pairs = [(number, name) for name, number in label2id.items()]
-    else:
-        pairs = list(id2label.items())
-    numbered = {int(number): name for number, name in pairs if str(number).isdecimal() and len(str(number)) < 9}
-    if sorted(numbered) != list(range(len(pairs))) or not pairs:
-        given = f"id2label={id2label!r:.80}" if id2label is not None else f"label2id={label2id!r:.80}"
-        raise ValueError(f"{given} doesn't number labels from 0 on without a gap. {example}")
-    names = {number: numbered[number] for number in range(len(pairs))}
-    if not all(isinstance(name, str) for name in names.values()) or len(set(names.values())) < len(names):
-        raise ValueError(f"id2label={names!r:.80} must give each label a name of its own, a string. {example}")
-    if label2id is not None and label2id != {name: number for number, name in names.items()}:
-        raise ValueError(
-            f"id2label={names!r:.80} and label2id={label2id!r:.80} contradict each other. "
-            "Give one, and leave the other out."
+    if id2label is None and label2id is None:
+        return None, None
+    found = []
+    for given, pairs in (
+        (f"id2label={id2label!r:.80}", None if id2label is None else list(id2label.items())),
+        (f"label2id={label2id!r:.80}", None if label2id is None else [(n, name) for name, n in label2id.items()]),
+    ):
+        if pairs is None:
+            continue
+        numbered = {int(number): name for number, name in pairs if str(number).isdecimal() and len(str(number)) < 9}
+        if sorted(numbered) != list(range(len(pairs))) or not pairs:
+            raise ValueError(f"{given} doesn't number labels from 0 on without a gap. {example}")
+        names = {number: numbered[number] for number in range(len(pairs))}
+        if not all(isinstance(name, str) for name in names.values()) or len(set(names.values())) < len(names):
+            raise ValueError(f"{given} must give each label a name of its own, a string. {example}")
+        found.append(names)
+    kept = found[0]
+    if found[-1] != kept:
+        if all(name == f"LABEL_{number}" for number, name in kept.items()) and len(found[-1]) == len(kept):
+            kept = found[-1]
+        logger.warning(
+            f"id2label={found[0]!r:.200} and label2id={label2id!r:.200} contradict each other: {kept!r:.200}."
         )
-    if count is not None and count != len(names):
+    if count is not None and count != len(kept):
         raise ValueError(
-            f"num_labels={count} contradicts the {len(names)} names in id2label={names!r:.80}. Leave num_labels out."
+            f"num_labels={count} contradicts the {len(kept)} names in id2label={kept!r:.80}. Leave num_labels out."
         )
-    return names, {name: number for number, name in names.items()}
+    return kept, {name: number for number, name in kept.items()}
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number, NumPy's too."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 @strict
@@ -395,6 +408,8 @@ class PosEncConfig(PreTrainedConfig):
                 raise ValueError(f"{name}={value!r:.80} is of a wrong type. Give {accepted}, or leave it out.")
         if kwargs.get("num_labels", 0) is None:
             del kwargs["num_labels"]
+        elif _is_whole(kwargs.get("num_labels")):
+            kwargs["num_labels"] = int(kwargs["num_labels"])
         self.id2label, self.label2id = _labels(self.id2label, self.label2id, kwargs.get("num_labels"))
         for values, name in ((vars(self), "dtype"), (kwargs, "torch_dtype")):
             dtype = values.get(name)
@@ -477,6 +492,8 @@ class PosEncConfig(PreTrainedConfig):
             if values.get("auto_map"):
                 values["auto_map"] = {key: value for key, value in values["auto_map"].items() if key != KEY}
         # What is asked for now replaces what the file says of labels, in whichever of three words it is said.
+        if kwargs.get("num_labels", 0) is None:
+            del kwargs["num_labels"]
         count = kwargs.get("num_labels")
         names = values.get("id2label") or values.get("label2id")
         if {"id2label", "label2id"} & overrides.keys() or (count is not None and len(names or ()) != count):
@@ -517,6 +534,7 @@ class PosEncConfig(PreTrainedConfig):
         """
         own, files = own_code(self)
         self.posenc_version = POSENC_VERSION
+        self.id2label, self.label2id = _labels(self.id2label, self.label2id, None)  # one may have been set alone
         # The code is copied next to the file, so the map must not point to where this config came from.
         codes = {**AUTO_MAP, **{key: value for key, value in self.auto_map.items() if isinstance(value, str)}}
         here = {key: value.rpartition("--")[2] for key, value in codes.items() if key != KEY}

@@ -35,7 +35,7 @@ logger = logging.get_logger(__name__)
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-_SHARD = re.compile(r"-\d+-of-\d+$")
+_SHARD = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)$")
 """train-00000-of-00002.csv is a part of train."""
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 _PAIRS = (("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"))
@@ -222,11 +222,10 @@ def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False) -
     every = [path for path in sorted(folder.iterdir()) if path.is_file() and set(path.suffixes) & set(_READERS)]
     for split, names in _SPLIT_NAMES.items():
         readable = [path for path in every if _SHARD.sub("", path.name.split(".")[0]) in names]
-        shards = len({path.suffixes[0] for path in readable}) == 1 and all(_SHARD.search(p.name) for p in readable)
-        if len(readable) > 1 and not shards:
+        if len(readable) > 1 and not _are_shards(readable):
             raise UserError(
-                f"{str(folder)!r} has several files for {split}: {', '.join(path.name for path in readable)}. Keep "
-                f"one, or name it with --{split}_file."
+                f"{str(folder)!r} has several files for {split}, and they aren't all the shards of one: "
+                f"{', '.join(path.name for path in readable)}. Keep one, or name it with --{split}_file."
             )
         if readable:
             files[split] = [str(path) for path in readable]
@@ -238,6 +237,14 @@ def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False) -
         f"{str(folder)!r}", f"It must hold files called train, validation and test, each one of {', '.join(_READERS)}."
     ):
         return _as_splits(load_dataset(str(folder), cache_dir=cache_dir, streaming=streaming), str(folder), streaming)
+
+
+def _are_shards(paths: Sequence[Path]) -> bool:
+    """Whether files are all parts of one: train-00000-of-00002.csv and train-00001-of-00002.csv."""
+    found = [_SHARD.search(path.name.split(".")[0]) for path in paths]
+    numbers = sorted((int(one["count"]), int(one["number"])) for one in found if one is not None)
+    alike = len({tuple(path.suffixes) for path in paths}) == 1 and len(numbers) == len(paths)
+    return alike and numbers == [(len(paths), number) for number in range(len(paths))]
 
 
 def _as_splits(loaded: Any, name: str, streaming: bool = False) -> Any:

@@ -256,9 +256,12 @@ _OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwar
 _OF_AN_OPTIMIZER = ("one_cycle", "lr_scheduler_type", "optim")
 
 
-_OF_A_STREAM = ("data", "shuffle_buffer_size", "max_train_samples")
+_OF_A_STREAM = (
+    *("data", "dataset_config_name", "train_split_name", "shuffle_buffer_size", "max_train_samples"),
+    *("do_eval", "validation data", "processes"),  # whether rows were set aside, and whose turn it is
+)
 _OF_ITS_HELD_OUT = ("validation_split_percentage", "max_eval_samples")
-_OF_ITS_ORDER = ("seed", "data_seed", "per_device_train_batch_size", "gradient_accumulation_steps")
+_OF_ITS_ORDER = ("seed of the order", "per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments, data: DataArguments) -> None:
@@ -278,11 +281,13 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
         now |= as_dict(training)
         before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
         now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
-        before |= {**arguments["data"], "data": _data_name(arguments["data"])}
-        now |= {**as_dict(data), "data": _data_name(as_dict(data))}
+        before |= {**arguments["data"], **_stream(arguments["data"], before)}
+        before["processes"] = json.loads(described.read_text()).get("processes", 1)
+        now |= {**as_dict(data), **_stream(as_dict(data), now), "processes": training.world_size}
     compared = [*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings", "streaming"]
     if data.streaming:
-        compared += [*_OF_A_STREAM, *_OF_ITS_ORDER, *(_OF_ITS_HELD_OUT if data.validation_file is None else ())]
+        compared += [*_OF_A_STREAM, *_OF_ITS_ORDER]
+        compared += _OF_ITS_HELD_OUT if data.train_file is not None and data.validation_file is None else ()
     for name in compared:
         if name in before and before[name] != now.get(name):
             raise UserError(
@@ -291,10 +296,12 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
             )
 
 
-def _data_name(data: dict[str, Any]) -> str | None:
-    """What training data is called wherever it lies: a folder may have been moved."""
-    name = data.get("train_file") or data.get("dataset_name")
-    return None if name is None else Path(str(name)).name
+def _stream(data: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+    """What decides on a stream's rows and their order. Files have no folder here: it may have been moved."""
+    found = {"data": data.get("train_file") or data.get("dataset_name"), "validation data": data.get("validation_file")}
+    named = {name: None if value is None else Path(str(value)).name for name, value in found.items()}
+    seed = training.get("data_seed")
+    return {**named, "seed of the order": training.get("seed") if seed is None else seed}
 
 
 def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

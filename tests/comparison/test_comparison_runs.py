@@ -383,6 +383,8 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
             {"data": "colours", "extra_tests": "../elsewhere.jsonl"},
             "names the test file '../elsewhere.jsonl'. Name one in",
         ),
+        ({"data": "colours", "extra_tests": [3]}, "names the test file 3. Name one in"),
+        ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "extra_tests": "/etc/passwd"}, "names the test file '/etc/passwd'. Name one in"),
         ({"data": "colours", "part_column": "easy"}, "names the column 'easy'; its test data has 'text', 'label'"),
         ({"data": "colours", "group_column": "id"}, "names the column 'id'"),

@@ -238,10 +238,30 @@ def test_a_run_trains_evaluates_ten_times_and_resumes_to_the_same_weights(
         {"per_device_train_batch_size": 4},
         {"max_train_samples": 40},
         {"train_file": other},
+        {"do_eval": False},
+        {"validation_file": None},
         {"streaming": False, "max_steps": -1},
     ):
         with pytest.raises(UserError, match="was trained with"):
             train(tmp_path / "from6", **{**options, **changed}, resume_from_checkpoint="true")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_folder_of_shards_is_read_as_one(tmp_path: Path, suffix: str, streaming: bool) -> None:
+    given = rows("train", 90)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(3):
+        write(folder / f"train-0000{number}-of-00003{suffix}", given[number * 30 : number * 30 + 30])
+    options: dict[str, Any] = {"dataset_name": str(folder), "shuffle_buffer_size": 1} if streaming else {}
+    setup = stream(tmp_path / "run", **{"dataset_name": str(folder), "streaming": streaming, **options})
+    found = examples(setup, 90) if streaming else setup.encoded["train"].to_list()
+    whole = stream(tmp_path / "one", train_file=write(tmp_path / "a.jsonl", given), streaming=False)
+    assert [row["input_ids"] for row in found] == [row["input_ids"] for row in whole.encoded["train"].to_list()]
+    (folder / f"train-00001-of-00003{suffix}").unlink()
+    with pytest.raises(UserError, match="aren't all the shards of one"):
+        stream(tmp_path / "run", **{"dataset_name": str(folder), "streaming": streaming, **options})
 
 
 def test_steps_that_are_given_stay(order: dict[str, str], tmp_path: Path) -> None:
