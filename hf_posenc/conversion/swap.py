@@ -351,9 +351,12 @@ def fit_vectors(part: PositionScheme, table: Tensor, steps: int = 300) -> dict[s
     return {"r2": _r2(found - _mean_vector(found), wanted, weight)}
 
 
-def _least_squares(part: PositionScheme, down: nn.Linear, wanted: Tensor, weight: Tensor, ridge: float = 0.1) -> None:
-    # Without a ridge of this size the weights are a hundred times larger and cancel each other: the fit is better by a
-    # hair, and the first steps of any training after it overturn all positions.
+_RIDGE = {"lspe": 0.1}
+"""All of its sigmoids are positive and many alike. Without a ridge of this size their weights are fifty times larger
+and cancel each other: the fit is better by a hair, and the first steps of a training after it overturn all positions."""
+
+
+def _least_squares(part: PositionScheme, down: nn.Linear, wanted: Tensor, weight: Tensor) -> None:
     inputs: list[Tensor] = []
     handle = down.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
     found = _vectors(part, len(wanted))
@@ -365,7 +368,7 @@ def _least_squares(part: PositionScheme, down: nn.Linear, wanted: Tensor, weight
     a = (hidden - mean) * root
     b = (wanted / factor).double() * root
     gram = a.T @ a
-    gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
+    gram += _RIDGE.get(part.name, 1e-6) * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
     solution = torch.linalg.solve(gram, a.T @ b)
     down.weight.copy_(solution.T)
     down.bias.copy_(-(mean @ solution))
