@@ -353,7 +353,7 @@ def fit_vectors(part: PositionScheme, table: Tensor, steps: int = 300) -> dict[s
 
 _RIDGE = {"lspe": 0.1}
 """All of its sigmoids are positive and many alike. Without a ridge of this size their weights are fifty times larger
-and cancel each other: the fit is better by a hair, and the first steps of a training after it overturn all positions."""
+and cancel each other: the fit is better by a hair, and training overturns all positions in its first steps."""
 
 
 def _least_squares(part: PositionScheme, down: nn.Linear, wanted: Tensor, weight: Tensor) -> None:
