@@ -6,6 +6,7 @@ python examples/space/app.py                              # then open http://127
 HF_POSENC_CHECKPOINT=runs/mine python examples/space/app.py
 """
 
+import contextlib
 import functools
 import os
 import re
@@ -71,7 +72,9 @@ def load(checkpoint: str) -> Any:
 @functools.lru_cache(maxsize=2)
 def _load(checkpoint: str, written: tuple[tuple[str, int], ...]) -> Any:
     """A checkpoint as it was at a time: a folder that is trained into anew is read anew."""
-    kind = PosEncConfig.get_config_dict(checkpoint)[0].get("model_type")
+    kind = None
+    with contextlib.suppress(OSError):  # what can't be read is named below
+        kind = PosEncConfig.get_config_dict(checkpoint)[0].get("model_type")
     if kind not in (None, PosEncConfig.model_type):  # before gigabytes of it are loaded
         raise ValueError(f"{checkpoint!r} is a {kind} model, not a PosEnc one.")
     return load_classifier(checkpoint)
