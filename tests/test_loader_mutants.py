@@ -21,7 +21,8 @@ from hf_posenc import PosEncConfig
 
 EXAMPLES = int(os.environ.get("HF_POSENC_MUTANTS", "1000"))
 SECONDS = 20
-SCHEMES = ("none", "learned", "lspe", "rope", "t5", "fire", "deberta", "tupe+t5")
+OLDER = "rope as of old"
+SCHEMES = ("none", "learned", "lspe", "rope", OLDER, "t5", "fire", "deberta", "tupe+t5")
 pytestmark = pytest.mark.slow
 OPTIONS = settings(
     max_examples=EXAMPLES // 2,
@@ -42,7 +43,11 @@ class Loader:
         self.root = root
         self.folders = {scheme: root / scheme for scheme in SCHEMES}
         for scheme, folder in self.folders.items():
-            tiny_model(scheme, "PosEncForSequenceClassification").save_pretrained(folder)
+            tiny_model(scheme.split()[0], "PosEncForSequenceClassification").save_pretrained(folder)
+            if scheme == OLDER:
+                config = json.loads((folder / "config.json").read_text())
+                theta = config.pop("rope_parameters")["rope_theta"]
+                (folder / "config.json").write_text(json.dumps({**config, "rope_theta": theta}))
             for code in folder.glob("*.py"):  # the classes here are used
                 code.unlink()
         self.process: subprocess.Popen[str] | None = None
@@ -114,7 +119,10 @@ def check_refusal(answer: dict[str, Any], what: str) -> None:
 
 def check_use(answer: dict[str, Any], what: str) -> None:
     """What was loaded has the file's weights, classifies as it says, and is the same again after it is saved."""
+    assert answer["class"] == "PosEncForSequenceClassification", what
     assert not answer["wrong"], what
+    assert answer["finite"], what
+    assert all(any(name in line for line in answer["warned"]) for name in answer["unexpected"]), what
     assert answer["labels"] == len(answer["config"].get("id2label") or "ab"), what
     assert answer["saved"], what
 
@@ -140,7 +148,8 @@ WEIRD = st.one_of(
 
 KEYWORDS = (
     "id2label", "label2id", "num_labels", "problem_type", "dtype", "torch_dtype", "auto_map", "rope_scaling",
-    "rope_theta", "architectures", "quantization_config", "_attn_implementation", "attn_implementation", "is_decoder",
+    "rope_theta", "partial_rotary_factor", "architectures", "quantization_config", "_attn_implementation",
+    "attn_implementation", "is_decoder",
     "layer_types", "output_attentions", "output_hidden_states", "return_dict", "attribute_map", "_auto_class",
     "validate_sizes", "__class__", "base_model_tp_plan", "pruned_heads", "name_or_path", "chunk_size_feed_forward",
 )  # fmt: skip
@@ -219,6 +228,12 @@ def test_a_mutated_configuration_is_obeyed_or_refused(
     check_use(answer, what)
     labels = done.get(("num_labels",))
     assert labels is None or answer["labels"] == labels, what
+    rope = answer["config"]["rope_parameters"] or {}
+    for name, value in {path[0]: value for path, value in done.items() if len(path) == 1}.items():
+        if name in ("rope_theta", "partial_rotary_factor") and value is not None:
+            assert says(rope.get(name), value), what
+        elif name == "rope_scaling":
+            assert all(says(rope.get(key), given) for key, given in (value or {}).items() if given is not None), what
     for path, value in done.items():
         if path[0] not in FIELDS or (value is None and path[0] != "hidden_size"):
             continue

@@ -313,6 +313,36 @@ def test_legacy_forms_are_read():
     assert tiny_config("rope", partial_rotary_factor=0.5).rope_parameters["partial_rotary_factor"] == 0.5
 
 
+@pytest.mark.parametrize(
+    "older",
+    [{"rope_theta": 7.0}, {"partial_rotary_factor": 0.5}, {"rope_scaling": {"type": "linear", "factor": 2.0}}],
+)
+def test_older_names_that_contradict_are_refused(older):
+    parameters = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}
+    with pytest.raises(ValueError, match=r"contradicts rope_parameters=.*Give rope_parameters alone"):
+        tiny_config("rope", rope_parameters=parameters, **older)
+    assert tiny_config("rope", rope_parameters=parameters, rope_theta=500.0).rope_parameters == parameters
+
+
+def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
+    tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}).save_pretrained(tmp_path)
+    linear = {"rope_type": "linear", "factor": 2.0}
+    wanted = {**linear, "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    for given in ({"rope_parameters": linear}, {"rope_scaling": {"type": "linear", "factor": 2.0}}):
+        assert AutoConfig.from_pretrained(tmp_path, **given).rope_parameters == wanted
+    both = AutoConfig.from_pretrained(tmp_path, rope_parameters=linear, rope_theta=7.0)
+    assert both.rope_parameters == {**wanted, "rope_theta": 7.0}
+    both.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path, partial_rotary_factor=1.0).rope_parameters == {
+        **linear,
+        "rope_theta": 7.0,
+        "partial_rotary_factor": 1.0,
+    }
+    for given in ({"rope_scaling": 5}, {"rope_parameters": 5, "rope_theta": 7.0}):
+        with pytest.raises(ValueError, match="=5 is of a wrong type"):
+            AutoConfig.from_pretrained(tmp_path, **given)
+
+
 def test_a_scaling_can_be_put_on_when_a_checkpoint_is_loaded(tmp_path, caplog):
     model = encoder("rope", max_position_embeddings=8)
     model.save_pretrained(tmp_path)

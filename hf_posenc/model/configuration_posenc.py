@@ -222,13 +222,54 @@ _KEYWORD_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     ),
     "quantization_config": ("an object with a quant_method", _is_quantization),
-    "rope_scaling": ("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict)),
+    **dict.fromkeys(
+        ("rope_scaling", "rope_parameters"),
+        ("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict)),
+    ),
     "attn_implementation": ("a string", lambda value: isinstance(value, str | dict)),
     "_attn_implementation": ("a string", lambda value: isinstance(value, str | dict)),
     "output_attentions": ("true or false", lambda value: isinstance(value, bool)),
     "gradient_checkpointing": ("true or false", lambda value: isinstance(value, bool)),
 }
-"""Keywords without a field of their own: what is accepted, in words and as a test."""
+"""Keywords that transformers looks into: what is accepted, in words and as a test."""
+
+
+def _check_types(given: dict[str, Any]) -> None:
+    """Refuses a value of `_KEYWORD_TYPES` that isn't as it says there."""
+    for name, (accepted, fits) in _KEYWORD_TYPES.items():
+        value = given.get(name)
+        if value is not None and not fits(value):
+            raise ValueError(f"{name}={value!r:.80} is of a wrong type. Give {accepted}, or leave it out.")
+
+
+_ROPE_OF_TRAINING = ("rope_theta", "partial_rotary_factor")
+
+
+def _older_rope_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Takes out what once stood beside, or instead of, `rope_parameters`."""
+    found = {name: values.pop(name, None) for name in (*_ROPE_OF_TRAINING, "rope_scaling")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _joined_rope_parameters(rope_parameters: Any, older: dict[str, Any]) -> dict[str, Any] | None:
+    """`rope_parameters` with what is said under older names.
+
+    Raises:
+        ValueError: they contradict each other.
+    """
+    _check_types({**older, "rope_parameters": rope_parameters})
+    if not older:
+        return rope_parameters
+    found = {key: value for key, value in (rope_parameters or {}).items() if value is not None}
+    alone = {name: value for name, value in older.items() if name != "rope_scaling"}
+    for said in (alone, older.get("rope_scaling", {})):
+        for key, value in said.items():
+            known = found.setdefault("rope_type" if key == "type" else key, value)
+            if value is not None and known != value:
+                raise ValueError(
+                    f"{older!r:.200} contradicts rope_parameters={rope_parameters!r:.200}. Give rope_parameters alone."
+                )
+    return found
 
 
 def _labels(id2label: Any, label2id: Any, count: Any) -> tuple[dict[int, str] | None, dict[str, int] | None]:
@@ -401,11 +442,7 @@ class PosEncConfig(PreTrainedConfig):
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Refuses what transformers would take for another type, and fail on later in words that name no field."""
-        given = {"model_type": self.model_type, "architectures": self.architectures, **kwargs}
-        for name, (accepted, fits) in _KEYWORD_TYPES.items():
-            value = given.get(name)
-            if value is not None and not fits(value):
-                raise ValueError(f"{name}={value!r:.80} is of a wrong type. Give {accepted}, or leave it out.")
+        _check_types({"model_type": self.model_type, "architectures": self.architectures, **kwargs})
         if kwargs.get("num_labels", 0) is None:
             del kwargs["num_labels"]
         elif _is_whole(kwargs.get("num_labels")):
@@ -425,11 +462,9 @@ class PosEncConfig(PreTrainedConfig):
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Called by PreTrainedConfig on every config with `rope_parameters`: fills them for `rope` alone."""
-        legacy = {name: kwargs.pop(name, None) for name in ("rope_scaling", "rope_theta", "partial_rotary_factor")}
-        given = {name: value for name, value in legacy.items() if value is not None}
+        given = _older_rope_names(kwargs)
         if any(map(takes_rope_parameters, scheme_classes(self).values())):
-            scaling = given.pop("rope_scaling", None) or {}
-            self.rope_parameters = {**given, **scaling, **(self.rope_parameters or {})} or None
+            self.rope_parameters = _joined_rope_parameters(self.rope_parameters, given)
         elif given:
             raise ValueError(
                 f"{', '.join(f'{k}={v!r}' for k, v in given.items())}: only position_embedding_type='rope' takes "
@@ -499,10 +534,16 @@ class PosEncConfig(PreTrainedConfig):
         if {"id2label", "label2id"} & overrides.keys() or (count is not None and len(names or ()) != count):
             for name in ("id2label", "label2id", "num_labels"):
                 values.pop(name, None)
+        saved_rope = values.get("rope_parameters")
         values.update(overrides)
-        for name in ("rope_theta", "partial_rotary_factor"):
-            if name in kwargs:
-                values["rope_parameters"] = {**(values.get("rope_parameters") or {}), name: kwargs.pop(name)}
+        asked = _older_rope_names(kwargs)
+        if asked or overrides.get("rope_parameters"):
+            given = _joined_rope_parameters(overrides.get("rope_parameters"), asked) or {}
+            trained = _joined_rope_parameters(saved_rope, _older_rope_names(values)) or {}
+            # A scaling replaces a scaling; the angles that the weights were trained with stay unless they are named.
+            scaled = "rope_parameters" in overrides or "rope_scaling" in asked
+            kept = {name: value for name, value in trained.items() if not scaled or name in _ROPE_OF_TRAINING}
+            values["rope_parameters"] = {**kept, **given}
         unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _BASE_KEYWORDS}
         if unknown:
             logger.warning(
