@@ -318,7 +318,7 @@ class RunArguments(TrainingArguments):
         return saved != "steps" or self.save_steps % (self.eval_steps or self.logging_steps) == 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled into training_args.bin, which is published with the model: everything but the Hub token."""
+        """What is pickled: everything but the Hub token."""
         return {**self.__dict__, "hub_token": None}
 
 

@@ -121,8 +121,9 @@ def read_file(path: str, cache_dir: str | None = None, streaming: bool = False, 
     if kind not in _READERS:
         raise UserError(f"{path!r} is of no known kind. Accepted: {', '.join(_READERS)}, the first four also as .gz.")
     with reading(repr(path), "It must be UTF-8 text of the kind that its name says."):
-        if _is_empty(file):
-            raise UserError(f"{path!r} is empty. Give a file with at least one example.")
+        for one in (path, *more):
+            if _is_empty(Path(one)):
+                raise UserError(f"{one!r} is empty. Give a file with at least one example.")
         options = _csv_options(file, kind) if _READERS[kind] == "csv" else {}
         for other in map(Path, more if options else ()):
             if list(_csv_options(other, kind)["features"]) != list(options["features"]):
@@ -188,7 +189,7 @@ def _json_options(file: Path) -> dict[str, Any]:
             return {}  # one object per line; or broken, which the reader reports better
     if not isinstance(whole, dict):
         return {}
-    fields = [name for name, value in whole.items() if value and isinstance(value, list) and isinstance(value[0], dict)]
+    fields = _lists_of_rows(whole)
     if len(fields) == 1:
         return {"field": fields[0]}
     if fields or all(isinstance(value, list | dict) for value in whole.values()):
@@ -199,12 +200,17 @@ def _json_options(file: Path) -> dict[str, Any]:
     return {}
 
 
+def _lists_of_rows(whole: dict[str, Any]) -> list[str]:
+    return [name for name, value in whole.items() if value and isinstance(value, list) and isinstance(value[0], dict)]
+
+
 def _check_lines(file: Path) -> None:
     """Refuses a .json that isn't one object per line: it can only be read whole."""
     with _open(file) as content:
         line = content.readline(2**20)
     with contextlib.suppress(ValueError):
-        if isinstance(json.loads(line), dict):
+        row = json.loads(line)
+        if isinstance(row, dict) and not _lists_of_rows(row):
             return
     raise UserError(
         f"--streaming: {str(file)!r} can only be read whole, for it isn't one object per line. Write it as .jsonl, or "

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import torch
+import transformers.trainer
 from datasets import DatasetDict
 from rich.console import Console
 from transformers import (
@@ -290,9 +292,10 @@ def _what_is_left(training: RunArguments) -> str:
 
 
 class RunTrainer(Trainer):
-    """The stock Trainer, except that what it pushes to the Hub has the run's card, and never a model without its code.
+    """The stock Trainer, except that what it pushes to the Hub has the run's card, the model's code and no pickle.
 
-    The stock one overwrites README.md, and pushes checkpoints without the files that their config names.
+    The stock one overwrites README.md, pushes checkpoints without the files that their config names, and adds
+    training_args.bin, a pickle, of which all that matters is in results.json.
     """
 
     def __init__(self, *, run: Run, **kwargs: Any) -> None:
@@ -312,7 +315,22 @@ class RunTrainer(Trainer):
             self.create_model_card()
             for path in Path(checkpoint_folder).glob("*.py"):
                 checkpoints.write_bytes(Path(str(self.args.output_dir)) / path.name, path.read_bytes())
-        super()._push_from_checkpoint(checkpoint_folder)
+        with _without_pickled_arguments(str(self.args.output_dir)):
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder = output_dir if output_dir is not None else str(self.args.output_dir)
+        with _without_pickled_arguments(folder):
+            super()._save(folder, state_dict)
+
+
+@contextlib.contextmanager
+def _without_pickled_arguments(folder: str) -> Iterator[None]:
+    """The Trainer's pickle of its arguments gets a name that isn't pushed, in the background either, and goes."""
+    name = "_training_args.bin"
+    with mock.patch.object(transformers.trainer, "TRAINING_ARGS_NAME", name):
+        yield
+    (Path(folder) / name).unlink(missing_ok=True)
 
 
 def finish(

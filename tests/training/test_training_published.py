@@ -25,7 +25,9 @@ def test_no_published_file_holds_a_token_or_a_folder_of_this_machine(tmp_path: P
     second = tmp_path / "second"
     train(second, train_file=data, max_steps=1, model_name_or_path=str(first), config_overrides=None, vocab_size=8000)
     files = [path for folder in (first, second) for path in folder.rglob("*") if path.is_file()]
-    assert any(path.name == "training_args.bin" for path in files)
+    pickles = {"optimizer.pt", "scheduler.pt", "rng_state.pth"}  # what a checkpoint resumes from, and nothing else
+    assert {path.name for path in files if path.suffix in (".bin", ".pt", ".pth", ".pkl")} == pickles
+    assert all(path.parent.name == "checkpoint-1" for path in files if path.name in pickles)
     assert any("checkpoint-1" in str(path) for path in files)
     for path in files:
         content = path.read_bytes()

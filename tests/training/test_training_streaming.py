@@ -262,6 +262,9 @@ def test_a_folder_of_shards_is_read_as_one(tmp_path: Path, suffix: str, streamin
     (folder / f"train-00001-of-00003{suffix}").unlink()
     with pytest.raises(UserError, match="aren't all the shards of one"):
         stream(tmp_path / "run", **{"dataset_name": str(folder), "streaming": streaming, **options})
+    (folder / f"train-00001-of-00003{suffix}").touch()
+    with pytest.raises(UserError, match=f"train-00001-of-00003{suffix}' is empty"):
+        stream(tmp_path / "run", **{"dataset_name": str(folder), "streaming": streaming, **options})
 
 
 def test_steps_that_are_given_stay(order: dict[str, str], tmp_path: Path) -> None:
@@ -327,6 +330,7 @@ def test_what_a_stream_cannot_do_is_named(
     [
         ("a.json", '[{"text": "a", "label": "b"}]', "can only be read whole, for it isn't one object per line"),
         ("a.json", '{"data": [\n{"text": "a", "label": "b"}]}', "can only be read whole"),
+        ("a.json", '{"data": [{"text": "a", "label": "b"}]}', "can only be read whole"),
         ("a.jsonl", "", "is empty"),
         ("a.csv", "text,label\n", "The train data has no rows"),
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', "Missing label in the train data: row 2 has none"),
