@@ -30,6 +30,7 @@ PRESET = "mini"  # four heads, 256 dimensions: few enough to tell apart in a pic
 CHECKPOINT = os.environ.get("HF_POSENC_CHECKPOINT", "")
 PUBLIC = "SPACE_ID" in os.environ  # set by the Hub: strangers then name checkpoints, and no folder of this machine
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+MOST_POSITIONS = 512  # in a picture
 SENTENCE = "It's herself who Karla saw."
 WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 FONTS = ["system-ui", "sans-serif"]  # the theme's own are fetched from elsewhere
@@ -65,18 +66,19 @@ def load(checkpoint: str) -> Any:
     """A classifier that PosEnc computes; its code is this package's, and of its files safetensors alone are read."""
     if PUBLIC and checkpoint != CHECKPOINT and (not HUB_NAME.fullmatch(checkpoint) or Path(checkpoint).exists()):
         raise ValueError(f"{checkpoint!r} is no name on the Hub. Give one, such as me/my-model.")
+    config: dict[str, Any] = {}
+    with contextlib.suppress(OSError):  # what can't be read is named below
+        config = PosEncConfig.get_config_dict(checkpoint)[0]
+    kind = config.get("model_type", PosEncConfig.model_type)
+    if kind != PosEncConfig.model_type:  # before gigabytes of it are loaded
+        raise ValueError(f"{checkpoint!r} is a {kind} model, not a PosEnc one.")
     files = sorted(Path(checkpoint).glob("*")) if Path(checkpoint).is_dir() else []
-    return _load(checkpoint, tuple((file.name, file.stat().st_mtime_ns) for file in files))
+    return _load(checkpoint, config.get("_commit_hash"), *((file.name, file.stat().st_mtime_ns) for file in files))
 
 
 @functools.lru_cache(maxsize=2)
-def _load(checkpoint: str, written: tuple[tuple[str, int], ...]) -> Any:
-    """A checkpoint as it was at a time: a folder that is trained into anew is read anew."""
-    kind = None
-    with contextlib.suppress(OSError):  # what can't be read is named below
-        kind = PosEncConfig.get_config_dict(checkpoint)[0].get("model_type")
-    if kind not in (None, PosEncConfig.model_type):  # before gigabytes of it are loaded
-        raise ValueError(f"{checkpoint!r} is a {kind} model, not a PosEnc one.")
+def _load(checkpoint: str, *version: object) -> Any:
+    """A checkpoint as it was at a time: a folder that is trained into anew, or pushed anew, is read anew."""
     return load_classifier(checkpoint)
 
 
@@ -126,9 +128,9 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
     verdict = f"The swap changes what the model says by at most {difference:.3f}."
     if difference < 1e-4:
         verdict = "The model says the same: it doesn't see this change of the order."
-    ids = tokenizer(sentence, truncation=True, return_tensors="pt")["input_ids"]
-    limit = model.base_model.position.max_length
-    shown = int(positions) if limit is None else min(int(positions), limit)
+    limit = model.base_model.position.max_length or MOST_POSITIONS
+    shown = min(int(positions), limit)
+    ids = tokenizer(sentence, truncation=True, max_length=min(limit, MOST_POSITIONS), return_tensors="pt")["input_ids"]
     return (
         described,
         pd.DataFrame(rows),
@@ -155,7 +157,7 @@ def build() -> gr.Blocks:
                 label="Schemes",
                 info="One is shown in detail, several are compared. learned+t5 is both at once.",
             )
-            length = gr.Slider(8, 512, value=128, step=8, label="Positions")
+            length = gr.Slider(8, MOST_POSITIONS, value=128, step=8, label="Positions")
             draw = gr.Button("Show", variant="primary")
             complaint = gr.Markdown()
             picture = gr.Plot(label="What they do", show_label=False, format="png")
@@ -172,7 +174,7 @@ def build() -> gr.Blocks:
                 sentence = gr.Textbox(SENTENCE, label="Sentence")
             with gr.Row():
                 words = gr.Textbox("saw Karla", label="Words to swap", info="Empty: the last two.")
-                shown = gr.Slider(8, 512, value=64, step=8, label="Positions")
+                shown = gr.Slider(8, MOST_POSITIONS, value=64, step=8, label="Positions")
             ask = gr.Button("Ask the model", variant="primary")
             problem = gr.Markdown()
             about = gr.Markdown()

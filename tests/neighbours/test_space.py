@@ -43,15 +43,20 @@ def test_the_card_is_what_the_hub_reads() -> None:
     assert (SPACE / "requirements.txt").read_text().split() == ["hf-posenc[plots]"]
 
 
-def test_visitors_of_a_space_name_no_folder_and_a_folder_written_anew_is_read_anew(
-    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def load_app() -> Any:
     pytest.importorskip("gradio")
     spec = importlib.util.spec_from_file_location("space_app", SPACE / "app.py")
     assert spec is not None
     assert spec.loader is not None
     app = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(app)
+    return app
+
+
+def test_visitors_of_a_space_name_no_folder_and_a_folder_written_anew_is_read_anew(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = load_app()
     shutil.copytree(checkpoints["rope"], tmp_path / "me" / "model")
     first = app.load(str(tmp_path / "me" / "model"))
     assert app.load(str(tmp_path / "me" / "model")) is first
@@ -69,6 +74,26 @@ def test_visitors_of_a_space_name_no_folder_and_a_folder_written_anew_is_read_an
         raise RuntimeError("out of room")
 
     assert app.readable(broken, 1)() == (None, "\u26a0\ufe0f RuntimeError: out of room")
+
+    commit = ["first"]
+    monkeypatch.setattr(app.PosEncConfig, "get_config_dict", lambda name: ({"_commit_hash": commit[0]}, {}))
+    monkeypatch.setattr(app, "load_classifier", lambda name: object())
+    pushed = app.load("me/pushed")
+    assert app.load("me/pushed") is pushed
+    commit[0] = "second"
+    assert app.load("me/pushed") is not pushed
+
+
+def test_a_long_text_is_drawn_as_far_as_a_picture_shows(
+    checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, drawn = load_app(), {}
+    monkeypatch.setattr(app, "plot_attention", lambda model, ids, **_: drawn.setdefault(len(drawn), ids.shape))
+    monkeypatch.setattr(app, "plot_position", lambda model, max_positions: max_positions)
+    table = app.PosEncConfig.from_pretrained(checkpoints["learned"]).max_position_embeddings
+    for scheme, most in (("rope", 512), ("learned", table)):
+        *_, shown = app.show_model(str(checkpoints[scheme]), "the cat " * 3000, "the cat", 512)
+        assert shown == drawn[len(drawn) - 1][1] == most
 
 
 @pytest.fixture(scope="module")
