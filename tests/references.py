@@ -201,15 +201,23 @@ PUBLISHED_SLOPES = {
 def alibi(scheme) -> Reference:
     heads = len(scheme.slopes[0])
     left = PUBLISHED_SLOPES[heads]
-    right = left[::-1] if scheme.directional else left
+    sides = [[left, left[::-1] if scheme.directional else left]]
     if scheme.log_slopes is not None:
         rows = [row.to(f64).exp() for row in scheme.log_slopes.weight]
-        left, right = rows[0], rows[-1]
+        step = 2 if scheme.directional else 1
+        sides = [[rows[start], rows[start + step - 1]] for start in range(0, len(rows), step)]
 
-    def entry(h: int, i: int, j: int) -> Tensor | float:
+    def entry(layer: int, h: int, i: int, j: int) -> Tensor | float:
+        left, right = sides[layer]
         return -left[h] * (i - j) if j <= i else -right[h] * (j - i)
 
-    return Reference(bias=lambda positions: pairs(positions, heads, entry))
+    if not scheme.per_layer:
+        return Reference(bias=lambda positions: pairs(positions, heads, lambda h, i, j: entry(0, h, i, j)))
+
+    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        return pairs(positions, 1, lambda _, i, j: entry(layer, head, i, j))[0]
+
+    return Reference(layer_bias=layer_bias)
 
 
 def t5_bucket(distance: int, buckets: int, far: int) -> int:

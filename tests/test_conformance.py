@@ -36,6 +36,7 @@ def test_sound_schemes_pass_every_check(scheme):
     ("scheme", "kwargs"),
     [
         ("alibi", {"directional": True, "learned": True}),
+        ("alibi", {"directional": True, "learned": True, "per_layer": True}),
         ("t5", {"per_layer": True}),
         ("tupe", {"reset_first": False}),
         ("lspe", {"applies_to": "embeddings"}),

@@ -418,6 +418,7 @@ def test_sinusoid_at_position_4000_is_near_float64():
         (lambda: make("t5", num_buckets="8"), "num_buckets='8' is out of range"),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
         (lambda: make("t5", initial_std=0), "initial_std=0 is out of range. It must be a positive number"),
+        (lambda: make("alibi", per_layer=True), "per_layer=True has no effect on the published slopes. Give learned"),
         (lambda: make("fire", threshold="a"), "threshold='a' is out of range"),
         (lambda: make("fire", threshold=2.0**25), r"threshold=33554432\.0 is out of range"),
         (lambda: make("fire", intermediate_size=3.5), r"intermediate_size=3\.5 is out of range"),

@@ -3,6 +3,9 @@
 The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
 (a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
 alike; with a masked-LM head also the divergence between the two predictions. The token embeddings stay as they are.
+Biases learn faster than the rest, see `hf_posenc.optimizer`. In the first half of the time one layer after the other is
+added, from below: the first layer has most to learn, for it reads the new positions, its steps cost a fraction of the
+whole model's, and what stands above it would otherwise adapt to what it doesn't say yet.
 Underneath is the stock Trainer: checkpoints, resuming, progress.
 """
 
@@ -11,7 +14,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,9 +34,13 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.utils import logging
 
+from ..optimizer import speed_up_positions
 from .measure import encode, pad_rows
 
 logger = logging.get_logger(__name__)
+
+_FIRST_ALONE, _ALL_FROM = 0.15, 0.5
+"""Shares of the budget: up to here the first layer alone is trained, and from here on all of them."""
 
 HELD_OUT = 500
 """At most so many texts are set aside to measure on, and at most a tenth."""
@@ -148,11 +155,22 @@ class _Distillation(Trainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """See the module."""
-        with torch.no_grad():
-            theirs = self.original(**inputs, output_hidden_states=True)
-        ours = model(**inputs, output_hidden_states=True)
+        mine = self.accelerator.unwrap_model(model)
+        bodies = [cast(Any, one).base_model for one in (mine, self.original)]
+        depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
+        with _first_layers(bodies, depth), self.accelerator.autocast():
+            pair = (model, self.original) if depth is None else bodies
+            with torch.no_grad():
+                theirs = pair[1](**inputs, output_hidden_states=True)
+            ours = pair[0](**inputs, output_hidden_states=True)
         loss = distillation_loss(ours, theirs, inputs["attention_mask"])
         return (loss, ours) if return_outputs else loss
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """AdamW, in which biases move as fast as they have to."""
+        optimizer = super().create_optimizer(model)
+        speed_up_positions(optimizer, cast(Any, self.model))
+        return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """A short warm-up, then down to 0 as the budget is spent."""
@@ -162,6 +180,27 @@ class _Distillation(Trainer):
 
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(cast(Any, optimizer or self.optimizer), factor)
         return self.lr_scheduler
+
+
+def depth_at(progress: float, layers: int) -> int | None:
+    """How many of the layers are trained at a share of the budget; None: all, and the head."""
+    for depth in range(1, layers):
+        if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
+            return depth
+    return None
+
+
+@contextlib.contextmanager
+def _first_layers(bodies: list[Any], depth: int | None) -> Iterator[None]:
+    """Bodies that end after so many layers."""
+    kept = [body.layers for body in bodies]
+    try:
+        for body in bodies:
+            body.layers = body.layers[:depth]
+        yield
+    finally:
+        for body, layers in zip(bodies, kept, strict=True):
+            body.layers = layers
 
 
 def distillation_loss(ours: Any, theirs: Any, attention_mask: Tensor) -> Tensor:

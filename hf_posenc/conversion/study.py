@@ -41,10 +41,6 @@ from .measure import encode
 
 NAME = "all-MiniLM-L6-v2"
 SCHEMES = ("sinusoidal", "lspe", "rope", "alibi", "t5")
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "alibi-symmetric": ("alibi", {}),
-}
-"""Schemes with other arguments than convert's own choice."""
 TASKS = {"trec": "accuracy", "cola": "matthews", "bshift_novels": "accuracy"}
 LONG = ("hyperpartisan", "review_polarity")
 LENGTHS = (512, 2048)
@@ -258,12 +254,10 @@ class Study:
         heal = None
         if healed:
             heal = [row["text"] for row in read_rows(self.data, "bshift_novels", "train") if row["label"] == "original"]
-        kind, arguments = VARIANTS.get(scheme, (scheme, None))
         _, report = convert(
             self.source,
             self._folder(scheme, "heal" if healed else "swap"),
-            position_embedding_type=kind,
-            position_embedding_kwargs=arguments,
+            position_embedding_type=scheme,
             task="text-classification",
             num_labels=2,
             eval_texts=texts,
@@ -371,7 +365,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--output", default="model_cards/results/conversion.json")
     parser.add_argument("--work", default="runs/conversion", help="folder of the models in between")
-    parser.add_argument("--schemes", nargs="*", choices=[*SCHEMES, *VARIANTS], default=[*SCHEMES, *VARIANTS])
+    parser.add_argument("--schemes", nargs="*", choices=SCHEMES, default=list(SCHEMES))
     parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each healing")
     parser.add_argument("--bf16", action="store_true", help="heal, and read long documents, in mixed precision")

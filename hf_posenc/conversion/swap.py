@@ -38,7 +38,7 @@ _FITTED_LENGTH = 128
 _SUITABLE: dict[str, dict[str, Any]] = {
     "t5": {"per_layer": True},
     "sinusoidal": {"learned_scale": True},
-    "alibi": {"directional": True, "learned": True},  # the published slopes don't tell left from right
+    "alibi": {"directional": True, "learned": True, "per_layer": True},  # the published don't tell left from right
 }
 """Arguments that suit a conversion better than the scheme's defaults."""
 

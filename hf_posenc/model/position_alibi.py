@@ -30,44 +30,78 @@ class AlibiPosition(PositionScheme):
     directional form, b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0), can: its slopes to the right, n, are those to
     the left in the opposite order of heads.
 
-    Costs one (H, S, S) bias per forward, shared by all layers; no weights (H or 2 H if learned); any length, and the
-    penalty on distance is why quality falls slowly past the trained one.
+    Costs one (H, S, S) bias per forward, shared by all layers unless `per_layer`; no weights (H or 2 H if learned,
+    times the layers if `per_layer`); any length, and the penalty on distance is why quality falls slowly past the
+    trained one.
 
     Args:
-        num_heads (int): H.
+        num_heads, num_layers (int): H, L.
         directional (bool): own slopes to the left and to the right.
         learned (bool): train the slopes (their logarithms) from the published ones.
+        per_layer (bool): learned slopes of its own for each layer.
+
+    Raises:
+        ValueError: `per_layer` without `learned`.
     """
 
     name = "alibi"
     shift_invariant = True
+    learning_rate_factor = 30.0
 
-    def __init__(self, *, num_heads: int, directional: bool = False, learned: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        num_layers: int = 1,
+        directional: bool = False,
+        learned: bool = False,
+        per_layer: bool = False,
+    ) -> None:
         super().__init__()
+        if per_layer and not learned:
+            raise ValueError("per_layer=True has no effect on the published slopes. Give learned=True too.")
         self.directional = directional
+        self.per_layer = per_layer
         left = alibi_slopes(num_heads)
         self.slopes = [left, left[::-1]] if directional else [left]
-        self.log_slopes = nn.Embedding(len(self.slopes), num_heads) if learned else None
+        self.log_slopes = (
+            nn.Embedding(len(self.slopes) * (num_layers if per_layer else 1), num_heads) if learned else None
+        )
         if self.log_slopes is not None and self.log_slopes.weight.device.type != "meta":
             self.init_weights(0.0)
 
-    def _slopes(self, device: torch.device) -> Tensor:
+    def uses(self, hook: str) -> bool:
+        """One bias for all layers, or one for each."""
+        if hook in ("bias", "layer_bias"):
+            return (hook == "layer_bias") == self.per_layer
+        return super().uses(hook)
+
+    def _slopes(self, device: torch.device, layer: int) -> Tensor:
         """float32 (1 or 2, H): to both sides, or to the left and to the right."""
         if self.log_slopes is None:
             return torch.tensor(self.slopes, dtype=torch.float32, device=device)
-        return self.log_slopes(torch.arange(len(self.slopes), device=device)).float().exp()
+        sides = len(self.slopes)
+        first = layer * sides if self.per_layer else 0
+        return self.log_slopes(torch.arange(first, first + sides, device=device)).float().exp()
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
         """-m |i - j|: (1 or B, S) -> float32 (1 or B, H, S, S)."""
+        return self._bias(positions, 0)
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+        """The same with the layer's own slopes."""
+        return self._bias(positions, layer)
+
+    def _bias(self, positions: Tensor, layer: int) -> Tensor:
         distance = relative_positions(positions).unsqueeze(1).float()
-        slopes = self._slopes(positions.device)[:, :, None, None]
+        slopes = self._slopes(positions.device, layer)[:, :, None, None]
         if not self.directional:
             return -slopes[0] * distance.abs()
         return slopes[0] * distance.clamp(max=0) - slopes[1] * distance.clamp(min=0)
 
     def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
         """The same, one entry at a time."""
-        slopes = self._slopes(positions.device)
+        slopes = self._slopes(positions.device, layer)
         rows = positions.shape[0]
 
         def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -84,4 +118,5 @@ class AlibiPosition(PositionScheme):
         """The published slopes."""
         if self.log_slopes is not None:
             weight = self.log_slopes.weight
-            init.copy_(weight, torch.tensor(self.slopes, device=weight.device).log().to(weight.dtype))
+            published = torch.tensor(self.slopes, device=weight.device).log().to(weight.dtype)
+            init.copy_(weight, published.repeat(len(weight) // len(published), 1))

@@ -42,6 +42,10 @@ class PositionScheme(nn.Module):
     query_scale: float = 1.0
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
+    learning_rate_factor: float = 1.0
+    """How many times the body's learning rate its parameters need, see `hf_posenc.optimizer`: 1 for matrices
+    and vectors, more for numbers that act on attention logits as they are."""
+
     needs_lengths: bool = False
     """Whether `rotary` reads `lengths`."""
 

@@ -28,6 +28,7 @@ class KerplePosition(PositionScheme):
 
     name = "kerple"
     shift_invariant = True
+    learning_rate_factor = 30.0
 
     def __init__(self, *, num_heads: int, kernel: str = "log") -> None:
         super().__init__()

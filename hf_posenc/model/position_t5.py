@@ -50,6 +50,7 @@ class T5Position(PositionScheme):
 
     name = "t5"
     shift_invariant = True
+    learning_rate_factor = 30.0
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from hf_posenc.conversion import convert
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import read_training_texts, set_aside
+from hf_posenc.conversion.heal import depth_at, read_training_texts, set_aside
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
 
@@ -48,6 +48,44 @@ def test_healing_brings_hidden_states_and_predictions_nearer(source, tmp_path):
     saved = json.loads((tmp_path / "out/conversion.json").read_text())
     assert saved["after"]["hidden_mse"] == report.after.hidden_mse
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 6, 24])
+def test_layers_are_added_one_after_the_other_in_the_first_half(layers):
+    depths = [depth_at(step / 1000, layers) or layers for step in range(1001)]
+    assert depths == sorted(depths)
+    assert set(depths) == set(range(1, layers + 1))
+    assert depths[500] == layers
+    assert all(depth_at(step / 1000, layers) is None for step in range(500, 1001))  # with the head then
+    if layers > 1:
+        assert (depths[149], depths[150]) == (1, 2)
+
+
+@pytest.mark.parametrize(("depth", "still"), [(1, ("model.layers.1", "dense", "head_norm", "decoder")), (None, ())])
+def test_the_layers_above_stay_as_they_are_until_their_turn(source, monkeypatch, depth, still):
+    monkeypatch.setattr(module, "depth_at", lambda progress, layers: depth)
+    swapped, _ = convert(source, position_embedding_type="rope", measure=False)
+    healed, _ = convert(
+        source,
+        position_embedding_type="rope",
+        heal=sentences(40),
+        healing={**QUIET, "max_steps": 2},
+        measure=False,
+    )
+    before = dict(swapped.named_parameters())
+    same = {name for name, value in healed.named_parameters() if torch.equal(value, before[name])}
+    words = {"model.embeddings.word_embeddings.weight"}
+    assert same - words == {name for name in before if name.startswith(still)} - words
+
+
+def test_biases_move_further_than_matrices(source):
+    swapped, _ = convert(source, position_embedding_type="alibi", measure=False)
+    healed, _ = heal(source, max_steps=8, learning_rate=1e-4)
+    before = dict(swapped.named_parameters())
+    moved = {name: (value - before[name]).abs().max().item() for name, value in healed.named_parameters()}
+    slopes = moved.pop("model.position.log_slopes.weight")
+    assert 1e-3 < slopes < 1e-2
+    assert max(moved.values()) < slopes / 3
 
 
 def test_healing_keeps_to_its_time(source):

@@ -1,0 +1,28 @@
+"""Learning rates of their own for parameters that a body's learning rate would hardly move."""
+
+import torch
+from torch import nn
+
+
+def speed_up_positions(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Multiplies the learning rate of each scheme's parameters by its `learning_rate_factor`, in place.
+
+    AdamW moves a number by about the learning rate in a step. That is a lot for an entry of a matrix, and nothing for a
+    bias on attention logits or the logarithm of a slope, which are of size 1 and have to move by as much. They don't
+    decay to 0 either, which is no neutral value for them.
+
+    Args:
+        optimizer: of the model, without any state or schedule yet.
+        model: any PosEnc model.
+    """
+    factors = {
+        parameter: factor
+        for module in model.modules()  # parts after the whole that they are parts of
+        if (factor := getattr(module, "learning_rate_factor", None)) is not None
+        for parameter in module.parameters()
+    }
+    for group in list(optimizer.param_groups):
+        for factor in sorted({factors.get(parameter, 1.0) for parameter in group["params"]} - {1.0}):
+            faster = [parameter for parameter in group["params"] if factors.get(parameter) == factor]
+            group["params"] = [parameter for parameter in group["params"] if factors.get(parameter) != factor]
+            optimizer.param_groups.append({**group, "params": faster, "lr": group["lr"] * factor, "weight_decay": 0.0})

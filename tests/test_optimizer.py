@@ -1,0 +1,46 @@
+"""Biases move as fast as they have to, everything else as the optimizer was told."""
+
+import pytest
+import torch
+from common import encoder
+from transformers import get_scheduler
+
+from hf_posenc.optimizer import speed_up_positions
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kwargs", "fast"),
+    [
+        ("t5", {"per_layer": True}, {"position.tables.0.weight", "position.tables.1.weight"}),
+        ("alibi", {"learned": True}, {"position.log_slopes.weight"}),
+        ("kerple", {}, {"position.shape.weight"}),
+        ("learned+t5", {}, {"position.t5.tables.0.weight"}),
+        ("learned", {}, set()),
+        ("rope", {}, set()),
+    ],
+)
+def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast):
+    model = encoder(scheme, position_embedding_kwargs=kwargs or None).train()
+    groups = [{"params": list(model.parameters()), "lr": 1e-3, "weight_decay": 0.5}]
+    optimizer = torch.optim.AdamW(groups)
+    speed_up_positions(optimizer, model)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    held = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(held) == sorted(names.values())
+    for group in optimizer.param_groups:
+        found = {names[parameter] for parameter in group["params"]}
+        is_fast = bool(found & fast)
+        assert found == (fast if is_fast else set(names.values()) - fast)
+        assert (group["lr"], group["weight_decay"]) == ((pytest.approx(3e-2), 0.0) if is_fast else (1e-3, 0.5))
+    schedule = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=2)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    model(torch.arange(1, 9)[None])[0].square().sum().backward()
+    optimizer.step()
+    schedule.step()
+    for name in fast:
+        moved = (dict(model.named_parameters())[name] - before[name]).abs().max()
+        assert moved.item() == pytest.approx(3e-2, rel=1e-2)
+    assert [group["lr"] for group in optimizer.param_groups] == [
+        pytest.approx(5e-4),
+        *[pytest.approx(1.5e-2)] * bool(fast),
+    ]
