@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
 
+from hf_posenc.optimizer import speed_up_positions
 from hf_posenc.training import (
     ClassificationTrainingArguments,
     Setup,
@@ -150,6 +151,7 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
     optimizer = torch.optim.AdamW(
         groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon, fused=True
     )
+    speed_up_positions(optimizer, setup.model, args.position_learning_rate_factor)
     model, optimizer = accelerator.prepare(setup.model, optimizer)
     updates = math.ceil(len(batches) / accumulation)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * updates)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 
-def speed_up_positions(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+def speed_up_positions(optimizer: torch.optim.Optimizer, model: nn.Module, factor: float | None = None) -> None:
     """Multiplies the learning rate of each scheme's parameters by its `learning_rate_factor`, in place.
 
     AdamW moves a number by about the learning rate in a step. That is a lot for an entry of a matrix, and nothing for a
@@ -14,15 +14,16 @@ def speed_up_positions(optimizer: torch.optim.Optimizer, model: nn.Module) -> No
     Args:
         optimizer: of the model, without any state or schedule yet.
         model: any PosEnc model.
+        factor: this one instead, for the parameters of every scheme.
     """
     factors = {
-        parameter: factor
+        parameter: own if factor is None else factor
         for module in model.modules()  # parts after the whole that they are parts of
-        if (factor := getattr(module, "learning_rate_factor", None)) is not None
+        if (own := getattr(module, "learning_rate_factor", None)) is not None
         for parameter in module.parameters()
     }
     for group in list(optimizer.param_groups):
-        for factor in sorted({factors.get(parameter, 1.0) for parameter in group["params"]} - {1.0}):
-            faster = [parameter for parameter in group["params"] if factors.get(parameter) == factor]
-            group["params"] = [parameter for parameter in group["params"] if factors.get(parameter) != factor]
-            optimizer.param_groups.append({**group, "params": faster, "lr": group["lr"] * factor, "weight_decay": 0.0})
+        for times in sorted({factors.get(parameter, 1.0) for parameter in group["params"]} - {1.0}):
+            faster = [parameter for parameter in group["params"] if factors.get(parameter) == times]
+            group["params"] = [parameter for parameter in group["params"] if factors.get(parameter) != times]
+            optimizer.param_groups.append({**group, "params": faster, "lr": group["lr"] * times, "weight_decay": 0.0})

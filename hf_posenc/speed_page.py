@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_posenc.benchmark import profile_table, ratio_table, startup_table
 from hf_posenc.cards import FOLDER, fill_marks
-from hf_posenc.conversion.study import table
+from hf_posenc.conversion.study import long_table, table
 from hf_posenc.training.checkpoints import write_text
 
 
@@ -76,7 +76,11 @@ def render_pages(folder: Path) -> dict[Path, str]:
         readme: fill_marks(
             readme,
             readme.read_text(encoding="utf-8"),
-            {"speed": ratio_table(found[""]), "conversion": table(converted)},
+            {
+                "speed": ratio_table(found[""]),
+                "conversion": table(converted),
+                "conversion_long": long_table(converted),
+            },
         ),
     }
 

@@ -158,11 +158,12 @@ class _Distillation(Trainer):
         mine = self.accelerator.unwrap_model(model)
         bodies = [cast(Any, one).base_model for one in (mine, self.original)]
         depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
-        with _first_layers(bodies, depth), self.accelerator.autocast():
+        with _first_layers(bodies, depth):
             pair = (model, self.original) if depth is None else bodies
-            with torch.no_grad():
+            with torch.no_grad():  # in full precision: order is a small part of it, and rounding would hide it
                 theirs = pair[1](**inputs, output_hidden_states=True)
-            ours = pair[0](**inputs, output_hidden_states=True)
+            with self.accelerator.autocast():
+                ours = pair[0](**inputs, output_hidden_states=True)
         loss = distillation_loss(ours, theirs, inputs["attention_mask"])
         return (loss, ours) if return_outputs else loss
 

@@ -191,6 +191,7 @@ _RANGES = {
     "max_steps": _Range("a whole number from 1, or -1 for none", lambda value: value == -1 or value >= 1),
     "learning_rate": _NOT_NEGATIVE,
     "weight_decay": _NOT_NEGATIVE,
+    "position_learning_rate_factor": _NOT_NEGATIVE,
     "max_grad_norm": _NOT_NEGATIVE,
     "warmup_steps": _NOT_NEGATIVE,
     "adam_beta1": _SHARE,
@@ -232,6 +233,13 @@ class RunArguments(TrainingArguments):
         metadata={
             "help": "Peak learning rate of AdamW. Default: 5e-5 from a checkpoint; for a new encoder 1e-3 up to 256 "
             "wide, 5e-4 up to 512, else 1e-4."
+        },
+    )
+    position_learning_rate_factor: float | None = field(
+        default=None,
+        metadata={
+            "help": "How many times the learning rate the positional scheme's parameters get. Default: the scheme's, "
+            "30 for the biases of t5, kerple and alibi with learned slopes, 1 for the others."
         },
     )
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Batch size for training, per device."})

@@ -253,7 +253,7 @@ def default_learning_rate(arguments: ModelArguments, config: Any) -> float:
 
 
 _OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label")
-_OF_AN_OPTIMIZER = ("one_cycle", "lr_scheduler_type", "optim")
+_OF_AN_OPTIMIZER = ("one_cycle", "lr_scheduler_type", "optim", "position_learning_rate_factor")
 
 
 _OF_A_STREAM = (

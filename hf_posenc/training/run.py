@@ -33,6 +33,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
+from ..optimizer import speed_up_positions
 from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
 from .data import Columns, Labels, hold_out, texts
@@ -205,7 +206,7 @@ def one_cycle_schedule(
     rise = training.warmup_steps if training.warmup_steps < 1 else training.warmup_steps / steps
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
-        max_lr=training.learning_rate,  # type: ignore[arg-type]
+        max_lr=[group["lr"] for group in optimizer.param_groups],
         # One step more than is taken: the Trainer advances the schedule after the last one too.
         total_steps=steps + 1,
         pct_start=min(max(rise, 1 / steps), 1.0),
@@ -301,6 +302,14 @@ class RunTrainer(Trainer):
     def __init__(self, *, run: Run, **kwargs: Any) -> None:
         self.run = run
         super().__init__(**kwargs)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The stock one, in which positions have a learning rate of their own."""
+        if self.optimizer is None:
+            super().create_optimizer(model)
+            factor = cast(RunArguments, self.args).position_learning_rate_factor
+            speed_up_positions(cast(Any, self.optimizer), cast(Any, self.model if model is None else model), factor)
+        return cast(torch.optim.Optimizer, self.optimizer)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Writes the run's card, with what has been measured so far."""

@@ -275,6 +275,7 @@ def test_the_table_of_the_readme_is_what_was_measured():
     assert stock["accuracy"] == converted["accuracy"]
     assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-4)
     assert table({"parts": parts}) in readme
+    assert long_table({"parts": parts}) in readme
 
 
 def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
