@@ -44,6 +44,7 @@ from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
 from .model.position_t5 import T5Position
 from .model.position_tupe import TupePosition
 from .model.positions import POSITIONS, make_position, register_position
+from .optimizer import speed_up_positions
 from .scheme_file import register_scheme_file
 
 __version__ = POSENC_VERSION
@@ -96,4 +97,5 @@ __all__ = [
     "register_position",
     "register_scheme_file",
     "sinusoidal_table",
+    "speed_up_positions",
 ]

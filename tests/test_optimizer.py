@@ -9,17 +9,18 @@ from hf_posenc.optimizer import speed_up_positions
 
 
 @pytest.mark.parametrize(
-    ("scheme", "kwargs", "fast"),
+    ("scheme", "kwargs", "fast", "factor"),
     [
-        ("t5", {"per_layer": True}, {"position.tables.0.weight", "position.tables.1.weight"}),
-        ("alibi", {"learned": True}, {"position.log_slopes.weight"}),
-        ("kerple", {}, {"position.shape.weight"}),
-        ("learned+t5", {}, {"position.t5.tables.0.weight"}),
-        ("learned", {}, set()),
-        ("rope", {}, set()),
+        ("t5", {"per_layer": True}, {"position.tables.0.weight", "position.tables.1.weight"}, 30),
+        ("alibi", {"learned": True}, {"position.log_slopes.weight"}, 30),
+        ("kerple", {}, {"position.shape.weight"}, 30),
+        ("mlp_bias", {}, {f"position.{name}.{kind}" for name in ("up", "down") for kind in ("weight", "bias")}, 10),
+        ("learned+t5", {}, {"position.t5.tables.0.weight"}, 30),
+        ("learned", {}, set(), 1),
+        ("rope", {}, set(), 1),
     ],
 )
-def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast):
+def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):
     model = encoder(scheme, position_embedding_kwargs=kwargs or None).train()
     groups = [{"params": list(model.parameters()), "lr": 1e-3, "weight_decay": 0.5}]
     optimizer = torch.optim.AdamW(groups)
@@ -31,16 +32,26 @@ def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast):
         found = {names[parameter] for parameter in group["params"]}
         is_fast = bool(found & fast)
         assert found == (fast if is_fast else set(names.values()) - fast)
-        assert (group["lr"], group["weight_decay"]) == ((pytest.approx(3e-2), 0.0) if is_fast else (1e-3, 0.5))
+        assert (group["lr"], group["weight_decay"]) == ((pytest.approx(1e-3 * factor), 0.0) if is_fast else (1e-3, 0.5))
     schedule = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=2)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     model(torch.arange(1, 9)[None])[0].square().sum().backward()
     optimizer.step()
     schedule.step()
-    for name in fast:
+    for name in fast - {"position.down.bias"}:  # one number on all logits: no gradient
         moved = (dict(model.named_parameters())[name] - before[name]).abs().max()
-        assert moved.item() == pytest.approx(3e-2, rel=1e-2)
+        assert moved.item() == pytest.approx(1e-3 * factor, rel=1e-2)
     assert [group["lr"] for group in optimizer.param_groups] == [
         pytest.approx(5e-4),
-        *[pytest.approx(1.5e-2)] * bool(fast),
+        *[pytest.approx(5e-4 * factor)] * bool(fast),
     ]
+
+
+def test_a_given_factor_is_every_schemes():
+    model = encoder("learned")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    speed_up_positions(optimizer, model, factor=3.0)
+    assert [(group["lr"], len(group["params"])) for group in optimizer.param_groups][1:] == [(pytest.approx(3e-3), 1)]
+    again = torch.optim.AdamW(encoder("t5").parameters(), lr=1e-3)
+    speed_up_positions(again, model, factor=1.0)
+    assert len(again.param_groups) == 1

@@ -43,8 +43,8 @@ class PositionScheme(nn.Module):
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
     learning_rate_factor: float = 1.0
-    """How many times the body's learning rate its parameters need, see `hf_posenc.optimizer`: 1 for matrices
-    and vectors, more for numbers that act on attention logits as they are."""
+    """How many times the body's learning rate its parameters need, see `hf_posenc.optimizer`: 1 for vectors
+    that are added or multiplied, 10 for networks whose output acts on attention logits, 30 for numbers that do."""
 
     needs_lengths: bool = False
     """Whether `rotary` reads `lengths`."""

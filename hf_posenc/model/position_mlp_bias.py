@@ -31,6 +31,7 @@ class MLPBiasPosition(PositionScheme):
 
     name = "mlp_bias"
     shift_invariant = True
+    learning_rate_factor = 10.0
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
         super().__init__()

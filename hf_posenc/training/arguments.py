@@ -239,7 +239,7 @@ class RunArguments(TrainingArguments):
         default=None,
         metadata={
             "help": "How many times the learning rate the positional scheme's parameters get. Default: the scheme's, "
-            "30 for the biases of t5, kerple and alibi with learned slopes, 1 for the others."
+            "30 for the biases of t5, kerple and alibi with learned slopes, 10 for fire and mlp_bias, else 1."
         },
     )
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Batch size for training, per device."})
