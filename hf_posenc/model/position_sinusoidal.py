@@ -47,6 +47,7 @@ class SinusoidalPosition(AddedPosition):
     """
 
     name = "sinusoidal"
+    learning_rate_factor = 30.0
 
     def __init__(
         self,
