@@ -3,9 +3,10 @@
 The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
 (a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
 alike; with a masked-LM head also the divergence between the two predictions. The token embeddings stay as they are.
-Biases learn faster than the rest, see `hf_posenc.optimizer`. In the first half of the time one layer after the other is
-added, from below: the first layer has most to learn, for it reads the new positions, its steps cost a fraction of the
-whole model's, and what stands above it would otherwise adapt to what it doesn't say yet.
+Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer after
+the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
+positions, its steps cost a fraction of the whole model's, and what stands above it would otherwise adapt to what it
+doesn't say yet. Schemes that act on attention have as much to learn in every layer, and lose by it.
 Underneath is the stock Trainer: checkpoints, resuming, progress.
 """
 
@@ -157,7 +158,9 @@ class _Distillation(Trainer):
         """See the module."""
         mine = self.accelerator.unwrap_model(model)
         bodies = [cast(Any, one).base_model for one in (mine, self.original)]
-        depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
+        depth = None
+        if bodies[0].position.uses("embed"):
+            depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
         with _first_layers(bodies, depth):
             pair = (model, self.original) if depth is None else bodies
             with torch.no_grad():  # in full precision: order is a small part of it, and rounding would hide it

@@ -61,13 +61,18 @@ def test_layers_are_added_one_after_the_other_in_the_first_half(layers):
         assert (depths[149], depths[150]) == (1, 2)
 
 
-@pytest.mark.parametrize(("depth", "still"), [(1, ("model.layers.1", "dense", "head_norm", "decoder")), (None, ())])
-def test_the_layers_above_stay_as_they_are_until_their_turn(source, monkeypatch, depth, still):
+ABOVE = ("model.layers.1", "dense", "head_norm", "decoder")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "depth", "still"), [("sinusoidal", 1, ABOVE), ("sinusoidal", None, ()), ("rope", 1, ())]
+)
+def test_the_layers_above_stay_as_they_are_until_their_turn(source, monkeypatch, scheme, depth, still):
     monkeypatch.setattr(module, "depth_at", lambda progress, layers: depth)
-    swapped, _ = convert(source, position_embedding_type="rope", measure=False)
+    swapped, _ = convert(source, position_embedding_type=scheme, measure=False)
     healed, _ = convert(
         source,
-        position_embedding_type="rope",
+        position_embedding_type=scheme,
         heal=sentences(40),
         healing={**QUIET, "max_steps": 2},
         measure=False,
