@@ -97,9 +97,10 @@ from hf_posenc.model.positions import own_arguments
         ({"quantization_config": {}}, "quantization_config={} is of a wrong type. Give an object with a quant_method"),
         ({"rope_scaling": 5}, "rope_scaling=5 is of a wrong type"),
         ({"attn_implementation": []}, r"attn_implementation=\[\] is of a wrong type. Give a string"),
-        ({"torch_dtype": "nosuch"}, "torch_dtype='nosuch' is no dtype of torch"),
-        ({"dtype": "gelu"}, "dtype='gelu' is no dtype of torch. Give float32, bfloat16 or float16"),
-        ({"dtype": []}, r"dtype=\[\] is no dtype of torch"),
+        ({"torch_dtype": "nosuch"}, "torch_dtype='nosuch' is unknown. Choose one of"),
+        ({"dtype": "float8_e4m3fn"}, "dtype='float8_e4m3fn' is unknown. Choose one of"),
+        ({"dtype": "gelu"}, "dtype='gelu' is unknown. Choose one of float32, bfloat16, float16, float64"),
+        ({"dtype": []}, r"dtype=\[\] is unknown. Choose"),
         ({"hidden_size": 20, "num_attention_heads": 4}, "RoPE turns pairs, but 5 of head_dim=5"),
     ],
 )

@@ -55,3 +55,18 @@ def test_a_given_factor_is_every_schemes():
     again = torch.optim.AdamW(encoder("t5").parameters(), lr=1e-3)
     speed_up_positions(again, model, factor=1.0)
     assert len(again.param_groups) == 1
+
+
+def test_rates_are_set_once_and_before_anything_else():
+    model = encoder("t5")
+    for spoil in (
+        lambda optimizer: speed_up_positions(optimizer, model),
+        lambda optimizer: get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=2),
+    ):
+        optimizer = torch.optim.AdamW(model.parameters())
+        spoil(optimizer)
+        with pytest.raises(ValueError, match="Call this once, before any schedule"):
+            speed_up_positions(optimizer, model)
+    for factor in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="factor=.* is out of range. Give 0 or"):
+            speed_up_positions(torch.optim.AdamW(model.parameters()), model, factor)

@@ -338,9 +338,28 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
         "rope_theta": 7.0,
         "partial_rotary_factor": 1.0,
     }
+    for given in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
+        assert AutoConfig.from_pretrained(tmp_path, rope_parameters=given).rope_parameters == {
+            "rope_type": "default",
+            "rope_theta": 7.0,
+            "partial_rotary_factor": 0.5,
+        }
     for given in ({"rope_scaling": 5}, {"rope_parameters": 5, "rope_theta": 7.0}):
         with pytest.raises(ValueError, match="=5 is of a wrong type"):
             AutoConfig.from_pretrained(tmp_path, **given)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_another_scheme_than_the_files_takes_none_of_its_angles(tmp_path, older):
+    tiny_config("rope", rope_theta=500.0).save_pretrained(tmp_path)
+    if older:
+        config = json.loads((tmp_path / "config.json").read_text())
+        del config["rope_parameters"]
+        (tmp_path / "config.json").write_text(json.dumps({**config, "rope_theta": 500.0}))
+    assert AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"] == 500.0
+    assert AutoConfig.from_pretrained(tmp_path, position_embedding_type="alibi").rope_parameters is None
+    both = AutoConfig.from_pretrained(tmp_path, position_embedding_type="sinusoidal+rope")
+    assert both.rope_parameters["rope_theta"] == 10000.0
 
 
 def test_a_scaling_can_be_put_on_when_a_checkpoint_is_loaded(tmp_path, caplog):

@@ -58,8 +58,8 @@ def show_schemes(schemes: list[str], positions: int) -> tuple[Any]:
         raise ValueError(f"No scheme is chosen. Choose one or more of {', '.join(POSITIONS)}.")
     configs = [PosEncConfig.from_preset(PRESET, position_embedding_type=scheme) for scheme in schemes]
     if len(configs) == 1:
-        return (plot_position(configs[0], max_positions=int(positions)),)
-    return (plot_comparison(configs, max_positions=int(positions)),)
+        return (plot_position(configs[0], max_positions=int(positions or MOST_POSITIONS)),)
+    return (plot_comparison(configs, max_positions=int(positions or MOST_POSITIONS)),)
 
 
 def load(checkpoint: str) -> Any:
@@ -69,6 +69,8 @@ def load(checkpoint: str) -> Any:
     config: dict[str, Any] = {}
     with contextlib.suppress(OSError):  # what can't be read is named below
         config = PosEncConfig.get_config_dict(checkpoint)[0]
+    if not isinstance(config, dict):
+        raise ValueError(f"{checkpoint!r} has a damaged config.json.")
     kind = config.get("model_type", PosEncConfig.model_type)
     if kind != PosEncConfig.model_type:  # before gigabytes of it are loaded
         raise ValueError(f"{checkpoint!r} is a {kind} model, not a PosEnc one.")
@@ -90,6 +92,8 @@ def swap(sentence: str, chosen: str) -> str:
     named = [word.casefold() for word in WORD.findall(chosen)]
     if not named:
         first, second = words[-2:]
+        if first[0].casefold() == second[0].casefold():
+            raise ValueError(f"The last two words are both {first[0]!r}. Write which two words to swap.")
     elif len(named) != 2 or named[0] == named[1]:
         raise ValueError(f"{chosen!r} are not two different words. Write two words of the sentence, or leave it empty.")
     else:
@@ -119,7 +123,7 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
         f"{found.position_parameters:,} of them positional; {length}."
     )
     answers = [prediction.answer for prediction in predict(classifier, [Text(sentence), Text(other)])]
-    shares = [answer.get("probabilities") or {"prediction": answer.get("prediction", 0.0)} for answer in answers]
+    shares = [answer.get("probabilities") or answer.get("predictions") or answer for answer in answers]
     rows = [
         {"text": text, **{label: f"{share[label]:.3f}" for label in sorted(share)}}
         for text, share in zip((sentence, other), shares, strict=True)
@@ -129,7 +133,7 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
     if difference < 1e-4:
         verdict = "The model says the same: it doesn't see this change of the order."
     limit = model.base_model.position.max_length or MOST_POSITIONS
-    shown = min(int(positions), limit)
+    shown = min(int(positions or limit), limit)
     ids = tokenizer(sentence, truncation=True, max_length=min(limit, MOST_POSITIONS), return_tensors="pt")["input_ids"]
     return (
         described,

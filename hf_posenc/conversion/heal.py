@@ -3,8 +3,8 @@
 The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
 (a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
 alike; with a masked-LM head also the divergence between the two predictions. The token embeddings stay as they are.
-Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer after
-the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
+Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer
+after the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
 positions, its steps cost a fraction of the whole model's, and what stands above it would otherwise adapt to what it
 doesn't say yet. Schemes that act on attention have as much to learn in every layer, and lose by it.
 Underneath is the stock Trainer: checkpoints, resuming, progress.
@@ -13,6 +13,7 @@ Underneath is the stock Trainer: checkpoints, resuming, progress.
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -268,6 +269,10 @@ def heal(
         raise ValueError(f"minutes={minutes!r} is out of range. Healing takes a positive number of minutes.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps={max_steps!r} is out of range. It must be at least 1, or None.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
+        )
     assert tokenizer is not None
     limit = model.config.max_position_embeddings
     rows = encode(tokenizer, texts, min(max_length, limit, original.config.max_position_embeddings))

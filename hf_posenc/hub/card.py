@@ -81,8 +81,11 @@ def _results(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        found = None
+    parts = {name: found.get(name) if isinstance(found, dict) else None for name in ("metrics", "summary")}
+    results = {name: part for name, part in parts.items() if isinstance(part, dict)}
+    metrics = results.get("metrics", {}).items()
+    return {**results, "metrics": {name: value for name, value in metrics if isinstance(value, int | float)}}
 
 
 def _begun(model: Any, results: dict[str, Any]) -> str:
@@ -95,7 +98,7 @@ def _begun(model: Any, results: dict[str, Any]) -> str:
         "",
         f"A PosEnc encoder (`{type(model).__name__}`) whose positional scheme is `{scheme}`.",
     ]
-    quoted = {key: v for key, v in results.get("metrics", {}).items() if re.match("(eval|test)_", key)}
+    quoted = {key: v for key, v in results["metrics"].items() if re.match("(eval|test)_", key)}
     quoted = {key: v for key, v in quoted.items() if not re.search("runtime|per_second|preparation", key)}
     if quoted:
         lines += ["", "## Results", "", "| metric | value |", "|---|---|"]

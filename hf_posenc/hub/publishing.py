@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
 from hf_posenc.model.scheme_code import KEY
 from hf_posenc.training.errors import UserError, one_line
 
@@ -51,7 +51,7 @@ _TOKENIZER = (
 _PICTURES = (".png", ".svg")
 _STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 """Weights of an earlier upload, which would be loaded in place of, or beside, these."""
-_TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}")
+_TOKEN = re.compile(rb"(?<![A-Za-z0-9])(hf_|hf_oauth_|api_org_)[A-Za-z0-9]{30,}")
 _MODEL = Path(__file__).parent.parent / "model"
 
 
@@ -82,6 +82,8 @@ class _Checkpoint:
     left_out: tuple[str, ...]
     own_code: bool
     picture: str | None
+    token_ids: list[int] | None
+    """What the tokenizer makes of `TEXT`; None: there is none."""
 
 
 def publish(
@@ -211,7 +213,8 @@ def _collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> _
     try:
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
         kind = config.get("model_type")
-    except (ValueError, AttributeError) as error:
+        check_types({name: config.get(name) for name in ("auto_map", "architectures")})
+    except (ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{str(source)!r}: config.json is damaged: {one_line(error)}. Save the model anew.") from error
     if kind != PosEncConfig.model_type:
         raise UserError(f"{str(source)!r} is a {kind} model, not a PosEnc one. Its own push_to_hub publishes it.")
@@ -224,22 +227,26 @@ def _collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> _
         )
     names = [*weights, *code]
     names += [name for name in (*_ALWAYS, *_TOKENIZER) if (source / name).is_file()]
-    names += [path.name for path in source.iterdir() if path.suffix in _PICTURES and path.name != PICTURE]
+    pictures = [path for path in source.iterdir() if path.suffix in _PICTURES and path.is_file()]
+    names += [path.name for path in pictures if path.name != PICTURE]
     folder.mkdir()
     for name in names:
+        _refuse_link(source, name)
         _refuse_token(source / name, secret)
         shutil.copyfile(source / name, folder / name)
     if (source / "README.md").is_file():
+        _refuse_link(source, "README.md")
         _refuse_token(source / "README.md", secret)
     model, auto_class = _load(folder, config, not ours)
+    token_ids = _tokenize(folder, not ours)
     picture = _draw(model, folder)
     names += [picture] if picture else []
     sums = "".join(f"{_sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
     left_out = sorted(path.name for path in source.iterdir() if path.name not in (*sent, "README.md"))
-    own = bool(config.get("auto_map", {}).get(KEY))
-    return _Checkpoint(folder, source, model, auto_class, sent, tuple(left_out), own, picture)
+    own = bool(config["auto_map"].get(KEY))
+    return _Checkpoint(folder, source, model, auto_class, sent, tuple(left_out), own, picture, token_ids)
 
 
 def _weights(source: Path) -> list[str]:
@@ -272,8 +279,9 @@ def _weights(source: Path) -> list[str]:
 
 def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
     """The code that the config names with all that it imports, and whether it is this version's, unchanged."""
-    own = config.get("auto_map", {}).get(KEY)
-    references = [value for key, value in (config.get("auto_map") or {}).items() if key != KEY]
+    codes = config.get("auto_map") or {}
+    own = codes.get(KEY)
+    references = [value for key, value in codes.items() if key != KEY]
     references = [
         name for value in (*references, own) for name in (value if isinstance(value, list) else [value]) if name
     ]
@@ -302,10 +310,16 @@ def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
     return sorted(files), ours
 
 
+def _refuse_link(source: Path, name: str) -> None:
+    """Refuses a link out of the folder; those of the Hub's cache lead to the blobs beside its snapshots."""
+    inside = [source.resolve(), source.resolve().parent.parent / "blobs"]
+    if not any((source / name).resolve().is_relative_to(folder) for folder in inside):
+        raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
+
+
 def _refuse_token(path: Path, secret: str | None) -> None:
     content = path.read_bytes()
-    is_text = path.suffix in (".json", ".md", ".txt", ".py", ".svg", "")
-    if (secret and secret.encode() in content) or (is_text and _TOKEN.search(content)):
+    if (secret and secret.encode() in content) or _TOKEN.search(content):
         raise UserError(f"{str(path)!r} holds an access token, which everyone could read. Remove it, and revoke it.")
 
 
@@ -329,6 +343,15 @@ def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]
             f"unexpected {sorted(info['unexpected_keys'])}. Save the model anew."
         )
     return model, auto_class
+
+
+def _tokenize(folder: Path, remote: bool) -> list[int] | None:
+    if not any((folder / name).is_file() for name in _TOKENIZER[:2]):
+        return None
+    try:  # a tokenizer with code of its own isn't sent with it, and fails here
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)(TEXT)["input_ids"]
+    except Exception as error:  # whatever a broken file raises
+        raise UserError(f"The tokenizer can't be loaded, so nothing is published: {one_line(error)}") from error
 
 
 def _draw(model: Any, folder: Path) -> str | None:
@@ -360,16 +383,13 @@ def _verify(
     tensors = {f"weight:{name}": value for name, value in found.model.state_dict().items()}
     tensors |= {"input_ids": input_ids, "output": first_output(found.model, input_ids)}
     save_file({name: value.clone().contiguous() for name, value in tensors.items()}, place / "tensors")
-    numbers = None
-    if any((found.folder / name).is_file() for name in _TOKENIZER[:2]):
-        numbers = transformers.AutoTokenizer.from_pretrained(found.folder)(TEXT)["input_ids"]
     order = {
         "repo_id": repo_id,
         "revision": revision,
         "auto_class": found.auto_class,
         "sha256": {name: _sha256(found.folder / name) for name in found.files},
         "tensors": str(place / "tensors"),
-        "tokenizer": numbers,
+        "tokenizer": found.token_ids,
         "text": TEXT,
     }
     (place / "order.json").write_text(json.dumps(order), encoding="utf-8")

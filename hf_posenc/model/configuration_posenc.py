@@ -29,7 +29,6 @@ if _release(_installed_transformers) < _release(MINIMUM_TRANSFORMERS):
         f'Upgrade with: pip install -U "transformers>={MINIMUM_TRANSFORMERS}"'
     )
 
-import torch  # noqa: E402  (the version check comes first)
 from huggingface_hub.dataclasses import strict  # noqa: E402  (the version check comes first)
 from transformers import GenerationConfig, PreTrainedConfig  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
@@ -214,6 +213,8 @@ def _is_quantization(value: Any) -> bool:
     return hasattr(value, "to_dict") or (isinstance(value, dict) and isinstance(value.get("quant_method"), str))
 
 
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+
 _KEYWORD_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "auto_map": ("an object of names of classes", _is_map_of_code),
     "model_type": ("a string", lambda value: isinstance(value, str)),
@@ -234,7 +235,7 @@ _KEYWORD_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 """Keywords that transformers looks into: what is accepted, in words and as a test."""
 
 
-def _check_types(given: dict[str, Any]) -> None:
+def check_types(given: dict[str, Any]) -> None:
     """Refuses a value of `_KEYWORD_TYPES` that isn't as it says there."""
     for name, (accepted, fits) in _KEYWORD_TYPES.items():
         value = given.get(name)
@@ -257,7 +258,7 @@ def _joined_rope_parameters(rope_parameters: Any, older: dict[str, Any]) -> dict
     Raises:
         ValueError: they contradict each other.
     """
-    _check_types({**older, "rope_parameters": rope_parameters})
+    check_types({**older, "rope_parameters": rope_parameters})
     if not older:
         return rope_parameters
     found = {key: value for key, value in (rope_parameters or {}).items() if value is not None}
@@ -442,7 +443,7 @@ class PosEncConfig(PreTrainedConfig):
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Refuses what transformers would take for another type, and fail on later in words that name no field."""
-        _check_types({"model_type": self.model_type, "architectures": self.architectures, **kwargs})
+        check_types({"model_type": self.model_type, "architectures": self.architectures, **kwargs})
         if kwargs.get("num_labels", 0) is None:
             del kwargs["num_labels"]
         elif _is_whole(kwargs.get("num_labels")):
@@ -452,10 +453,8 @@ class PosEncConfig(PreTrainedConfig):
             dtype = values.get(name)
             if isinstance(dtype, str):
                 values[name] = dtype = dtype.removeprefix("torch.")
-            if dtype is not None and not isinstance(
-                getattr(torch, str(dtype).removeprefix("torch."), None), torch.dtype
-            ):
-                raise ValueError(f"{name}={dtype!r:.80} is no dtype of torch. Give float32, bfloat16 or float16.")
+            if dtype is not None and str(dtype).removeprefix("torch.") not in _DTYPES:
+                raise ValueError(f"{name}={dtype!r:.80} is unknown. Choose one of {', '.join(_DTYPES)}.")
 
     def validate_rope(self) -> None:
         """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
@@ -524,6 +523,7 @@ class PosEncConfig(PreTrainedConfig):
         ):
             values.pop("position_embedding_kwargs", None)
             values.pop("rope_parameters", None)
+            _older_rope_names(values)
             if values.get("auto_map"):
                 values["auto_map"] = {key: value for key, value in values["auto_map"].items() if key != KEY}
         # What is asked for now replaces what the file says of labels, in whichever of three words it is said.
@@ -537,13 +537,14 @@ class PosEncConfig(PreTrainedConfig):
         saved_rope = values.get("rope_parameters")
         values.update(overrides)
         asked = _older_rope_names(kwargs)
-        if asked or overrides.get("rope_parameters"):
+        if asked or "rope_parameters" in overrides:
             given = _joined_rope_parameters(overrides.get("rope_parameters"), asked) or {}
+            given = {name: value for name, value in given.items() if value is not None}
             trained = _joined_rope_parameters(saved_rope, _older_rope_names(values)) or {}
             # A scaling replaces a scaling; the angles that the weights were trained with stay unless they are named.
             scaled = "rope_parameters" in overrides or "rope_scaling" in asked
             kept = {name: value for name, value in trained.items() if not scaled or name in _ROPE_OF_TRAINING}
-            values["rope_parameters"] = {**kept, **given}
+            values["rope_parameters"] = {**kept, **given} or None
         unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _BASE_KEYWORDS}
         if unknown:
             logger.warning(

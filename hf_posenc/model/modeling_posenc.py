@@ -6,8 +6,10 @@ it is.
 """
 
 import functools
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -264,6 +266,18 @@ class PosEncLayer(GradientCheckpointingLayer):
         return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
 
 
+def _check_index(folder: Path) -> None:
+    """Refuses the index of a folder's shards if it names anything but files beside it."""
+    for path in folder.glob("*.index*.json") if folder.is_dir() else ():
+        try:
+            shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+            outside = [name for name in shards if name != Path(name).name]
+        except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{str(path)!r} is damaged ({error!r:.200}). Save the model anew.") from error
+        if outside:
+            raise ValueError(f"{str(path)!r} names {outside[0]!r}, which isn't a file beside it. Save the model anew.")
+
+
 class PosEncPreTrainedModel(PreTrainedModel):
     """What all PosEnc models share: initialisation, saving, the attention backends."""
 
@@ -304,10 +318,12 @@ class PosEncPreTrainedModel(PreTrainedModel):
         Only safetensors are read: other weights are pickles, which run code. `use_safetensors=False` reads them.
 
         Raises:
-            ValueError: the checkpoint's scheme is code that isn't trusted, or its weights are damaged.
+            ValueError: the checkpoint's scheme is code that isn't trusted, or its weights are damaged, or its index
+                names files elsewhere.
             OSError: it has no safetensors, or isn't there; or what else transformers raises.
         """
         kwargs.setdefault("use_safetensors", True)
+        _check_index(Path(str(pretrained_model_name_or_path), kwargs.get("subfolder") or ""))
         with loading_from(pretrained_model_name_or_path, kwargs.get("trust_remote_code"), kwargs):
             try:
                 return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)

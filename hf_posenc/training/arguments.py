@@ -319,6 +319,12 @@ class RunArguments(TrainingArguments):
             self.greater_is_better = False
         super().__post_init__()
 
+        if self.push_to_hub and "checkpoint" in strategy_name(self.hub_strategy):
+            raise UserError(
+                f"--hub_strategy {strategy_name(self.hub_strategy)} would publish the states of a checkpoint, which are "
+                "pickles. Give every_save or end; what a run resumes from stays in its folder."
+            )
+
     def _saves_what_it_evaluates(self) -> bool:
         evaluated, saved = strategy_name(self.eval_strategy), strategy_name(self.save_strategy)
         if evaluated == "no" or saved not in ("best", evaluated):

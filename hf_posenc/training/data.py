@@ -129,7 +129,8 @@ def read_file(path: str, cache_dir: str | None = None, streaming: bool = False, 
             if list(_csv_options(other, kind)["features"]) != list(options["features"]):
                 raise UserError(f"{str(other)!r} has other columns than {path!r}. Give all shards the same first row.")
         if kind == ".json" and streaming:
-            _check_lines(file)
+            for one in (path, *more):
+                _check_lines(Path(one))
         elif kind == ".json":
             options = _json_options(file)
         if streaming:
@@ -207,10 +208,11 @@ def _lists_of_rows(whole: dict[str, Any]) -> list[str]:
 def _check_lines(file: Path) -> None:
     """Refuses a .json that isn't one object per line: it can only be read whole."""
     with _open(file) as content:
-        line = content.readline(2**20)
+        lines = (line for line in content if line.strip())
+        first, more = next(lines, b""), next(lines, None)
     with contextlib.suppress(ValueError):
-        row = json.loads(line)
-        if isinstance(row, dict) and not _lists_of_rows(row):
+        row = json.loads(first)
+        if isinstance(row, dict) and (more is not None or not _lists_of_rows(row)):
             return
     raise UserError(
         f"--streaming: {str(file)!r} can only be read whole, for it isn't one object per line. Write it as .jsonl, or "

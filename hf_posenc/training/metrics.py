@@ -158,7 +158,7 @@ def answers_from_logits(
     """What logits (n, C) say of each example, for JSON.
 
     `label` (for several labels per text a list: those with a probability above `threshold`) and `probabilities`,
-    highest first; for a regression `prediction`.
+    highest first; for a regression `prediction`, or `predictions` by name where there are several.
 
     Args:
         logits: (n, C) for C labels, (n, 1) for a regression.
@@ -168,7 +168,9 @@ def answers_from_logits(
         top_k: how many probabilities are given. None: all.
     """
     if problem_type == "regression":
-        return [{"prediction": float(value)} for value in logits.reshape(-1)]
+        if len(names) == 1:
+            return [{"prediction": float(value)} for value in logits.reshape(-1)]
+        return [{"predictions": dict(zip(names, map(float, row), strict=True))} for row in logits]
     answers = []
     for row in probabilities_from_logits(logits, problem_type):
         order = np.argsort(-row, kind="stable")

@@ -254,6 +254,33 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "results.json").write_text(f'"hf_{"a" * 34}"'),
         "results.json' holds an access token",
     ),
+    "a token of an organisation": (
+        lambda f: (f / "LICENSE").write_text(f"MY_api_org_{'a' * 34}"),
+        "LICENSE' holds an access token",
+    ),
+    "a token in a picture": (
+        lambda f: (f / "a.png").write_bytes(b"\x89" + b"hf_" + b"a" * 34),
+        "a.png' holds an access",
+    ),
+    "a link out of the folder": (lambda f: (f / "LICENSE").symlink_to("/etc/hostname"), "LICENSE' is a link out of"),
+    "a map of numbers": (
+        lambda f: _edit(f, auto_map={"AutoModel": 5}),
+        "config.json is damaged: auto_map=.*wrong type",
+    ),
+    "a list for a map": (lambda f: _edit(f, auto_map=["a"]), "config.json is damaged: auto_map=.*wrong type"),
+    "no map": (lambda f: _edit(f, auto_map=None), "names no code, so nobody could load it"),
+    "one class": (
+        lambda f: _edit(f, architectures="PosEncModel"),
+        "architectures='PosEncModel' is of a wrong",
+    ),
+    "a tokenizer cut off": (
+        lambda f: (f / "tokenizer.json").write_text('{"a"'),
+        "tokenizer can't be loaded, so nothing",
+    ),
+    "a tokenizer with code": (
+        lambda f: (f / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["tok.Tok", null]}}'),
+        "tokenizer can't be loaded, so nothing",
+    ),
 }
 
 
@@ -265,6 +292,32 @@ def test_a_folder_that_nobody_could_load_or_should_read_is_refused(hub: Hub, che
         send(hub, checkpoint)
     assert WRITER not in str(caught.value)
     assert not hub.repos or nothing_is_published(hub)
+
+
+@pytest.mark.parametrize(
+    "results",
+    ['{"metrics": [1]}', '{"metrics": null, "summary": 3}', '{"metrics": {"eval_a": "x", "eval_b": 1}}', "[]"],
+)
+def test_results_that_say_nothing_are_not_quoted(hub: Hub, checkpoint: Path, unverified: None, results: str) -> None:
+    (checkpoint / "results.json").write_text(results)
+    (checkpoint / "README.md").unlink(missing_ok=True)
+    (checkpoint / "a.png").mkdir()
+    send(hub, checkpoint)
+    card = hub.files("me/mine")["README.md"].decode()
+    assert ("| eval_b | 1.0000 |" in card) == ("eval_b" in results)
+    assert "eval_a" not in card
+
+
+@pytest.mark.parametrize("shard", ["../other/model.safetensors", "/etc/passwd", 5, None])
+def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: Any) -> None:
+    model = tiny_model("rope", "PosEncForSequenceClassification")
+    model.save_pretrained(tmp_path / "other")
+    model.save_pretrained(tmp_path / "mine")
+    (tmp_path / "mine" / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), shard)}
+    (tmp_path / "mine" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="isn't a file beside it|index.json' is damaged"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "mine")
 
 
 def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:

@@ -90,6 +90,9 @@ def test_a_long_text_is_drawn_as_far_as_a_picture_shows(
     app, drawn = load_app(), {}
     monkeypatch.setattr(app, "plot_attention", lambda model, ids, **_: drawn.setdefault(len(drawn), ids.shape))
     monkeypatch.setattr(app, "plot_position", lambda model, max_positions: max_positions)
+    for sentence in ("the the", "a cat The the"):
+        with pytest.raises(ValueError, match="last two words are both '[Tt]he'"):
+            app.swap(sentence, "")
     table = app.PosEncConfig.from_pretrained(checkpoints["learned"]).max_position_embeddings
     for scheme, most in (("rope", 512), ("learned", table)):
         *_, shown = app.show_model(str(checkpoints[scheme]), "the cat " * 3000, "the cat", 512)

@@ -45,8 +45,10 @@ def process(words: list[str], **options) -> subprocess.CompletedProcess:
         {},
         {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9},
         {"save_strategy": None, "learning_rate": 2e-2, "num_train_epochs": 3},
+        {"position_embedding_type": "t5", "weight_decay": 0.1},
+        {"position_embedding_type": "t5", "position_learning_rate_factor": 3},
     ],
-    ids=["plain", "accumulated", "best"],
+    ids=["plain", "accumulated", "best", "biases", "factor"],
 )
 def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, options):
     options = {"save_strategy": "no", "config_preset": "tiny", "num_train_epochs": 2, **options}

@@ -344,6 +344,14 @@ def test_files_that_cannot_be_streamed_are_refused(tmp_path: Path, name: str, co
         stream(tmp_path / "run", train_file=str(tmp_path / name), do_eval=False)
 
 
+def test_a_json_with_a_row_per_line_may_hold_lists_and_blank_lines(tmp_path: Path) -> None:
+    given = [{**row, "spans": [{"start": 1}]} for row in rows("train", 20)]
+    given[0]["note"] = "x" * 2**20
+    (tmp_path / "a.json").write_text("\n" + "\n".join(map(json.dumps, given)))
+    setup = stream(tmp_path / "run", train_file=str(tmp_path / "a.json"), do_eval=False)
+    assert len(examples(setup, 20)) == 20
+
+
 def test_neither_the_loop_nor_a_masked_language_model_streams(
     order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
