@@ -50,6 +50,7 @@ KNOWN = {
     "max_steps",
     "learning_rate",
     "weight_decay",
+    "position_learning_rate_factor",
     "adam_beta1",
     "adam_beta2",
     "adam_epsilon",
