@@ -114,7 +114,8 @@ def _introduction(study: Study) -> str:
     return (
         f"{len(study.schemes)} schemes, {_count(len(study.tasks), 'task')} and {_count(len(plan.seeds), 'seed')}: "
         f"{len(study.done)} runs, {start}. For a task and a seed the initial weights (but the scheme's own), the data, "
-        f"their order and the budget are the same; only positions change. Everything is compared with "
+        f"their order and the budget are the same; only positions change, and how fast their own parameters learn. "
+        f"Everything is compared with "
         f"`{plan.baseline}`."
     )
 
