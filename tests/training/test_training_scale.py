@@ -19,6 +19,8 @@ from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.training import last_complete_checkpoint
 
 WORKER = Path(__file__).with_name("fsdp_worker.py")
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+ACCELERATE += ["--main_process_port", "0"]
 SCHEMES = ["learned", "rope", "t5"]
 """An added, a rotary and a bias one."""
 
@@ -42,7 +44,7 @@ def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path,
     options = {**order, "do_eval": True, "hidden_dropout_prob": 0, "max_steps": 8, "position_embedding_type": scheme}
     run([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "one"})])
     two = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    run([*LAUNCH, str(TRAINER), *command(two)])
+    run([*(ACCELERATE if scheme == "rope" else LAUNCH), str(TRAINER), *command(two)])
     first, second = (results(tmp_path / name) for name in ("one", "two"))
     assert [first["processes"], second["processes"]] == [1, 2]
     for name in ("train_loss", "eval_loss", "eval_accuracy"):
