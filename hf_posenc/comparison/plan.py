@@ -283,7 +283,7 @@ def about(name: str) -> str:
 
 def _read_yaml(source: str | Path) -> dict[str, Any]:
     path = Path(source)
-    if not path.exists() and str(source) in known_plans():
+    if not path.is_file() and str(source) in known_plans():
         path = known_plans()[str(source)]
     if not path.is_file():
         raise UserError(

@@ -131,3 +131,9 @@ def test_plans_grow_and_are_not_mixed():
         extend(old, toy(train_length=40))
     with pytest.raises(UserError, match="differs in task probes"):
         extend(old, toy(tasks=[{"kind": "probes", "probes": ["order"]}]))
+
+
+def test_a_folder_of_the_same_name_hides_no_plan(tmp_path, monkeypatch):
+    (tmp_path / "small").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read_plan("small").schemes == read_plan(known_plans()["small"]).schemes
