@@ -322,7 +322,7 @@ class RunArguments(TrainingArguments):
 
         if self.push_to_hub and "checkpoint" in strategy_name(self.hub_strategy):
             raise UserError(
-                f"--hub_strategy {strategy_name(self.hub_strategy)} would publish the states of a checkpoint, which are "
+                f"--hub_strategy {strategy_name(self.hub_strategy)} would publish a checkpoint's states, which are "
                 "pickles. Give every_save or end; what a run resumes from stays in its folder."
             )
 
