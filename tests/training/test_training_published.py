@@ -92,6 +92,7 @@ def test_a_masked_lm_resumed_after_any_step_ends_in_the_same_weights(tmp_path: P
         ({"label": "aaa"}, "was trained with id2label"),
         ({"lr_scheduler_type": "cosine"}, "was trained with lr_scheduler_type='linear'"),
         ({"one_cycle": True}, "was trained with one_cycle=False"),
+        ({"position_learning_rate_factor": 3.0}, "was trained with position_learning_rate_factor=None"),
     ],
 )
 def test_a_run_is_resumed_with_what_it_began_with(tmp_path: Path, change: dict[str, str], message: str) -> None:
