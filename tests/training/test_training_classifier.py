@@ -409,8 +409,11 @@ def test_weights_that_cannot_be_are_refused(labels, options, message):
 
 
 def test_one_cycle_rises_and_falls_and_ends():
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.AdamW([parameter], lr=1.0)
+    groups = [
+        {"params": [torch.nn.Parameter(torch.zeros(1))]},
+        {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.3},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
     training = make_arguments(output_dir="unused", learning_rate=0.01, num_train_epochs=2, warmup_steps=0.25)[2]
     schedule = one_cycle_schedule(optimizer, training, batches_per_epoch=10)
     rates, momenta = [], []
@@ -420,6 +423,7 @@ def test_one_cycle_rises_and_falls_and_ends():
         optimizer.step()
         schedule.step()
     assert max(rates) == pytest.approx(0.01, rel=0.02)
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(30 * optimizer.param_groups[0]["lr"])
     assert 3 <= int(np.argmax(rates)) <= 6
     assert rates[-1] < 0.001 > rates[0] / 10
     assert min(momenta) < 0.86 < 0.94 < max(momenta)
