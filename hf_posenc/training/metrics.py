@@ -168,7 +168,7 @@ def answers_from_logits(
         top_k: how many probabilities are given. None: all.
     """
     if problem_type == "regression":
-        if len(names) == 1:
+        if logits.size == len(logits):  # one number; it has no name in training
             return [{"prediction": float(value)} for value in logits.reshape(-1)]
         return [{"predictions": dict(zip(names, map(float, row), strict=True))} for row in logits]
     answers = []
