@@ -6,7 +6,7 @@ alike; with a masked-LM head also the divergence between the two predictions. Th
 Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer
 after the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
 positions, its steps cost a fraction of the whole model's, and what stands above it would otherwise adapt to what it
-doesn't say yet. Schemes that act on attention have as much to learn in every layer, and lose by it.
+doesn't say yet. Schemes that act on attention have as much to learn in every layer, and did no better with it.
 Underneath is the stock Trainer: checkpoints, resuming, progress.
 """
 
@@ -164,7 +164,7 @@ class _Distillation(Trainer):
             depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
         with _first_layers(bodies, depth):
             pair = (model, self.original) if depth is None else bodies
-            with torch.no_grad():  # in full precision: order is a small part of it, and rounding would hide it
+            with torch.no_grad():  # the target in full precision
                 theirs = pair[1](**inputs, output_hidden_states=True)
             with self.accelerator.autocast():
                 ours = pair[0](**inputs, output_hidden_states=True)
