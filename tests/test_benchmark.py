@@ -142,7 +142,8 @@ def test_the_parts_of_a_step_add_up_and_name_what_runs():
     assert set(parts) == {*benchmark.PARTS, "other"}
     assert [name for name, spent in parts.items() if spent <= 0] in ([], ["other"])
     evaluated = benchmark.profile_parts(benchmark.make_step(benchmark.build_model("none", "tiny"), "inference"), batch)
-    assert evaluated["rotation"] == evaluated["dropout"] == evaluated["optimizer"] == 0
+    assert evaluated["rotation"] == evaluated["optimizer"] == 0
+    assert evaluated["dropout"] < 0.1 * sum(evaluated.values())  # the calls that find it off
     assert evaluated["linear layers"] > 0.1 * sum(evaluated.values())  # far more, but for what other programs do
 
 
