@@ -15,6 +15,8 @@ from hf_posenc.optimizer import speed_up_positions
         ("alibi", {"learned": True}, {"position.log_slopes.weight"}, 30),
         ("kerple", {}, {"position.shape.weight"}, 30),
         ("mlp_bias", {}, {f"position.{name}.{kind}" for name in ("up", "down") for kind in ("weight", "bias")}, 10),
+        ("relative_key", {}, {"position.tables.0.weight", "position.tables.1.weight"}, 10),
+        ("relative_key_query", {}, {"position.tables.0.weight", "position.tables.1.weight"}, 10),
         ("learned+t5", {}, {"position.t5.tables.0.weight"}, 30),
         ("learned", {}, set(), 1),
         ("rope", {}, set(), 1),

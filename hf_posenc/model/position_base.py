@@ -44,7 +44,8 @@ class PositionScheme(nn.Module):
 
     learning_rate_factor: float = 1.0
     """How many times the body's learning rate its parameters need, see `hf_posenc.optimizer`: 1 for vectors
-    that are added or multiplied, 10 for networks whose output acts on attention logits, 30 for numbers that do."""
+    that are added or go through a matrix, 10 for vectors that meet queries as they are and for networks whose output
+    acts on attention logits, 30 for numbers that do."""
 
     needs_lengths: bool = False
     """Whether `rotary` reads `lengths`."""

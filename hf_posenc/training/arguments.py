@@ -240,7 +240,7 @@ class RunArguments(TrainingArguments):
         metadata={
             "help": "How many times the learning rate the positional scheme's parameters get. Default: the scheme's, "
             "30 for the biases of t5, kerple and alibi with learned slopes and for the learned scale of sinusoidal, 10 "
-            "for fire and mlp_bias, else 1."
+            "for fire, mlp_bias, relative_key and relative_key_query, else 1."
         },
     )
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Batch size for training, per device."})
