@@ -7,7 +7,8 @@ Parts, each written into the result as it ends; a study that was stopped goes on
 - `exact`: conversion to `learned`, against transformers' BERT; a classifier fine-tuned from either.
 - `stock`: the stock BERT, fine-tuned with the stock Trainer on each task: the baseline.
 - `swap/SCHEME`, `heal/SCHEME`: without and with healing, agreement with the original on unseen text, and the tasks.
-- `extend/HOW`: from 512 to 2,048 tokens, on long documents, fine-tuned and tested at both lengths.
+- `extend/HOW`: from 512 to 2,048 tokens, on long documents, fine-tuned and tested at both lengths. Without dropout of
+  attention, which takes the fused kernels away: so does `extend/stock`.
 """
 
 import argparse
@@ -214,7 +215,7 @@ class Study:
                             lambda s=scheme, k=kind, t=task, r=seed: self.tune(lambda n: self._swapped(s, k, n), t, r),  # type: ignore[misc]
                         )
         for task in LONG if self.options.extensions else ():
-            self.part(f"extend/stock/{task}/512", lambda t=task: self._tune_long(self._stock, t, 512))  # type: ignore[misc]
+            self.part(f"extend/stock/{task}/512", lambda t=task: self.extend("stock", t, 512))  # type: ignore[misc]
         for how in self.options.extensions:
             for task in LONG:
                 for length in LENGTHS:
@@ -270,23 +271,24 @@ class Study:
 
     def extend(self, how: str, task: str, length: int) -> dict[str, Any]:
         """Long documents, fine-tuned and tested at one length."""
-        settings = dict(EXTENSIONS[how])
+        settings = dict(EXTENSIONS.get(how, {}))
         scheme = settings.pop("source", None)
         source = self.source if scheme is None else self._made(scheme, "heal")
 
         def make(labels: int) -> PreTrainedModel:
-            return convert(
+            if how == "stock":
+                return self._stock(labels, attention_probs_dropout_prob=0.0)
+            model, _ = convert(
                 source,
                 task="text-classification",
                 num_labels=labels,
                 max_position_embeddings=2048,
                 measure=False,
                 **settings,
-            )[0]
+            )
+            model.config.attention_probs_dropout_prob = 0.0
+            return model
 
-        return self._tune_long(make, task, length)
-
-    def _tune_long(self, make: Callable[[int], PreTrainedModel], task: str, length: int) -> dict[str, Any]:
         options = {"max_train": self.options.max_long, "epochs": self.options.epochs_long, "bf16": self.options.bf16}
         return self._tune(make, task, max_length=length, batch_size=8, **options)
 
@@ -298,8 +300,8 @@ class Study:
         given = {"max_train": self.options.max_train, "epochs": self.options.epochs, **options}
         return fine_tune(make, self.tokenizer, self.data, task, work=str(self.work / "trainer"), **given)
 
-    def _stock(self, labels: int) -> PreTrainedModel:
-        return BertForSequenceClassification.from_pretrained(str(self.source), num_labels=labels)
+    def _stock(self, labels: int, **config: Any) -> PreTrainedModel:
+        return BertForSequenceClassification.from_pretrained(str(self.source), num_labels=labels, **config)
 
     def _folder(self, scheme: str, kind: str) -> Path:
         folder = self.work / f"{kind}-{scheme}"
