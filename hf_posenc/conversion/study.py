@@ -290,7 +290,7 @@ class Study:
             return model
 
         options = {"max_train": self.options.max_long, "epochs": self.options.epochs_long, "bf16": self.options.bf16}
-        return self._tune(make, task, max_length=length, batch_size=8, **options)
+        return self._tune(make, task, max_length=length, batch_size=8, learning_rate=5e-5, **options)
 
     def tune(self, make: Callable[[int], PreTrainedModel], task: str, seed: int) -> dict[str, Any]:
         """A task, from a model."""
