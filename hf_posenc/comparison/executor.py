@@ -51,19 +51,17 @@ def execute(
         console: where the progress goes. None: standard output.
 
     Raises:
-        UserError: the folder holds another plan's results, or the data can't be read.
+        UserError: the folder holds another plan's results or runs, or the data can't be read.
         Interrupted: Ctrl-C. The same call goes on where it was.
     """
     console = console or Console()
-    index, count = shard
-    if not 1 <= index <= count:
-        raise UserError(f"shard {index}/{count} doesn't exist. Give 1/{count} to {count}/{count}.")
+    runs = plan.shard(*shard)
     folder = Path(results)
     for task in plan.tasks:
         with _quiet():
             check_data(plan, task)
     record_plan(plan, folder)
-    runs = plan.runs()[index - 1 :: count]
+    load_runs(folder, load_plan(folder))
     execution = Execution()
     pending = []
     for run in runs:
@@ -109,7 +107,7 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
             message = f"writing failed: {reason}"
         failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
         with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
-            write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme)})
+            write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme, run.task)})
         return message
     return None
 
@@ -213,9 +211,11 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
         UserError: one of them is damaged, or of another plan.
     """
     found = []
+    data: dict[tuple[str, str, int], tuple[str | None, Path]] = {}
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
         result = _read_json(path)
-        here = json.loads(json.dumps(plan.settings(str(result.get("scheme")))))
+        task = next((task for task in plan.tasks if task.name == result.get("task")), None)
+        here = json.loads(json.dumps(plan.settings(str(result.get("scheme")), task)))
         there = result.get("settings", {})
         different = [name for name in {**here, "scheme_code": None} if there.get(name) != here.get(name)]
         named = f"{result.get('task')}-{result.get('scheme')}-seed{result.get('seed')}"
@@ -226,6 +226,13 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
                 f"{str(path.parent)!r} is a run of another plan than {PLAN_NAME} says: it differs in "
                 f"{', '.join(different)}. Take it out of the folder, or merge the plans by running `compare` here."
             )
+        for test in result.get("tests", ()):
+            key = (result["task"], test["part"], test["length"])
+            if data.setdefault(key, (test.get("data"), path))[0] != test.get("data"):
+                raise UserError(
+                    f"{str(path.parent)!r} was tested on other examples of {test['part']!r} than "
+                    f"{str(data[key][1].parent)!r}: the data has changed in between. Delete the runs of one of them."
+                )
         found.append(result)
     return found
 

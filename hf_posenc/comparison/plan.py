@@ -145,6 +145,23 @@ class Plan:
         """Every run, a whole seed before the next: what is done early compares schemes."""
         return [Run(task, scheme, seed) for seed in self.seeds for task in self.tasks for scheme in self.schemes]
 
+    def shard(self, index: int, count: int) -> list["Run"]:
+        """The index-th of so many parts of the runs, from 1. Each has all schemes, as far as there are seeds and tasks
+        for that: else a scheme's speed would be a machine's.
+
+        Raises:
+            UserError: there is no such part.
+        """
+        if not 1 <= index <= count:
+            raise UserError(f"shard {index}/{count} doesn't exist. Give 1/{count} to {count}/{count}.")
+        places = {
+            Run(task, scheme, seed).name: t + s + n
+            for n, seed in enumerate(self.seeds)
+            for t, task in enumerate(self.tasks)
+            for s, scheme in enumerate(self.schemes)
+        }
+        return [run for run in self.runs() if places[run.name] % count == index - 1]
+
     def train_length_of(self, task: Task) -> int:
         """How many tokens a training input has at most."""
         return task.train_length or self.train_length
@@ -185,10 +202,13 @@ class Plan:
             options["line_by_line"] = False
         return {**options, **self.options, **task.options}
 
-    def settings(self, scheme: str = "") -> dict[str, Any]:
-        """All but the lists that may grow, and the hashes of a scheme's own code: runs of equal settings compare."""
+    def settings(self, scheme: str = "", task: Task | None = None) -> dict[str, Any]:
+        """All but the lists that may grow, the task, and the hashes of a scheme's own code: runs of equal settings
+        compare."""
         grow = ("tasks", "schemes", "seeds", "baseline", "scheme_files")
         values = {name: value for name, value in asdict(self).items() if name not in grow}
+        if task is not None:  # where its data lies may differ by machine, see `Study.read`
+            values["task"] = {name: value for name, value in asdict(task).items() if name != "data"}
         code = {name: sha256 for name, sha256 in self.code().items() if name in scheme.split("+")}
         return {**values, "scheme_code": code} if code else values
 

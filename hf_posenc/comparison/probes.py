@@ -10,7 +10,7 @@ one half, whatever it has learned.
 | `ends` | is the last word the first one again? | absolute: the start; the end, beside [SEP] |
 | `place` | does A (and not B) stand at the position that the query names? | absolute |
 | `distance` | are A and B at most 4 words apart (and not 8 or more)? | relative |
-| `swap` | do the neighbours A and B, all of them, stand as B A? | relative, direction |
+| `swap` | do the neighbours A and B, all of them, stand as B A? | direction, of neighbouring places |
 | `parity` | does A stand at an even position? | absolute |
 | `brackets` | are two kinds of brackets well nested? | direction, nesting |
 
@@ -36,7 +36,7 @@ SHORTEST = 32
 _FILLERS = tuple(f"f{number}" for number in range(16))
 _HALVES = tuple(f"{half}{number}" for half in "uv" for number in range(16))
 _PLACES = (4, 8, 16, 24)
-_NEAR, _FAR, _FURTHEST = 4, 8, 16
+_NEAR, _FAR, _FURTHEST = 4, 8, 12
 _ENDS = 2
 _DEEPEST = 4
 _CLOSING = {"(": ")", "[": "]"}
@@ -104,12 +104,14 @@ def _place(draw: random.Random, count: int) -> Pair:
 
 def _distance(draw: random.Random, count: int) -> Pair:
     near, far = draw.randint(1, _NEAR), draw.randint(_FAR, _FURTHEST)
+    # Both pairs have one middle: the place of either mark alone says little.
     start = draw.randrange(count - far)
     filler = _fill(draw, count - 2)
     first, second = draw.sample("AB", 2)
 
     def at(distance: int) -> Words:
-        marks = {start: first, start + distance: second}
+        left = start + (far - distance) // 2
+        marks = {left: first, left + distance: second}
         rest = iter(filler)
         return [marks[index] if index in marks else next(rest) for index in range(count)]
 
@@ -179,7 +181,7 @@ PROBES: dict[str, Probe] = {
         Probe("ends", "Is the last word the first one again?", ("absolute",), _ends),
         Probe("place", "Does A (and not B) stand at the named position?", ("absolute",), _place),
         Probe("distance", "Are A and B at most 4 words apart, not 8 or more?", ("relative",), _distance),
-        Probe("swap", "Do the neighbours A and B stand as B A?", ("relative", "direction"), _swap),
+        Probe("swap", "Do the neighbours A and B stand as B A?", ("direction",), _swap),
         Probe("parity", "Does A stand at an even position?", ("absolute",), _parity),
         Probe("brackets", "Are the brackets well nested?", ("direction", "nesting"), _brackets),
     )

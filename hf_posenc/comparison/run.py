@@ -103,7 +103,7 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "scheme": run.scheme,
         "seed": run.seed,
         "status": "done",
-        "settings": plan.settings(run.scheme),
+        "settings": plan.settings(run.scheme, run.task),
         "tests": tests,
         "loss": [[entry["step"], round(entry["loss"], 5)] for entry in trained.history if "loss" in entry],
         "parameters": trained.summary.parameters,
@@ -143,6 +143,7 @@ def _test(plan: Plan, run: Run, trained: TrainingResult) -> Iterator[dict[str, A
     limit = position_limit(trained.model)
     for part in test_parts(plan, run.task, trained.tokenizer, trained.summary.labels, trained.summary.problem_type):
         entry: dict[str, Any] = {"part": part.name, "length": part.length, "examples": len(part.dataset)}
+        entry["data"] = part.fingerprint
         if limit is not None and part.longest > limit:
             yield {**entry, "skipped": f"{run.scheme} has {limit} positions"}
             continue

@@ -1,5 +1,6 @@
 """The generated tasks: each question has the answer that an independent rule gives, and words alone give none."""
 
+import numpy as np
 import pytest
 import torch
 from common import SCHEMES, perturb
@@ -65,7 +66,7 @@ def test_far_marks_are_far_and_named_places_are_met():
         abs(group["no"].index("A") - group["no"].index("B"))
         for group in pairs_of(make_probes(200, (64, 64), 0, ["distance"])).values()
     ]
-    assert (min(distances), max(distances)) == (8, 16)
+    assert (min(distances), max(distances)) == (8, 12)
     asked = {row["text"].split()[1] for row in make_probes(100, (32, 32), 0, ["place"])}
     assert asked == {"#4", "#8", "#16", "#24"}
 
@@ -74,6 +75,30 @@ def test_swapped_neighbours_stand_at_even_and_odd_places():
     """Else the parity of their place would answer, and no neighbourhood were needed."""
     places = [row["text"].split().index("A") % 2 for row in make_probes(200, (64, 64), 0, ["swap"])]
     assert 0.4 < sum(places) / len(places) < 0.6
+
+
+def best_threshold(values, answers):
+    """The share of right answers of the best rule that compares one number with a threshold."""
+    right = [np.mean((np.array(values) > limit) == answers) for limit in set(values)]
+    return max(*right, *(1 - share for share in right))
+
+
+@pytest.mark.parametrize(
+    ("name", "shortcut", "most"),
+    [
+        ("distance", lambda words: min(words.index("A"), words.index("B")), 0.64),
+        ("distance", lambda words: max(words.index("A"), words.index("B")), 0.64),
+        ("distance", lambda words: words.index("A"), 0.58),
+        ("swap", lambda words: words.index("A"), 0.56),
+        ("place", lambda words: words.index("A"), 0.72),
+        ("parity", lambda words: words.index("A"), 0.56),
+    ],
+)
+def test_no_shorter_way_leads_to_the_answer(name, shortcut, most):
+    """At the shortest length, where such ways are best: the place of one mark, or which mark comes first."""
+    rows = list(make_probes(3000, (32, 32), 0, [name]))
+    values = [shortcut(row["text"].split()) for row in rows]
+    assert best_threshold(values, [row["label"] == "yes" for row in rows]) < most
 
 
 def test_the_same_seed_draws_the_same_and_words_are_all_known():

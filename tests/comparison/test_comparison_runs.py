@@ -138,7 +138,7 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
         "seed": 0,
         "status": "failed",
         "error": "rope has no bananas",
-        "settings": json.loads(json.dumps(plan.settings())),
+        "settings": json.loads(json.dumps(plan.settings("rope", plan.tasks[0]))),
     }
     assert "[2 of 6] probes-rope-seed0, about 0 s left" in printed(console)
     assert "failed: rope has no bananas" in printed(console)
