@@ -17,7 +17,7 @@ from hf_posenc.comparison.charts import metric_name
 from hf_posenc.comparison.evidence import PAGE_NAME, command, studies
 from hf_posenc.comparison.plan import Task, known_plans
 from hf_posenc.comparison.report import interval_text, markdown_table, of_rivals, quoted, rivals
-from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, difference, holm, interval
+from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, holm, interval, paired
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.model.configuration_posenc import PosEncConfig
 
@@ -98,7 +98,7 @@ class QuickStart:
     def differences(self) -> dict[str, Difference]:
         """Each scheme minus `none`, seed by seed."""
         others = {name: sample for name, sample in self.samples.items() if name != BASELINE}
-        return holm({name: difference(sample, self.samples[BASELINE]) for name, sample in others.items()})
+        return holm(paired({name: (sample, self.samples[BASELINE]) for name, sample in others.items()}))
 
     def finding(self, scheme: str) -> Finding | None:
         """What it says of a scheme; None where it has none."""

@@ -757,7 +757,9 @@ def compare(
         list[str] | None,
         typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="What the others are compared with; default: the first.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are compared with; default: the folder's, or the first.")
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="Size: tiny (default), mini, small, base.")] = None,
     pretrained: Annotated[
         str | None, typer.Option(help="Start from checkpoints, one per scheme: converted/{scheme}.")
@@ -803,8 +805,7 @@ def compare(
     if not (part.isdigit() and parts.isdigit()):
         raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
     if dry_run:
-        runs = chosen.runs()[max(int(part), 1) - 1 :: max(int(parts), 1)]
-        for run in runs:
+        for run in chosen.shard(int(part), int(parts)):
             print(run.name)
         return
     made = execute(chosen, output_dir, shard=(int(part), int(parts)))

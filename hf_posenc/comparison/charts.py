@@ -114,7 +114,7 @@ def length_chart(study: Study, task: Task) -> bytes:
     axes.minorticks_off()
     if lower_is_better(task):
         axes.set_yscale("log")
-    else:
+    elif drawn:
         axes.set_ylim(*_score_limits(drawn))
     axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
     axes.set_ylabel(metric_name(task), fontsize=_SMALL)

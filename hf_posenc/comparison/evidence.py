@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hf_posenc.training.checkpoints import write_text
 
-from .plan import Task, about, known_plans
-from .report import conclusions, interval_text, markdown_table
+from .plan import about, known_plans
+from .report import conclusions, interval_text, markdown_table, mean_of
 from .statistics import ALPHA
 from .study import Study, lower_is_better
 
@@ -62,17 +62,15 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
             lines += ["", f"### {task.name}", "", *part_table(study, task.name, home).splitlines()]
             lengths = study.lengths(task)
             if len(lengths) > 1:
-                lines += ["", f"{_mean_of(study, task)} against length, with 95 % intervals:", ""]
+                lines += [
+                    "",
+                    f"{mean_of(study.curve_parts(task), study, task)} against length, with 95 % intervals:",
+                    "",
+                ]
                 lines += length_table(study, task.name).splitlines()
         machine = study.done[0]["machine"]["device"]
         lines += ["", f"{len(study.done)} runs on {machine}, seeds {', '.join(map(str, study.plan.seeds))}."]
     return "\n".join(lines) + "\n"
-
-
-def _mean_of(study: Study, task: Task) -> str:
-    parts, all_parts = study.curve_parts(task), study.parts(task, study.home_length(task))
-    some = parts is not None and len(parts) < len(all_parts)
-    return f"`{', '.join(parts)}`" if parts is not None and some else "Mean of the parts"
 
 
 def part_table(study: Study, task_name: str, length: int) -> str:

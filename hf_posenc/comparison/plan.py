@@ -88,9 +88,10 @@ class Task:
     """What a test length is: `cut`, all examples, cut to that many tokens; `buckets`, those that are as long as that or
     shorter, and longer than the next smaller test length."""
     extra_tests: tuple[str, ...] = ()
-    """More test files in the folder, such as test_long.jsonl.gz; each is a part of its own."""
+    """More test files in the folder, such as test_long.jsonl.gz: with `cut` each is a part of its own, in `buckets`
+    they are more examples."""
     part_column: str | None = None
-    """A column of truth values: the test examples where it is true are a part of their own, too."""
+    """A column of truth values: the test examples where it is true are a part of their own, too, beside the means."""
     group_column: str | None = None
     """A column that says which test examples belong together: intervals resample groups."""
     probes: tuple[str, ...] = ()
@@ -122,7 +123,7 @@ class Plan:
     schemes: tuple[str, ...]
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     baseline: str = ""
-    """The scheme that the others are compared with. Empty: the first one."""
+    """The scheme that the others are compared with."""
     preset: str = "tiny"
     pretrained: str | None = None
     """Checkpoints to start from, one per scheme: a path with {scheme} in it, such as converted/{scheme}."""
@@ -131,23 +132,26 @@ class Plan:
     table_length: int | None = None
     """Positions of schemes with a table. None: the train length, so that no position is there untrained."""
     train_examples: int | None = None
-    """Training examples of a task; None: all, and 20,000 of a generated one."""
+    """Training examples of a task, the first ones; None: all, and 20,000 of a generated one."""
     test_examples: int | None = None
-    """Test examples of each part and length; None: all, and 400 of a generated one."""
+    """Test examples of each part and length, drawn from all; None: all, and 400 of a generated one."""
     scheme_arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`position_embedding_kwargs` by scheme."""
     scheme_files: tuple[SchemeFile, ...] = ()
     """Files with schemes of one's own; in YAML their paths."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
+    chosen_baseline: bool = field(default=True, compare=False)
+    """Whether the baseline was given; else it is the first scheme, or that of the results folder."""
 
     def runs(self) -> list["Run"]:
         """Every run, a whole seed before the next: what is done early compares schemes."""
         return [Run(task, scheme, seed) for seed in self.seeds for task in self.tasks for scheme in self.schemes]
 
     def shard(self, index: int, count: int) -> list["Run"]:
-        """The index-th of so many parts of the runs, from 1. Each has all schemes, as far as there are seeds and tasks
-        for that: else a scheme's speed would be a machine's.
+        """The index-th of so many parts of the runs, from 1, with all schemes as far as there are seeds and tasks.
+
+        Else a scheme's speed would be a machine's.
 
         Raises:
             UserError: there is no such part.
@@ -203,9 +207,8 @@ class Plan:
         return {**options, **self.options, **task.options}
 
     def settings(self, scheme: str = "", task: Task | None = None) -> dict[str, Any]:
-        """All but the lists that may grow, the task, and the hashes of a scheme's own code: runs of equal settings
-        compare."""
-        grow = ("tasks", "schemes", "seeds", "baseline", "scheme_files")
+        """What runs must have in common to compare: all but the lists that may grow, the task, a scheme's own code."""
+        grow = ("tasks", "schemes", "seeds", "baseline", "chosen_baseline", "scheme_files")
         values = {name: value for name, value in asdict(self).items() if name not in grow}
         if task is not None:  # where its data lies may differ by machine, see `Study.read`
             values["task"] = {name: value for name, value in asdict(task).items() if name != "data"}
@@ -219,6 +222,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
         values = json.loads(json.dumps(asdict(self)))
+        del values["chosen_baseline"]
         if not self.scheme_files:  # as it was written before there were any
             del values["scheme_files"]
         return values
@@ -264,10 +268,11 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     values = source if isinstance(source, dict) else _read_yaml(source)
     values = {**values, **{name: value for name, value in overrides.items() if value is not None}}
     values.pop("about", None)
-    _refuse_unknown(values, [item.name for item in fields(Plan)], "The plan")
+    _refuse_unknown(values, [item.name for item in fields(Plan) if item.name != "chosen_baseline"], "The plan")
     for name in ("tasks", "schemes"):
         if not values.get(name):
             raise UserError(f"The plan names no {name}. Give {name}: [...] in the file, or --{_option(name)}.")
+    _check_kinds(values, _PLAN_KINDS, "The plan")
     made = dict(values)
     made["tasks"] = tuple(_task(entry) for entry in _as_list(values["tasks"]))
     schemes = _as_list(values["schemes"])
@@ -276,9 +281,10 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     made["schemes"] = tuple(POSITIONS) if schemes == ["all"] else tuple(map(str, schemes))
     if "seeds" in values:
         seeds = values["seeds"]
-        made["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        made["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(_as_list(seeds))
     if "test_lengths" in values:
         made["test_lengths"] = tuple(_as_list(values["test_lengths"]))
+    made["chosen_baseline"] = bool(values.get("baseline"))
     made["baseline"] = values.get("baseline") or made["schemes"][0]
     plan = Plan(**made)
     if checked:
@@ -319,6 +325,37 @@ def _read_yaml(source: str | Path) -> dict[str, Any]:
     return values
 
 
+_PLAN_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("options", "scheme_arguments"), (dict,)),
+    **dict.fromkeys(("baseline", "preset", "pretrained"), (str,)),
+    **dict.fromkeys(("tasks", "schemes", "scheme_files"), (str, dict, list, tuple, Task)),
+    **dict.fromkeys(("seeds", "test_lengths"), (int, list, tuple)),
+    **dict.fromkeys(("train_length", "table_length", "train_examples", "test_examples"), (int,)),
+}
+_TASK_KINDS: dict[str, tuple[type, ...]] = {
+    "options": (dict,),
+    **dict.fromkeys(("name", "kind", "data", "metric", "lengths", "part_column", "group_column"), (str,)),
+    **dict.fromkeys(("extra_tests", "probes"), (str, list, tuple)),
+    "test_lengths": (int, list, tuple),
+    **dict.fromkeys(("train_length", "train_examples", "test_examples"), (int,)),
+}
+_OPTIONAL = (
+    *("table_length", "train_length", "test_lengths", "train_examples", "test_examples", "pretrained", "baseline"),
+    *("data", "part_column", "group_column", "scheme_files"),
+)
+
+
+def _check_kinds(values: dict[str, Any], kinds: dict[str, tuple[type, ...]], what: str) -> None:
+    """Refuses a value of a type that its field can't have; `field:` alone is None in YAML."""
+    words = {dict: "fields", str: "a word", int: "a whole number", list: "a list"}
+    for name, value in values.items():
+        if value is None and name in _OPTIONAL:
+            continue
+        if not isinstance(value, kinds[name]) or isinstance(value, bool):
+            accepted = " or ".join(words[kind] for kind in kinds[name] if kind in words)
+            raise UserError(f"{what} has {name}: {value!r}. Give {accepted}, or leave it out.")
+
+
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -342,10 +379,13 @@ def _task(entry: Any) -> Task:
     if not isinstance(entry, dict):
         raise UserError(f"The task {entry!r} is neither a name nor fields such as {{data: cola}}.")
     values = dict(entry)
+    if "masked_lm" in values and "data" in values:
+        raise UserError(f"The task {entry!r} names masked_lm and data. Give one of them.")
     if "masked_lm" in values:
         values |= {"kind": "masked_lm", "data": values.pop("masked_lm")}
     values.setdefault("kind", "text")
     _refuse_unknown(values, [item.name for item in fields(Task)], "A task")
+    _check_kinds(values, _TASK_KINDS, "A task")
     if values["kind"] not in KINDS:
         raise UserError(f"The task's kind {values['kind']!r} is unknown. Choose one of {', '.join(KINDS)}.")
     if values["kind"] in ("text", "masked_lm") and not isinstance(values.get("data"), str):
@@ -353,10 +393,9 @@ def _task(entry: Any) -> Task:
     if values["kind"] == "masked_lm":
         values["metric"] = "perplexity"
     default = values["kind"]
-    if values["kind"] == "text":
-        default = Path(values["data"]).name
-    elif values["kind"] == "masked_lm":
-        default = f"masked_lm_{Path(values['data']).name}"
+    if values["kind"] in ("text", "masked_lm"):
+        word = re.sub(r"[^\w.]+", "_", Path(values["data"]).name or Path(values["data"]).resolve().name)
+        default = word if values["kind"] == "text" else f"masked_lm_{word}"
     values.setdefault("name", default)
     for name in ("extra_tests", "probes", "test_lengths"):
         if values.get(name) is not None:
@@ -456,6 +495,13 @@ def _check_task(plan: Plan, task: Task) -> None:
     ):
         if count is not None and (not isinstance(count, int) or count < 2):
             raise UserError(f"{where} has {name} {count!r}. Give a whole number from 2, or leave it out for all.")
+    if task.kind in ("probes", "halves") and (task.extra_tests or task.part_column or task.lengths != "cut"):
+        raise UserError(f"{where} is generated: extra_tests, part_column and lengths are for text.")
+    for name, count in (("train_examples", task.train_examples), ("train_examples", plan.train_examples)):
+        if count == 0:
+            raise UserError(f"{where} has {name} 0. Give a whole number from 2, or leave it out for all.")
+    if len(set(task.probes)) != len(task.probes):
+        raise UserError(f"{where} names a probe twice: {', '.join(task.probes)}.")
     for name in (*plan.options, *task.options):
         if name in _OWN_OPTIONS:
             raise UserError(f"{where}: options can't set {name!r}, which the plan itself decides.")
@@ -469,6 +515,11 @@ def _check_task(plan: Plan, task: Task) -> None:
 
 def _check_scheme(plan: Plan, scheme: str) -> None:
     if plan.pretrained is not None:
+        if set("{}") & set(plan.pretrained.replace("{scheme}", "")):
+            raise UserError(
+                f"pretrained {plan.pretrained!r} is no path in which {{scheme}} stands for the scheme's name: give one "
+                "such as converted/{scheme}."
+            )
         if "{scheme}" not in plan.pretrained:
             raise UserError(
                 f"pretrained {plan.pretrained!r} is the same for all schemes. Convert the checkpoint for each scheme "
@@ -558,6 +609,7 @@ def extend(old: Plan, new: Plan) -> Plan:
 
     return replace(
         new,
+        baseline=new.baseline if new.chosen_baseline else old.baseline,
         tasks=tuple(tasks.values()),
         schemes=joined(old.schemes, new.schemes),
         seeds=joined(old.seeds, new.seeds),

@@ -137,10 +137,11 @@ def _how_to_read(study: Study) -> str:
     if len(study.plan.seeds) < 2:
         return "One seed was run: there are no intervals and no comparisons, which need two seeds or more."
     return (
-        "Brackets hold 95 % intervals from a bootstrap over seeds and test examples (groups of examples that belong "
-        f"together are drawn together). A scheme is called better or worse than `{study.plan.baseline}` where a paired "
-        f"t-test gives p < {ALPHA} after Holm's correction for the number of comparisons in its table; else there is "
-        f'"{NO_EVIDENCE}", which is not evidence that there is none: with few seeds the test is strict. '
+        "Brackets hold 95 % intervals: Student's t over seeds, and a bootstrap over test examples (groups of examples "
+        f"that belong together are drawn together). A scheme is called better or worse than `{study.plan.baseline}` "
+        f"where a paired t-test gives p < {ALPHA} after Holm's correction for the number of comparisons in its table, "
+        "the spread over seeds taken to be at least halfway to that of all schemes; else there is "
+        f'"{NO_EVIDENCE}", which is not evidence that there is none: with 2 or 3 seeds little can be told. '
         "The scheme with the best mean is compared with the others after correction for all pairs of schemes, and each "
         "scheme at the longest inputs with itself at the train length after correction for the number of schemes."
     )
@@ -154,21 +155,21 @@ def conclusions(study: Study) -> list[str]:
         for length in dict.fromkeys((home, longest)):
             found = study.differences(task, length)
             baseline = study.score(task, study.plan.baseline, length)
-            if not found or baseline is None:
-                continue
             said = _by_verdict(found, lower_is_better(task))
             unable = [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]
             if unable:
                 said.append(f"can't be tested: {quoted(unable)}")
+            if not said:
+                continue
+            against = "" if baseline is None else f"against `{study.plan.baseline}` ({baseline.mean:.3f}) "
             sentences.append(
-                f"**{task.name}, {length:,} tokens**: against `{study.plan.baseline}` ({baseline.mean:.3f}) "
-                f"{'; '.join(said)}.{_of_the_best(study, task, length)}"
+                f"**{task.name}, {length:,} tokens**: {against}{'; '.join(said)}.{_of_the_best(study, task, length)}"
             )
         changes = study.changes(task, home, longest) if longest > home else {}
-        if study.plan.baseline in changes and len(study.plan.seeds) > 1:
+        if changes and len(study.plan.seeds) > 1:
             said = _by_verdict(changes, lower_is_better(task))
             sentences.append(f"**{task.name}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}.")
-    return sentences or ["Nothing: the baseline has no run that is done."]
+    return sentences or ["Nothing: fewer than two schemes have a result at one length."]
 
 
 def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
@@ -237,21 +238,36 @@ def _about(task: Task) -> str:
     return f"Text classification on `{task.data}`; a test length means {how}."
 
 
+def mean_of(parts: Sequence[str] | None, study: Study, task: Task) -> str:
+    """What a score is the mean of; None: of each length's own parts."""
+    every = study.parts(task, study.home_length(task))
+    if parts is not None and len(parts) < len(every):
+        return f"{'Mean of ' if len(parts) > 1 else ''}`{', '.join(parts)}`"
+    return "Mean of the parts"
+
+
 def _task(study: Study, task: Task) -> list[Block]:
     home, lengths = study.home_length(task), study.lengths(task)
     train = study.plan.train_length_of(task)
     blocks: list[Block] = [
         Heading(2, task.name),
         Text(f"{_about(task)} Trained at up to {train:,} tokens, tested at {', '.join(f'{n:,}' for n in lengths)}."),
-        Heading(3, f"Ranking at {home:,} tokens"),
-        _ranking_table(study, task, home),
-        Picture(
-            f"{task.name}-ranking", ranking_chart(study, task, home), f"{task.name}: {metric_name(task)} by scheme"
-        ),
     ]
+    if not any(study.ranking(task, length) for length in lengths):
+        return [*blocks, Text(f"Nothing to rank: {study.why_not(task, study.schemes[0], home)}.")]
+    several = len(study.parts(task)) > 1
+    if study.ranking(task, home):
+        picture = ranking_chart(study, task, home)
+        blocks += [
+            Heading(3, f"Ranking at {home:,} tokens"),
+            *([Text(f"{mean_of(tuple(study.averaged(task, home)), study, task)}.")] if several else []),
+            _ranking_table(study, task, home),
+            Picture(f"{task.name}-ranking", picture, f"{task.name}: {metric_name(task)} by scheme"),
+        ]
     if len(lengths) > 1:
         blocks += [
             Heading(3, f"{metric_name(task).capitalize()} against length"),
+            *([Text(f"{mean_of(study.curve_parts(task), study, task)}.")] if several else []),
             _length_table(study, task),
             Picture(
                 f"{task.name}-lengths", length_chart(study, task), f"{task.name}: {metric_name(task)} against length"
@@ -313,6 +329,8 @@ def _heat(study: Study) -> list[Block]:
         home = study.home_length(task)
         for part in study.parts(task, home):
             values = [study.score(task, scheme, home, part) for scheme in study.schemes]
+            if not any(values):
+                continue
             for line, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
                 found = differences.get((task.name, part, scheme))
                 differs = found is not None and found.corrected is not None and found.corrected < ALPHA
@@ -321,11 +339,13 @@ def _heat(study: Study) -> list[Block]:
                 text = "-" if value is None else f"{value.mean:.3f}"
                 cells[line].append(f"**{text}**" if differs else text)
             columns.append((part if part.startswith(task.name) else f"{task.name}: {part}", task, values))
+    if not columns:
+        return []
     return [
         Heading(2, "Tasks and schemes"),
         Text(
-            f"At each task's train length. Bold, and framed in the picture: differs from `{study.plan.baseline}` (Holm "
-            "over the whole table)."
+            f"At each task's train length, or the next one tested. Bold, and framed in the picture: differs from "
+            f"`{study.plan.baseline}` (Holm over the whole table)."
         ),
         Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in cells)),
         Picture("heat", heat_chart(study, columns, marked), "Scores of every scheme in every task"),
@@ -357,20 +377,18 @@ def _cost(study: Study) -> list[Block]:
         unit = "tokens/CPU s" if study.speed == "tokens_per_cpu_second" else "tokens/s"
         head = ("scheme", "parameters", "positional", unit, f"of {study.plan.baseline}'s", "MiB", "seconds")
         blocks += [Heading(3, f"Training on {task.name}"), Table(head, tuple(rows))]
-    first = study.tasks[0]
-    blocks += [
+        if study.ranking(task, study.home_length(task)):
+            picture = cost_chart(study, task, study.home_length(task))
+            words = f"{task.name}: {metric_name(task)} against speed of training"
+            blocks.append(Picture(f"{task.name}-cost", picture, words))
+    return [
+        *blocks,
         Text(
             "Medians over seeds; seconds include the tests. Tokens per second are those of training, on the machine "
             "named below (on a CPU, per second of its work, set-up included: what else the machine does counts less); "
             "they are unsteady where runs are short. MiB: the most memory in use above what was in use before the run."
         ),
-        Picture(
-            f"{first.name}-cost",
-            cost_chart(study, first, study.home_length(first)),
-            f"{first.name}: {metric_name(first)} against speed of training",
-        ),
     ]
-    return blocks
 
 
 def _learned(study: Study) -> list[Block]:

@@ -35,6 +35,7 @@ from hf_posenc.training import (
     train_masked_lm,
 )
 from hf_posenc.training.checkpoints import last_complete_checkpoint, write_bytes, write_text
+from hf_posenc.training.errors import UserError
 from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import compute_from_logits, metrics_for
 from hf_posenc.training.model import position_limit
@@ -90,6 +91,11 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
     model = trained.model.eval()
     trained_seconds = time.time() - started
     tests = list(_test(plan, run, trained))
+    if not tests:
+        raise UserError(
+            f"No test example of {run.task.name!r} is of one of the lengths {list(plan.test_lengths_of(run.task))}. "
+            "Give longer test_lengths, or lengths: cut."
+        )
     peak = memory.take()
     if run.seed == plan.seeds[0]:
         _draw(model, folder / PICTURE_NAME)

@@ -1,7 +1,7 @@
 """A results folder as tables of numbers: who did how well at which length, at what cost, and who differs."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from .executor import RUNS_NAME, load_plan, load_runs
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .run import PICTURE_NAME
-from .statistics import Difference, Interval, Sample, difference, holm, interval
+from .statistics import Difference, Interval, Name, Sample, holm, interval, paired
 
 Parts = str | tuple[str, ...] | None
 """A part of a task, several, or all."""
@@ -61,7 +61,7 @@ class Study:
     @cached_property
     def tasks(self) -> list[Task]:
         """The tasks that have a run, in the plan's order."""
-        there = {run["task"] for run in self.done}
+        there = {run["task"] for run in self.done if run["tests"]}
         return [task for task in self.plan.tasks if task.name in there]
 
     def runs(self, task: Task, scheme: str) -> list[dict[str, Any]]:
@@ -73,6 +73,11 @@ class Study:
         """The names of a task's tests, or of those at a length."""
         tests = (test for run in self.done if run["task"] == task.name for test in run["tests"])
         return list(dict.fromkeys(test["part"] for test in tests if length in (None, test["length"])))
+
+    def averaged(self, task: Task, length: int) -> list[str]:
+        """The parts that a mean is over: not those whose examples are in another part."""
+        subset = f"/{task.part_column}"
+        return [part for part in self.parts(task, length) if task.part_column is None or not part.endswith(subset)]
 
     def lengths(self, task: Task) -> list[int]:
         """The lengths at which a task was tested."""
@@ -89,14 +94,14 @@ class Study:
 
         None: there are none (examples by length), and each length has its own.
         """
-        longest = self.parts(task, self.lengths(task)[-1])
-        return tuple(part for part in self.parts(task, self.home_length(task)) if part in longest) or None
+        longest = self.averaged(task, self.lengths(task)[-1])
+        return tuple(part for part in self.averaged(task, self.home_length(task)) if part in longest) or None
 
     def sample(self, task: Task, scheme: str, length: int, part: Parts = None) -> Sample | None:
         """A scheme's values for a part, or the mean over several, None: over all; None where it has none."""
         key = (task.name, scheme, length, part)
         if key not in self._samples:
-            wanted = self.parts(task, length) if part is None else [part] if isinstance(part, str) else list(part)
+            wanted = self.averaged(task, length) if part is None else [part] if isinstance(part, str) else list(part)
             scores: dict[int, dict[str, Outcome]] = {}
             for run in self.runs(task, scheme):
                 tests = {
@@ -127,49 +132,32 @@ class Study:
         return holm(self._against_baseline(task, length, part))
 
     def _against_baseline(self, task: Task, length: int, part: Parts) -> dict[str, Difference]:
-        baseline = self.sample(task, self.plan.baseline, length, part)
-        found = {}
-        for scheme in self.schemes:
-            sample = self.sample(task, scheme, length, part)
-            if scheme == self.plan.baseline or baseline is None or sample is None:
-                continue
-            if set(sample.seeds) & set(baseline.seeds):
-                found[scheme] = difference(sample, baseline)
-        return found
+        samples = self._samples_at(task, length, part)
+        baseline = samples.pop(self.plan.baseline, None)
+        return {} if baseline is None else _family({scheme: (one, baseline) for scheme, one in samples.items()})
+
+    def _samples_at(self, task: Task, length: int, part: Parts = None) -> dict[str, Sample]:
+        samples = {scheme: self.sample(task, scheme, length, part) for scheme in self.schemes}
+        return {scheme: sample for scheme, sample in samples.items() if sample is not None}
 
     def differences_by_part(self, length_of: Callable[[Task], int]) -> dict[tuple[str, str, str], Difference]:
         """Each scheme against the baseline in each part of each task: one family, corrected together."""
-        found: dict[str, Difference] = {}
-        names: dict[str, tuple[str, str, str]] = {}
+        found = {}
         for task in self.tasks:
             for part in self.parts(task, length_of(task)):
                 for scheme, value in self._against_baseline(task, length_of(task), part).items():
-                    name = f"{task.name}|{part}|{scheme}"
-                    names[name] = (task.name, part, scheme)
-                    found[name] = value
-        return {names[name]: value for name, value in holm(found).items()}
+                    found[task.name, part, scheme] = value
+        return holm(found)
 
     def pairs(self, task: Task, length: int) -> dict[tuple[str, str], Difference]:
         """Each scheme against each other one, in the plan's order: one family, corrected together."""
-        samples = {scheme: self.sample(task, scheme, length) for scheme in self.schemes}
-        there = [scheme for scheme, sample in samples.items() if sample is not None]
-        found: dict[str, Difference] = {}
-        names: dict[str, tuple[str, str]] = {}
-        for first, second in itertools.combinations(there, 2):
-            one, other = samples[first], samples[second]
-            if one is not None and other is not None and set(one.seeds) & set(other.seeds):
-                names[f"{first}|{second}"] = (first, second)
-                found[f"{first}|{second}"] = difference(one, other)
-        return {names[name]: value for name, value in holm(found).items()}
+        samples = self._samples_at(task, length)
+        return holm(_family({two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}))
 
     def changes(self, task: Task, start: int, end: int) -> dict[str, Difference]:
         """Each scheme at one length minus itself at another: what longer inputs cost; corrected for their number."""
-        found, parts = {}, self.curve_parts(task)
-        for scheme in self.schemes:
-            before, after = (self.sample(task, scheme, length, parts) for length in (start, end))
-            if before is not None and after is not None and set(before.seeds) & set(after.seeds):
-                found[scheme] = difference(after, before)
-        return holm(found)
+        before, after = (self._samples_at(task, length, self.curve_parts(task)) for length in (start, end))
+        return holm(_family({scheme: (after[scheme], before[scheme]) for scheme in before if scheme in after}))
 
     def ranking(self, task: Task, length: int) -> list[tuple[str, Interval]]:
         """The schemes with a value, the best first."""
@@ -196,6 +184,11 @@ class Study:
             if path.is_file() and run["scheme"] not in found:
                 found[run["scheme"]] = path
         return {scheme: found[scheme] for scheme in self.schemes if scheme in found}
+
+
+def _family(pairs: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Difference]:
+    """Those with a seed in common."""
+    return paired({name: (one, other) for name, (one, other) in pairs.items() if set(one.seeds) & set(other.seeds)})
 
 
 def lower_is_better(task: Task) -> bool:

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.training.arguments import DataArguments, MaskedLMTrainingArguments, make_arguments
@@ -102,12 +103,38 @@ def check_data(plan: Plan, task: Task) -> None:
     for split, dataset in {"train": splits["train"], **tests}.items():
         for names, option in wanted:
             require_columns(dataset, names, option, split)
-    for column in filter(None, (task.part_column, task.group_column)):
-        if column not in tests["test"].column_names:
-            raise UserError(
-                f"The task {task.name!r} names the column {column!r}; its test data has "
-                f"{', '.join(map(repr, tests['test'].column_names))}."
-            )
+    every = {name: rows for name, rows in tests.items() if name == "test" or task.group_column}
+    for name, rows in every.items():
+        for column in filter(None, (task.part_column if name == "test" else None, task.group_column)):
+            if column not in rows.column_names:
+                raise UserError(
+                    f"The task {task.name!r} names the column {column!r}; its data for {name!r} has "
+                    f"{', '.join(map(repr, rows.column_names))}."
+                )
+    if task.kind == "text":
+        for name, rows in tests.items():
+            _check_labels(plan, task, splits["train"], name, rows)
+
+
+def _check_labels(plan: Plan, task: Task, train: Dataset, name: str, rows: Dataset) -> None:
+    """Refuses a test that couldn't be scored: after training is too late."""
+    data = _data_arguments(plan, task)
+    count = plan.train_examples_of(task)
+    labels, numbers = number_labels(
+        {"train": train if count is None else train.select(range(min(count, len(train)))), "test": rows},
+        find_columns(train, data),
+        do_regression=data.do_regression,
+        delimiter=data.label_delimiter,
+    )
+    if labels.problem_type != "single_label_classification":
+        raise UserError(
+            f"The task {task.name!r} is {labels.problem_type.replace('_', ' ')}, which has no {task.metric}. Compare "
+            "on data with one label per text; numbers that are classes have to be whole ones, or words."
+        )
+    if numbers["test"] is None:
+        raise UserError(
+            f"The task {task.name!r} can't be scored: its data for {name!r} has no labels. Give a test split that has."
+        )
 
 
 def _data_arguments(plan: Plan, task: Task) -> DataArguments:
@@ -160,8 +187,11 @@ def test_parts(
     for name, rows in _named_tests(plan, task, splits).items():
         if task.kind == "masked_lm":
             tokens = encode(rows, None, tokenizer, columns, 2**31 - 1, "masked_lm", split=name)
+            masked = mask_once(tokens, tokenizer, 0.15)  # before it is cut: all lengths are asked for the same tokens
+            total = sum(len(ids) for ids in masked["input_ids"])
             for length in lengths:
-                yield Part(name, length, mask_once(join_blocks(tokens, length), tokenizer, 0.15))
+                if length == lengths[0] or total >= length:
+                    yield Part(name, length, join_blocks(masked, length))
             continue
         numbers = number_labels(
             DatasetDict({"test": rows}),
@@ -171,9 +201,12 @@ def test_parts(
             given=labels,
             given_problem_type=problem_type,
         )[1]["test"]
-        whole = encode(rows, numbers, tokenizer, columns, lengths[-1], problem_type, split=name)
         groups = list(rows[task.group_column]) if task.group_column else None
-        yield from _by_length(task, name, whole, groups, lengths)
+
+        def cut(length: int, rows: Dataset = rows, numbers: Any = numbers, name: str = name) -> Dataset:
+            return encode(rows, numbers, tokenizer, columns, length, problem_type, split=name)
+
+        yield from _by_length(task, name, cut, groups, lengths)
 
 
 def _generated_parts(
@@ -194,48 +227,63 @@ def _generated_parts(
 
 def _named_tests(plan: Plan, task: Task, splits: DatasetDict) -> dict[str, Dataset]:
     count = plan.test_examples_of(task)
-    named = {}
+    named: dict[str, Dataset] = {}
     for name, rows in _test_splits(task, splits).items():
         part = task.name if name == "test" else f"{task.name}/{name}"
-        named[part] = rows if count is None else rows.select(range(min(count, len(rows))))
+        named[part] = _some(rows, count, task.group_column)
         if task.part_column and task.part_column in rows.column_names:
-            chosen = [index for index, value in enumerate(rows[task.part_column]) if value]
+            chosen = [index for index, value in enumerate(rows[task.part_column]) if _is_true(value)]
             if chosen:
-                named[f"{part}/{task.part_column}"] = rows.select(chosen[:count])
-    return named
+                named[f"{part}/{task.part_column}"] = _some(rows.select(chosen), count, task.group_column)
+    if task.lengths != "buckets":
+        return named
+    columns = set.intersection(*(set(rows.column_names) for rows in named.values()))
+    pooled: dict[str, list[Dataset]] = {}
+    for part, rows in named.items():
+        subset = f"/{task.part_column}" if task.part_column and part.endswith(f"/{task.part_column}") else ""
+        pooled.setdefault(f"{task.name}{subset}", []).append(rows.select_columns(sorted(columns)))
+    return {part: concatenate_datasets(every) for part, every in pooled.items()}
+
+
+def _is_true(value: Any) -> bool:
+    """Of a column of truth values, which a file may hold as words."""
+    return str(value).strip().lower() in ("true", "yes", "1", "1.0")
+
+
+def _some(rows: Dataset, count: int | None, group_column: str | None) -> Dataset:
+    """So many rows, drawn from all, the same ones each time and in their order; groups stay whole."""
+    if count is None or count >= len(rows):
+        return rows
+    groups = rows[group_column] if group_column else range(len(rows))
+    members: dict[Any, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    names = list(members)
+    random.Random(0).shuffle(names)
+    chosen: list[int] = []
+    for name in names:
+        if chosen and len(chosen) + len(members[name]) > count:
+            break
+        chosen += members[name]
+    return rows.select(sorted(chosen))
 
 
 def _by_length(
-    task: Task, name: str, whole: Dataset, groups: list[Any] | None, lengths: tuple[int, ...]
+    task: Task, name: str, cut: Callable[[int], Dataset], groups: list[Any] | None, lengths: tuple[int, ...]
 ) -> Iterator[Part]:
-    """One part per length: all examples cut to it, or those of about that length."""
+    """One part per length: all examples cut to it as training cuts them, or those of about that length."""
+    whole = cut(lengths[-1])
     sizes = [len(ids) for ids in whole["input_ids"]]
     shorter = 0
     for length in lengths:
         if task.lengths == "buckets":
             # What fills the last length to the brim was longer, and has been cut.
             chosen = [i for i, size in enumerate(sizes) if shorter < size <= length and size < lengths[-1]]
-            dataset = whole.select(chosen)
             shorter = length
-            if not chosen:
-                continue
-        else:
-            chosen = list(range(len(sizes)))
-            dataset = whole if length >= max(sizes) else _cut(whole, length)
-        yield Part(name, length, dataset, None if groups is None else [groups[index] for index in chosen])
-        if task.lengths == "cut" and length >= max(sizes):
+            if chosen:
+                groups_here = None if groups is None else [groups[index] for index in chosen]
+                yield Part(name, length, whole.select(chosen), groups_here)
+            continue
+        yield Part(name, length, whole if length >= max(sizes) else cut(length), groups)
+        if length >= max(sizes):
             return  # nothing is cut, so that longer ones would be the same
-
-
-def _cut(whole: Dataset, length: int) -> Dataset:
-    """Inputs of at most so many tokens, the last of which stays: it is [SEP]."""
-
-    def shorten(row: dict[str, Any]) -> dict[str, Any]:
-        if len(row["input_ids"]) <= length:
-            return row
-        return {
-            name: [*value[: length - 1], value[-1]] if isinstance(value, list) and name != "labels" else value
-            for name, value in row.items()
-        }
-
-    return whole.map(shorten, load_from_cache_file=False)

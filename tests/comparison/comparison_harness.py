@@ -43,7 +43,8 @@ def made_up(folder: Path, plan: Plan, rates: dict[str, float], units: int = 100,
     write_json(folder / PLAN_NAME, plan.to_dict())
     for run in plan.runs():
         tests = []
-        for part in run.task.probes or [run.task.name]:
+        subset = [f"{run.task.name}/{run.task.part_column}"] if run.task.part_column else []
+        for part in run.task.probes or [run.task.name, *subset]:
             for length in plan.test_lengths_of(run.task):
                 entry: dict[str, Any] = {"part": part, "length": length, "examples": units}
                 if run.scheme == "learned" and length > 32:
@@ -58,7 +59,7 @@ def made_up(folder: Path, plan: Plan, rates: dict[str, float], units: int = 100,
             "scheme": run.scheme,
             "seed": run.seed,
             "status": "done",
-            "settings": plan.settings(task=plan.tasks[0]),
+            "settings": plan.settings(task=run.task),
             "tests": tests,
             "loss": [[1, 0.7], [2, 0.6 - 0.01 * run.seed]],
             "parameters": 1000,

@@ -69,6 +69,20 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
     [
         ({"tasks": []}, "names no tasks. Give tasks: [...] in the file, or --data"),
         ({"schemes": None}, "names no schemes"),
+        ({"options": None}, "The plan has options: None. Give fields"),
+        ({"options": ["a"]}, "The plan has options: ['a']"),
+        ({"scheme_arguments": None}, "The plan has scheme_arguments: None"),
+        ({"seeds": 1.5}, "The plan has seeds: 1.5. Give a whole number or a list"),
+        ({"seeds": True}, "The plan has seeds: True"),
+        ({"seeds": None}, "The plan has seeds: None"),
+        ({"pretrained": 3}, "The plan has pretrained: 3. Give a word"),
+        ({"pretrained": "{x}/{scheme}"}, "is no path in which {scheme} stands for"),
+        ({"train_examples": 0}, "has train_examples 0"),
+        ({"tasks": [{"data": "x", "name": 5}]}, "A task has name: 5. Give a word"),
+        ({"tasks": [{"kind": "probes", "options": None}]}, "A task has options: None"),
+        ({"tasks": [{"kind": "probes", "probes": ["order", "order"]}]}, "names a probe twice"),
+        ({"tasks": [{"kind": "probes", "lengths": "buckets"}]}, "is generated: extra_tests, part_column and lengths"),
+        ({"tasks": [{"masked_lm": "imdb", "data": "cola"}]}, "names masked_lm and data"),
         ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
         ({"tasks": [{"kind": "probes", "probs": ["order"]}]}, "A task has a field 'probs' ... Did you mean 'probes'"),
         ({"tasks": [{"kind": "prob"}]}, "kind 'prob' is unknown"),
@@ -137,3 +151,19 @@ def test_a_folder_of_the_same_name_hides_no_plan(tmp_path, monkeypatch):
     (tmp_path / "small").mkdir()
     monkeypatch.chdir(tmp_path)
     assert read_plan("small").schemes == read_plan(known_plans()["small"]).schemes
+
+
+@pytest.mark.parametrize(
+    ("data", "name"), [("my-reviews", "my_reviews"), ("SetFit/20-newsgroups", "20_newsgroups"), ("a b/c.d", "c.d")]
+)
+def test_a_task_is_named_after_its_data(data, name):
+    (task,) = toy(tasks=[{"data": data}]).tasks
+    assert task.name == name
+    (task,) = toy(tasks=[{"masked_lm": data}]).tasks
+    assert task.name == f"masked_lm_{name}"
+
+
+def test_the_folder_that_one_is_in_has_a_name_too(tmp_path, monkeypatch):
+    (tmp_path / "my-data").mkdir()
+    monkeypatch.chdir(tmp_path / "my-data")
+    assert toy(tasks=[{"data": "."}]).tasks[0].name == "my_data"

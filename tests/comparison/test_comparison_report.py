@@ -40,7 +40,7 @@ def test_markdown_says_who_is_better_and_who_cannot_be_told(results):
     assert re.search(r"better: `rope` \(\+0\.\d+\); no evidence of a difference: `learned`", text)
     assert "can't be tested: `learned`" in text
     assert row(text, "1. `rope`").endswith("| better |")
-    assert re.match(r"\| 1\. `rope` \| 0\.9\d\d \[0\.9\d\d, 0\.9\d\d\] \| \+0\.4\d\d \[", row(text, "1. `rope`"))
+    assert re.match(r"\| 1\. `rope` \| 0\.9\d\d \[0\.9\d\d, (0\.9|1\.0)\d\d\] \| \+0\.4\d\d \[", row(text, "1. `rope`"))
     assert re.search(r"\| `learned` \| 0\.\d+ \[[^|]+\] \| learned has 32 positions \|", text)
     assert "The control: are most words" in text
     for name in re.findall(r"!\[[^]]+\]\((\S+)\)", text):
@@ -146,11 +146,34 @@ def test_a_scheme_that_has_no_run_is_left_out(results):
     assert "`learned`" not in "".join(conclusions(study))
 
 
-def test_without_the_baseline_nothing_is_concluded(results):
+def test_without_the_baseline_no_scheme_is_better_than_it(results):
     for path in (results / "runs").glob("*-none-*"):
         (path / "run.json").unlink()
-    assert conclusions(Study.read(results)) == ["Nothing: the baseline has no run that is done."]
+    said = "".join(conclusions(Study.read(results)))
+    assert "against" not in said
+    assert "can't be tested: `learned`" in said
+    assert "to 48 tokens**: " in said
     assert len(make_report(Study.read(results))) > 10
+
+
+def test_one_scheme_alone_and_lengths_that_none_can_do(tmp_path):
+    alone = made_up(tmp_path / "alone", plan(schemes=["none"], test_lengths=[32]), RATES)
+    assert conclusions(Study.read(alone)) == ["Nothing: fewer than two schemes have a result at one length."]
+    unable = made_up(tmp_path / "unable", plan(schemes=["learned"], test_lengths=[40, 48]), RATES)
+    assert "Nothing to rank: learned has 32 positions." in write_report(unable)[0].read_text()
+
+
+def test_a_mean_says_of_what_and_leaves_subsets_out(tmp_path):
+    """hans with its order_matched part: that part's examples are hans's already."""
+    task = {"data": "hans", "part_column": "order_matched"}
+    folder = made_up(tmp_path, plan(tasks=[task]), RATES)
+    study = Study.read(folder)
+    (task,) = study.tasks
+    assert study.score(task, "rope", 32).mean == study.score(task, "rope", 32, "hans").mean
+    assert study.parts(task) == ["hans", "hans/order_matched"]
+    text = write_report(folder)[0].read_text()
+    assert "`hans`." in text
+    assert "hans/order_matched" in text
 
 
 def test_one_seed_has_no_intervals_and_says_so(tmp_path):

@@ -14,7 +14,7 @@ from idle_scheme import Idle
 from rich.console import Console
 
 import hf_posenc
-from hf_posenc.comparison import execute
+from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
 from hf_posenc.comparison.executor import Clock, duration, load_plan, record_plan
 from hf_posenc.comparison.plan import Run
@@ -23,6 +23,7 @@ from hf_posenc.training import Interrupted, UserError, make_arguments, set_up
 from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.classification import EpochMetrics
 from hf_posenc.training.data import read_file
+from hf_posenc.training.tokenizer import train_tokenizer
 
 
 def quiet() -> Console:
@@ -109,6 +110,12 @@ def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
 
 
+def pretended_result(plan, run):
+    settings = json.loads(json.dumps(plan.settings(run.scheme, run.task)))
+    which = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed}
+    return {**which, "status": "done", "settings": settings, "tests": []}
+
+
 @pytest.fixture
 def pretended(monkeypatch):
     """Runs that take no time; those of a scheme in `broken` end in its error."""
@@ -119,7 +126,7 @@ def pretended(monkeypatch):
         made.append(run.name)
         if run.scheme in broken:
             raise broken[run.scheme]
-        return {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "done", "tests": []}
+        return pretended_result(plan, run)
 
     monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
     return broken, made
@@ -174,7 +181,7 @@ def test_a_disk_that_fills_up_while_a_model_trains(tmp_path):
     plan = toy(schemes=["none", "rope"])
     record_plan(plan, tmp_path)
     done = tmp_path / "runs" / "probes-none-seed0" / "run.json"
-    write_json(done, {"status": "done"})
+    write_json(done, pretended_result(plan, plan.runs()[0]))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
@@ -187,7 +194,7 @@ def test_a_disk_that_fills_up_while_a_model_trains(tmp_path):
     assert failed["status"] == "failed"
     assert failed["error"].startswith("writing failed: ")
     assert not (tmp_path / "runs" / "probes-rope-seed0" / "work").exists()
-    assert json.loads(done.read_text()) == {"status": "done"}
+    assert json.loads(done.read_text()) == pretended_result(plan, plan.runs()[0])
     assert load_plan(tmp_path) == plan
 
 
@@ -218,6 +225,39 @@ def test_shards_are_parts_of_the_whole(tmp_path, pretended):
     for shard in ((0, 2), (3, 2)):
         with pytest.raises(UserError, match=f"shard {shard[0]}/2 doesn't exist. Give 1/2 to 2/2"):
             execute(plan, tmp_path, shard=shard)
+
+
+def test_a_part_of_the_runs_has_every_scheme():
+    plan = toy(schemes=["none", "rope", "t5"], seeds=3)
+    for count in (2, 3):
+        for index in range(1, count + 1):
+            assert {run.scheme for run in plan.shard(index, count)} == {"none", "rope", "t5"}
+
+
+def test_a_folder_keeps_its_baseline_unless_one_is_named(tmp_path, pretended):
+    execute(toy(schemes=["none", "rope"], baseline=None), tmp_path, console=quiet())
+    execute(toy(schemes=["t5"], baseline=None), tmp_path, console=quiet())
+    assert load_plan(tmp_path).baseline == "none"
+    execute(toy(schemes=["t5"], baseline="t5"), tmp_path, console=quiet())
+    assert load_plan(tmp_path).baseline == "t5"
+    execute(toy(schemes=["none"], baseline=None), tmp_path, console=quiet())
+    assert load_plan(tmp_path).baseline == "t5"
+
+
+def test_runs_of_another_task_or_of_other_data_do_not_mix(tmp_path, pretended):
+    execute(toy(), tmp_path / "a", console=quiet())
+    execute(toy(seeds=[1], tasks=[{"kind": "probes", "train_examples": 28}]), tmp_path / "b", console=quiet())
+    name = "probes-none-seed1"
+    shutil.copytree(tmp_path / "b" / "runs" / name, tmp_path / "a" / "runs" / name)
+    with pytest.raises(UserError, match=f"{name}' is a run of another plan than plan.json says: it differs in task"):
+        execute(toy(seeds=2), tmp_path / "a", console=quiet())
+    shutil.rmtree(tmp_path / "a" / "runs" / name)
+    plan = toy(seeds=2)
+    for run, data in zip(plan.runs(), ("abc", "abd") * 2, strict=False):
+        test = {"part": "order", "length": 32, "data": data}
+        write_json(tmp_path / "a" / "runs" / run.name / "run.json", {**pretended_result(plan, run), "tests": [test]})
+    with pytest.raises(UserError, match="was tested on other examples of 'order' than .*the data has changed"):
+        execute(plan, tmp_path / "a", console=quiet())
 
 
 def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pretended):
@@ -347,6 +387,66 @@ def test_a_masked_language_model_has_perplexity_by_length(tmp_path):
         assert 1 < test["value"] < 500
         nll, tokens = (np.array([float(word) for word in test["units"][name].split()]) for name in ("nll", "tokens"))
         assert test["value"] == pytest.approx(np.exp(nll.sum() / tokens.sum()), rel=1e-4)
+        asked = sum(float(word) for word in test["units"]["tokens"].split())
+        assert asked == sum(float(word) for word in found[0]["units"]["tokens"].split())
+
+
+def parts_of(folder, **task):
+    """The tests of a task, without a model."""
+    plan = toy(**{**TEXT, "tasks": [{"data": str(folder), **task}]})
+    texts = [json.loads(line)["text"] for line in (folder / "train.jsonl").read_text().splitlines()]
+    tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
+    labels = ("bad", "good")
+    found = {}
+    for part in tasks.test_parts(plan, plan.tasks[0], tokenizer, labels, "single_label_classification"):
+        found[part.name, part.length] = (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
+    return found
+
+
+def test_a_pair_is_cut_as_in_training(tmp_path):
+    """The longer of both: a statement about a long document must stay."""
+    folder = write_text_data(tmp_path / "colours")
+    for name in ("train", "test"):
+        path = folder / f"{name}.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({**row, "text_pair": "first second"}) + "\n" for row in rows))
+    found = parts_of(folder)
+    assert [length for _, length in found] == [24, 36, 48]
+    for (_, length), (texts, part) in found.items():
+        assert part.longest == min(length, 46)
+        assert all(text.endswith("first second [SEP]") for text in texts)
+
+
+def test_some_of_the_tests_are_drawn_from_all_and_groups_stay_whole(tmp_path):
+    folder = write_text_data(tmp_path / "colours")
+    path = folder / "test.jsonl"
+    rows = sorted((json.loads(line) for line in path.read_text().splitlines()), key=lambda row: row["label"])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (_, part), *_ = parts_of(folder, test_examples=20).values()
+    assert len(part.dataset) == 20
+    assert 5 <= sum(part.dataset["labels"]) <= 15  # the first 20 rows have one label
+    (_, part), *_ = parts_of(folder, test_examples=21, group_column="pair").values()
+    assert sorted(part.groups) == sorted(2 * list(set(part.groups)))
+    assert len(part.groups) == 20
+    again = next(iter(parts_of(folder, test_examples=21, group_column="pair").values()))[1]
+    assert again.fingerprint == part.fingerprint != next(iter(parts_of(folder).values()))[1].fingerprint
+
+
+def test_buckets_hold_the_examples_of_all_test_files(tmp_path):
+    folder = write_text_data(tmp_path / "colours")
+    alone, more = (parts_of(folder, lengths="buckets", **files) for files in ({}, {"extra_tests": "test_long.jsonl"}))
+    assert set(more) == set(alone) == {("colours", 24), ("colours", 36), ("colours", 48)}
+    assert len(more["colours", 24][1].dataset) == len(alone["colours", 24][1].dataset) + 10
+
+
+def test_a_test_without_examples_fails_and_says_so(tmp_path):
+    folder = write_text_data(tmp_path / "colours")
+    path = folder / "test.jsonl"
+    rows = [{**json.loads(line), "text": "good " * 60} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = toy(**{**TEXT, "tasks": [{"data": str(folder), "lengths": "buckets"}], "schemes": ["none"]})
+    found = execute(plan, tmp_path / "results", console=quiet())
+    assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in found.failed["colours-none-seed0"]
 
 
 def test_pretrained_checkpoints_are_the_start(tmp_path):
@@ -386,10 +486,18 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
         ({"data": "colours", "extra_tests": [3]}, "names the test file 3. Name one in"),
         ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "extra_tests": "/etc/passwd"}, "names the test file '/etc/passwd'. Name one in"),
-        ({"data": "colours", "part_column": "easy"}, "names the column 'easy'; its test data has 'text', 'label'"),
+        (
+            {"data": "colours", "part_column": "easy"},
+            "'easy'; its data for 'test' has 'text', 'label'",
+        ),
         ({"data": "colours", "group_column": "id"}, "names the column 'id'"),
         ({"data": "colours", "options": {"text_column_names": "body"}}, "no column 'body'"),
         ({"data": "colours", "options": {"label_column_name": "class"}}, "no column 'class'"),
+        ({"data": "colours", "group_column": "pair", "extra_tests": "extra.jsonl"}, "its data for 'extra' has"),
+        ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
+        ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
+        ({"data": "unseen"}, "purple"),
+        ({"data": "unlabelled"}, "can't be scored: its data for 'test' has no labels"),
         ({"data": "untested"}, "has nothing to test on"),
         ({"data": "untrained"}, "has no training data"),
     ],
@@ -398,6 +506,18 @@ def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message
     monkeypatch.setenv("HF_POSENC_DATA", str(tmp_path))
     for name in ("colours", "untested", "untrained"):
         write_text_data(tmp_path / name)
+    (tmp_path / "colours" / "extra.jsonl").write_text('{"text": "good f1", "label": "good"}\n')
+    changes = {
+        "stars": lambda row: {"label": 0.5 + (row["label"] == "good")},
+        "many": lambda row: {"label": [row["label"]]},
+        "unseen": lambda row: {"label": "purple"},
+        "unlabelled": lambda row: {"label": None},
+    }
+    for name, change in changes.items():
+        for path in write_text_data(tmp_path / name).glob("*.jsonl"):
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            changed = path.stem != "train" or name in ("stars", "many")
+            path.write_text("".join(json.dumps({**row, **(change(row) if changed else {})}) + "\n" for row in rows))
     (tmp_path / "untested" / "test.jsonl").unlink()
     (tmp_path / "untrained" / "train.jsonl").unlink()
     with pytest.raises(UserError, match=message):

@@ -1,12 +1,23 @@
 """Intervals and tests against scipy, scikit-learn and simulations with a known truth."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
 from hf_posenc.comparison.outcomes import confusion_outcome, from_dict, likelihood_outcome, right_outcome
-from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, difference, holm, interval
+from hf_posenc.comparison.statistics import (
+    NO_EVIDENCE,
+    Difference,
+    Interval,
+    Sample,
+    difference,
+    holm,
+    interval,
+    paired,
+)
 
 
 def sample(right, test="a"):
@@ -76,9 +87,35 @@ def test_values_alone_are_runs_of_one_unit():
     found = difference(one, other)
     assert found.p == pytest.approx(stats.ttest_rel(first, second).pvalue)
     assert interval(one).mean == pytest.approx(np.mean(first))
-    theirs = stats.bootstrap((np.array(first),), np.mean, method="percentile", rng=1, n_resamples=4000)
-    width = theirs.confidence_interval.high - theirs.confidence_interval.low
-    assert interval(one).high - interval(one).low == pytest.approx(width * np.sqrt(4 / 3), rel=0.1)
+    theirs = stats.ttest_1samp(first, 0).confidence_interval()
+    assert (interval(one).low, interval(one).high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
+    assert interval(Sample.of_values({0: 0.9, 1: 0.99}, (0.0, 1.0))).high == 1.0  # no further than the metric goes
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_with_few_seeds_intervals_hold_the_truth_as_often(seeds):
+    draw = np.random.default_rng(0)
+    made = [interval(constant(draw.normal(2.0, 0.1, seeds))) for _ in range(300)]
+    hits = sum(found.low <= 2.0 <= found.high for found in made)
+    assert 0.92 < hits / 300 < 0.98
+
+
+def test_seeds_that_agree_by_chance_are_no_proof():
+    """Schemes that learn (1.0) or don't (0.5) with one chance: a scheme's own seeds may agree, the family's don't."""
+    draw = np.random.default_rng(0)
+    wrong, alone = 0, 0
+    for _ in range(60):
+        samples = {name: Sample.of_values(dict(enumerate(draw.choice([0.5, 1.0], 3))), (0.0, 1.0)) for name in range(6)}
+        family = {two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}
+        wrong += any(found.corrected < 0.05 for found in holm(paired(family)).values())
+        alone += any(found.corrected < 0.05 for found in holm({k: difference(*v) for k, v in family.items()}).values())
+    assert wrong <= 6 < alone
+
+
+def test_a_score_that_is_no_number_hides_no_other():
+    nothing = Interval(0.0, 0.0, 0.0, 3)
+    found = holm({"x": Difference(nothing, float("nan")), "y": Difference(nothing, 0.001)})
+    assert (found["y"].corrected, found["x"].verdict()) == (0.002, NO_EVIDENCE)
 
 
 def test_varying_examples_make_the_test_stricter():
