@@ -762,7 +762,7 @@ def compare(
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Size: tiny (default), mini, small, base.")] = None,
     pretrained: Annotated[
-        str | None, typer.Option(help="Start from checkpoints, one per scheme: converted/{scheme}.")
+        str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
     ] = None,
     train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
     test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,

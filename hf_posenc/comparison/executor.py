@@ -17,7 +17,7 @@ from rich.markup import escape
 from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.errors import Interrupted, UserError, disk_error, one_line
 
-from .plan import Plan, Run, extend, read_plan
+from .plan import Plan, Run, convert_checkpoints, extend, read_plan
 from .run import RUN_NAME, WORK_NAME, finish, run_one
 from .tasks import check_data
 
@@ -62,6 +62,8 @@ def execute(
             check_data(plan, task)
     record_plan(plan, folder)
     load_runs(folder, load_plan(folder))
+    with _quiet():
+        convert_checkpoints(plan, folder / DATA_NAME)
     execution = Execution()
     pending = []
     for run in runs:

@@ -126,7 +126,8 @@ class Plan:
     """The scheme that the others are compared with."""
     preset: str = "tiny"
     pretrained: str | None = None
-    """Checkpoints to start from, one per scheme: a path with {scheme} in it, such as converted/{scheme}."""
+    """A checkpoint to start from, which is converted to each scheme, not healed; or one for each scheme: a path with
+    {scheme} in it, such as converted/{scheme}."""
     train_length: int = 64
     test_lengths: tuple[int, ...] = (64, 128, 256, 512)
     table_length: int | None = None
@@ -205,6 +206,13 @@ class Plan:
         if task.kind == "masked_lm":
             options["line_by_line"] = False
         return {**options, **self.options, **task.options}
+
+    def checkpoint(self, scheme: str, data_folder: Path) -> Path:
+        """Where a pretrained scheme starts."""
+        assert self.pretrained is not None
+        if "{scheme}" in self.pretrained:
+            return Path(self.pretrained.format(scheme=scheme))
+        return data_folder / "converted" / scheme
 
     def settings(self, scheme: str = "", task: Task | None = None) -> dict[str, Any]:
         """What runs must have in common to compare: all but the lists that may grow, the task, a scheme's own code."""
@@ -518,25 +526,13 @@ def _check_scheme(plan: Plan, scheme: str) -> None:
         if set("{}") & set(plan.pretrained.replace("{scheme}", "")):
             raise UserError(
                 f"pretrained {plan.pretrained!r} is no path in which {{scheme}} stands for the scheme's name: give one "
-                "such as converted/{scheme}."
+                "such as converted/{scheme}, or one checkpoint for all."
             )
-        if "{scheme}" not in plan.pretrained:
-            raise UserError(
-                f"pretrained {plan.pretrained!r} is the same for all schemes. Convert the checkpoint for each scheme "
-                "(hf-posenc convert), and give the folders with {scheme} in place of the name: converted/{scheme}."
-            )
-        folder = plan.pretrained.format(scheme=scheme)
-        if not (Path(folder) / "config.json").is_file():
-            raise UserError(f"There is no checkpoint in {folder!r}, from which {scheme!r} would start.")
-        config = PosEncConfig.from_pretrained(folder)
-        if config.position_embedding_type != scheme:
-            raise UserError(f"{folder!r} has the scheme {config.position_embedding_type!r}, not {scheme!r}.")
-        if any(comes_along(config, name) and name not in POSITIONS for name in scheme.split("+")):
-            raise UserError(
-                f"{scheme!r} in {folder!r} isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file, "
-                "or scheme_files: [...] in the plan."
-            )
-        limits = {task.name: make_limit(config) for task in plan.tasks}
+        if plan.preset != "tiny":
+            raise UserError(f"pretrained {plan.pretrained!r} has its own size. Leave preset {plan.preset!r} out.")
+        if "{scheme}" not in plan.pretrained:  # there is none yet, see `convert_checkpoints`
+            return
+        limits = _check_checkpoint(plan, scheme, Path(plan.pretrained.format(scheme=scheme)))
     else:
         configs = {task.name: scheme_config(plan, task, scheme) for task in plan.tasks}
         limits = {name: make_limit(config) for name, config in configs.items()}
@@ -544,6 +540,51 @@ def _check_scheme(plan: Plan, scheme: str) -> None:
             own_code(next(iter(configs.values())))  # checkpoints hold it
         except ValueError as error:
             raise UserError(one_line(error)) from error
+    _check_limits(plan, scheme, limits)
+
+
+def _check_checkpoint(plan: Plan, scheme: str, folder: Path) -> dict[str, int | None]:
+    """Refuses one of another scheme; how many positions it has, by task."""
+    if not (folder / "config.json").is_file():
+        raise UserError(f"There is no checkpoint in {str(folder)!r}, from which {scheme!r} would start.")
+    config = PosEncConfig.from_pretrained(folder)
+    if config.position_embedding_type != scheme:
+        raise UserError(f"{str(folder)!r} has the scheme {config.position_embedding_type!r}, not {scheme!r}.")
+    if any(comes_along(config, name) and name not in POSITIONS for name in scheme.split("+")):
+        raise UserError(
+            f"{scheme!r} in {str(folder)!r} isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file, "
+            "or scheme_files: [...] in the plan."
+        )
+    return {task.name: make_limit(config) for task in plan.tasks}
+
+
+def convert_checkpoints(plan: Plan, data_folder: Path) -> None:
+    """Makes a checkpoint of each scheme from the one that the plan names, where it names one for all.
+
+    Raises:
+        UserError: it can't be converted to a scheme, or is too short.
+    """
+    if plan.pretrained is None or "{scheme}" in plan.pretrained:
+        return
+    from hf_posenc.conversion import convert
+
+    for scheme in plan.schemes:
+        folder = plan.checkpoint(scheme, data_folder)
+        if not (folder / "config.json").is_file():
+            try:
+                convert(
+                    plan.pretrained,
+                    folder,
+                    position_embedding_type=scheme,
+                    position_embedding_kwargs=plan.scheme_arguments.get(scheme),
+                    measure=False,
+                )
+            except ValueError as error:
+                raise UserError(f"{plan.pretrained!r} can't be converted to {scheme!r}: {one_line(error)}") from error
+        _check_limits(plan, scheme, _check_checkpoint(plan, scheme, folder))
+
+
+def _check_limits(plan: Plan, scheme: str, limits: dict[str, int | None]) -> None:
     for task in plan.tasks:
         limit, train = limits[task.name], plan.train_length_of(task)
         if limit is not None and limit < train:

@@ -79,7 +79,7 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "report_to": "none",
     }
     if plan.pretrained is not None:
-        options["model_name_or_path"] = plan.pretrained.format(scheme=run.scheme)
+        options["model_name_or_path"] = str(plan.checkpoint(run.scheme, data_folder))
     else:
         options["position_embedding_type"] = run.scheme
         if run.scheme in plan.scheme_arguments:

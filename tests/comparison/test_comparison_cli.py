@@ -61,7 +61,10 @@ def test_options_replace_the_plans(run, tmp_path):
         (["--quick", "--options", "[1]"], "no JSON object"),
         (["--quick", "--options", '{"learning_rat": 1}'], "learning_rat"),
         (["--quick", "--shard", "two"], "--shard 'two' is no part. Write i/n"),
-        (["--data", "probes", "--schemes", "rope", "--pretrained", "x"], "Convert the checkpoint for each scheme"),
+        (
+            ["--data", "probes", "--schemes", "rope", "--pretrained", "{x}"],
+            "give one such as converted/{scheme}, or one",
+        ),
         (["--data", "no/where", "--schemes", "rope"], "no/where"),
     ],
 )

@@ -26,7 +26,7 @@ def test_the_readme_shows_the_same_table_and_the_command():
 
 def test_results_are_those_of_the_plans_that_come_along():
     for name, study in evidence.studies().items():
-        plan = read_plan(name, checked=False)  # `pretrained` needs checkpoints to run
+        plan = read_plan(name)
         plan = dataclasses.replace(plan, schemes=tuple(scheme for scheme in plan.schemes if scheme in SCHEMES))
         assert load_plan(study.folder) == plan, f"The plan {name!r} isn't the one that was run."
         assert study.missing == []

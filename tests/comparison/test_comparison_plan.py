@@ -32,7 +32,7 @@ def test_plans_that_come_along_are_plans():
     assert {"quick", "small"} <= set(known_plans())
     for name in known_plans():
         assert len(about(name)) > 40
-        plan = read_plan(name, checked=name != "pretrained")  # which needs checkpoints
+        plan = read_plan(name)
         assert len(plan.seeds) >= 2
         for task in plan.tasks:
             assert plan.train_length_of(task) >= SHORTEST
@@ -113,7 +113,7 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"options": {"learning_rat": 3}}, "options: ... learning_rat"),
         ({"options": {"learning_rate": -1.0}}, "learning_rate -1.0 is out of range"),
         ({"preset": "huge"}, "'huge' is unknown"),
-        ({"pretrained": "checkpoint"}, "is the same for all schemes. Convert"),
+        ({"pretrained": "checkpoint", "preset": "base"}, "has its own size. Leave preset 'base' out"),
         ({"pretrained": "nowhere/{scheme}"}, "no checkpoint in 'nowhere/none'"),
     ],
 )

@@ -474,6 +474,31 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
         toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"])
 
 
+def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
+    from transformers import BertConfig, BertModel
+
+    from hf_posenc.comparison.probes import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    bert = BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes))
+    bert.save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    options = {"per_device_train_batch_size": 8, "use_cpu": True, "max_steps": 1, "learning_rate": 1e-9}
+    plan = toy(pretrained=str(tmp_path / "bert"), schemes=["learned", "rope"], options=options)
+    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    for scheme in plan.schemes:
+        config = read_run(tmp_path / "results", f"probes-{scheme}-seed0")["config"]
+        assert config.get("position_embedding_type", "learned") == scheme
+        made = hf_posenc.PosEncModel.from_pretrained(tmp_path / "results" / "data" / "converted" / scheme)
+        words = made.get_input_embeddings().weight
+        torch.testing.assert_close(words[5:], bert.get_input_embeddings().weight[5:])  # [CLS] may take its place in
+    with pytest.raises(UserError, match="'learned' has 40 positions, .* trains at 48 tokens"):
+        execute(toy(pretrained=str(tmp_path / "bert"), schemes=["learned"], train_length=48), tmp_path / "long")
+    with pytest.raises(UserError, match="'nowhere' can't be converted to 'none'"):
+        execute(toy(pretrained="nowhere"), tmp_path / "other")
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [
