@@ -93,7 +93,7 @@ def convert(
             f"heal has no effect: the scheme stays {config.position_embedding_type!r} and the model computes what the "
             "source does. Leave it out, or name another scheme."
         )
-    texts = _Texts(heal, eval_texts, tokenizer, before)
+    texts = _Texts(heal, eval_texts, tokenizer, min(before, config, key=lambda one: one.max_position_embeddings))
     report = ConversionReport(
         source=_shown(source),
         family=loaded.model_type,

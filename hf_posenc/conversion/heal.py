@@ -36,6 +36,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.utils import logging
 
+from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import speed_up_positions
 from .measure import encode, pad_rows
 
@@ -163,7 +164,9 @@ class _Distillation(Trainer):
         if bodies[0].position.uses("embed"):
             depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
         with _first_layers(bodies, depth):
-            pair = (model, self.original) if depth is None else bodies
+            # Only a masked-LM head has anything to learn from; one of another task may want other inputs than texts.
+            with_head = depth is None and isinstance(mine, PosEncForMaskedLM)
+            pair = (model, self.original) if with_head else bodies
             with torch.no_grad():  # the target in full precision
                 theirs = pair[1](**inputs, output_hidden_states=True)
             with self.accelerator.autocast():
@@ -265,7 +268,7 @@ def heal(
         ValueError: an argument is out of range, or `work_dir` holds the healing of something else.
         Interrupted: Ctrl-C; a checkpoint was saved, if there is a `work_dir`.
     """
-    if not minutes > 0:
+    if not 0 < minutes < float("inf"):
         raise ValueError(f"minutes={minutes!r} is out of range. Healing takes a positive number of minutes.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps={max_steps!r} is out of range. It must be at least 1, or None.")
@@ -274,13 +277,17 @@ def heal(
             f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
         )
     assert tokenizer is not None
+    if not texts:
+        raise ValueError(
+            "There is no text to heal with that isn't measured on, too. Give more text, or other eval_texts."
+        )
     limit = model.config.max_position_embeddings
     rows = encode(tokenizer, texts, min(max_length, limit, original.config.max_position_embeddings))
     resume = None
     if work_dir is not None:
         work_dir = Path(work_dir)
         resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed)
-    clock = _Clock(minutes * 60, max_steps)
+    clock = _Clock(minutes * 60, max_steps, 0.0 if resume is None else _spent(resume))
     steps = max_steps or 10**7
     arguments = TrainingArguments(
         output_dir=str(work_dir) if work_dir is not None else "unused",
@@ -392,6 +399,12 @@ class _SaveByTime(TrainerCallback):
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _spent(checkpoint: Path) -> float:
+    """Seconds that went into a checkpoint."""
+    kept = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks.get("_Clock", {})
+    return float(kept.get("args", {}).get("spent", 0.0)) if isinstance(kept, dict) else 0.0
+
+
 def _resume_point(
     folder: Path,
     model: PreTrainedModel,
@@ -410,8 +423,8 @@ def _resume_point(
     for one in (model, original):
         digest.update(json.dumps(one.config.to_dict(), default=str, sort_keys=True).encode())
     for value in original.state_dict().values():  # the model's were fitted: their last digits differ between machines
-        sums = value.double().sum(), value.double().abs().sum()
-        digest.update(str((tuple(value.shape), *map(float, sums))).encode())
+        digest.update(str(tuple(value.shape)).encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     digest.update(repr(settings).encode())
     name, found = folder / "healing.json", digest.hexdigest()
     if name.is_file():

@@ -97,17 +97,29 @@ def _check_extension(
             f"{trained}. Leave it out, or raise max_position_embeddings."
         )
     if extension in EXTENSIONS:
+        if not {"learned", "tupe"} & set(scheme_names(kind)):
+            raise ValueError(f"extension={extension!r} is for tables, and {kind!r} has none. Leave it out.")
         return rope_parameters
     if "rope" not in scheme_names(kind):
         raise ValueError(f"extension={extension!r} is for RoPE, not {kind!r}. Choose one of {', '.join(EXTENSIONS)}.")
     if rope_parameters is not None and "rope_type" in rope_parameters:
         raise ValueError(f"extension={extension!r} and rope_parameters={rope_parameters!r} both scale. Give one.")
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
+    scaled, factor = kept.get("rope_type", "default"), 1.0
+    if scaled not in ("default", extension):
+        raise ValueError(
+            f"extension={extension!r}: the source's RoPE is scaled by {scaled!r} already. Go on with "
+            f"extension={scaled!r}, or extend the checkpoint that it was made from."
+        )
+    if scaled == extension:  # the angles that were trained are those of the first extension's source
+        factor = kept["factor"]
+        if extension != "linear":
+            factor, trained = 1.0, kept.get("original_max_position_embeddings", trained)
     theta = {key: kept[key] for key in ("rope_theta", "partial_rotary_factor") if key in kept}
     return {
         **theta,
         "rope_type": extension,
-        "factor": length / trained,
+        "factor": factor * length / trained,
         **({} if extension == "linear" else {"original_max_position_embeddings": trained}),
     }
 
@@ -166,7 +178,8 @@ def swap(
         model = type(original)(config).eval()  # type: ignore[call-arg]
         state = {key: value for key, value in original.state_dict().items() if ".position." not in f".{key}"}
         model.load_state_dict(state, strict=False)
-        carried = _carry_over(model, original.eval(), tokenizer, extension or "tile")
+        table = extension if extension in EXTENSIONS else "tile"
+        carried = _carry_over(model, original.eval(), tokenizer, table)
     return model.eval(), carried
 
 
@@ -180,15 +193,21 @@ def _carry_over(
         carried += _copy_part(name, old[name], new[name], extension)
     gone = {name: part for name, part in old.items() if name not in new}
     came = {name: part for name, part in new.items() if name not in old}
-    table = _added_vectors(gone, original.config)
+    table = _added_vectors(gone, model.config)
+    # What has most freedom comes last, and takes what the others leave.
+    added = sorted(((name, part) for name, part in came.items() if _adds(part)), key=lambda one: _freedom(one[1]))
     if table is not None:
-        added = [(name, part) for name, part in came.items() if _adds(part)]
         left = table
-        if added:
-            name, part = added[0]
-            carried.append({"scheme": name, "what": "fitted to the old vectors", **fit_vectors(part, table)})
-            left = table - _vectors(part, len(table))
+        for name, part in added:
+            carried.append({"scheme": name, "what": "fitted to the old vectors", **fit_vectors(part, left)})
+            left = left - _vectors(part, len(table))
         carried.append(_fold_constants(model, left, tokenizer))
+    for name, part in added if table is None else ():
+        if any(_adds(other) for other in old.values()):
+            _silence(part)
+            carried.append({"scheme": name, "what": "starts without effect, beside the vectors that stay"})
+        else:
+            carried.append({"scheme": name, "what": "starts anew: the old scheme added no vectors"})
     scale = _query_scale(old) / _query_scale(new)
     if scale != 1.0:
         for layer in _base(model).layers:
@@ -201,10 +220,12 @@ def _carry_over(
     biased = {n: p for n, p in came.items() if p.uses("bias") or p.uses("layer_bias")}
     if not turning and not biased:
         return carried
-    rows = _random_rows(original.config, tokenizer)
+    shorter = min(original.config, model.config, key=lambda config: config.max_position_embeddings)
+    rows = _random_rows(shorter, tokenizer)
     hooks = ("rotate", "bias", "layer_bias")
     if any(part.uses(hook) for name, part in new.items() if name in old for hook in hooks):
-        return carried  # what stays tells positions in attention already, and is tied to q and k as they are
+        # What stays tells positions in attention already, and is tied to q and k as they are.
+        return carried + _fit_biases(model, original, biased, rows, is_tied=True)
     if turning:
         for index, layer in enumerate(_base(model).layers):
             _choose_basis(layer.attention, turning[0], _layer_input(original, rows, index), index)
@@ -260,7 +281,8 @@ def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: s
             state[key] = value
         elif before and after and value.shape[0] == before and wanted.shape[0] == after:
             state[key] = extended_table(value, after, extension)
-            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": extension})
+            how = extension if after > before else "the first ones"
+            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
         elif before and after and value.shape[0] == 2 * before - 1 and wanted.shape[0] == 2 * after - 1:
             # A vector for each distance: farther ones get the farthest.
             at = torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1
@@ -280,6 +302,20 @@ def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: s
 
 def _adds(part: PositionScheme) -> bool:
     return hasattr(part, "encodings") and getattr(part, "applies_to", "positions") == "positions"
+
+
+def _freedom(part: PositionScheme) -> int:
+    return sum(parameter.numel() for parameter in part.parameters())
+
+
+def _silence(part: PositionScheme) -> None:
+    """Nothing is added, and all of it can be learned."""
+    last = getattr(part, "down", None)
+    for name in ("alpha", "embedding"):
+        last = last or getattr(part, name, None)
+    assert last is not None, part.name
+    for parameter in last.parameters():
+        parameter.zero_()
 
 
 def _vectors(part: PositionScheme, length: int) -> Tensor:
@@ -382,7 +418,7 @@ def _descend(
     weight = weight / weight.sum()
     parameters = [p for p in part.parameters() if p.requires_grad]
     best, kept = math.inf, [p.detach().clone() for p in parameters]
-    size = wanted.square().mean().clamp(min=1e-30)
+    size = wanted.square().mean().clamp(min=1e-6)
     with torch.enable_grad():
         optimizer = torch.optim.Adam(parameters, lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -507,27 +543,40 @@ def _fit_biases(
     original: PreTrainedModel,
     biased: dict[str, PositionScheme],
     rows: Tensor,
+    is_tied: bool = False,
 ) -> list[dict[str, Any]]:
-    """Fits biases to the old scheme's mean effect at each distance; see the module."""
+    """Fits biases to the old scheme's mean effect at each distance; see the module.
+
+    Several take turns: each is fitted to what those before it leave. Where the old scheme stays (`is_tied`), or had no
+    effect, they are brought as near to 0 as they can be.
+    """
     lines: list[dict[str, Any]] = []
     effect = _effect_by_distance(model, original, rows)  # (L, H, 2 R + 1)
+    if is_tied:
+        effect = torch.zeros_like(effect)
+    is_silent = bool(effect.square().mean() < _NO_EFFECT)
+    if is_silent:
+        effect = torch.zeros_like(effect)
     reach = (effect.shape[-1] - 1) // 2
     distance = torch.arange(-reach, reach + 1)
     weight = (rows.shape[1] - distance.abs()).float()
-    for name, part in biased.items():
+    # Heads are put in order once, and before anything is fitted to them.
+    for number, (name, part) in enumerate(sorted(biased.items(), key=lambda one: not one[1].uses("bias"))):
         shared = part.uses("bias")
-        target = effect
-        if shared:
+        if shared and not is_silent and number == 0:
             order = _slots(part, effect, weight)
             for index, layer in enumerate(_base(model).layers):
                 _reorder_heads(layer.attention, order[index])
                 effect[index] = effect[index, order[index]]
             lines.append({"scheme": name, "what": "heads of all layers in one order, by their old effect"})
         if not any(p.requires_grad for p in part.parameters()):
+            lines += [{"scheme": name, "what": "its fixed biases come on top"}] * is_silent
+            effect = effect - _bias_by_distance(part, torch.arange(reach + 1)[None], None, weight).permute(1, 2, 0)
             continue
         if shared and part.shift_invariant is False:  # positions themselves count: all of them must be fitted
             r2 = _fit_grid(part, effect.mean(0), model.config.max_position_embeddings)
-            lines.append({"scheme": name, "what": "fitted to the old effect by distance", "r2": r2})
+            lines.append({"scheme": name, **_fitted(r2, is_silent)})
+            effect = effect - effect.mean(0)
             continue
         target = effect.mean(0, keepdim=True) if shared else effect
         positions = torch.arange(reach + 1)[None]
@@ -538,8 +587,19 @@ def _fit_biases(
         _descend(part, bias, wanted, weight, steps=300, lr=3e-2)
         left = (weight[:, None, None] * (bias() - wanted).square()).sum()
         r2 = 1 - float(left / (weight[:, None, None] * wanted.square()).sum().clamp(min=1e-30))
-        lines.append({"scheme": name, "what": "fitted to the old effect by distance", "r2": r2})
+        lines.append({"scheme": name, **_fitted(r2, is_silent)})
+        with torch.no_grad():
+            effect = effect - bias().unflatten(1, (len(target), -1)).mean(2).permute(1, 2, 0)
     return lines
+
+
+_NO_EFFECT = 1e-8
+
+
+def _fitted(r2: float, is_silent: bool) -> dict[str, Any]:
+    if is_silent:
+        return {"what": "starts as nearly without effect as it can"}
+    return {"what": "fitted to the old effect by distance", "r2": r2}
 
 
 def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 150) -> float:

@@ -146,6 +146,12 @@ def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_anot
     with torch.no_grad():
         model.base_model.layers[0].output.weight.mul_(1 + 1e-6)  # as more threads would
     assert module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0) is None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads % 2 + 1)
+    try:
+        assert module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0) is None
+    finally:
+        torch.set_num_threads(threads)
     with torch.no_grad():
         original.base_model.layers[0].output.weight.mul_(1.01)
     with pytest.raises(ValueError, match="holds the healing of something else"):
@@ -172,6 +178,32 @@ def test_time_that_was_spent_before_an_interruption_counts(source):
     assert clock.progress(3) == 0.75
     assert clock.state()["args"] == {"seconds": 60, "max_steps": None, "spent": 45.0}
     assert module._Clock(60, 10).progress(5) == 0.5
+
+
+def test_a_healing_that_is_gone_on_with_keeps_to_the_time_it_began_with(source, tmp_path, monkeypatch):
+    command = {"position_embedding_type": "alibi", "heal": sentences(240), "healing": QUIET, "minutes": 0.05}
+
+    def interrupt(self, args, state, control, **kwargs):
+        if self.used > 0.6 * self.seconds:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Clock, "on_step_end", interrupt)
+        with pytest.raises(KeyboardInterrupt, match="Give the same command to go on"):
+            convert(source, tmp_path / "out", **command)
+    seen, progress = [], module._Clock.progress
+    monkeypatch.setattr(module._Clock, "progress", lambda self, step: seen.append(progress(self, step)) or seen[-1])
+    _, report = convert(source, tmp_path / "out", **command)
+    assert 0.6 < seen[0] < 1.5
+    assert report.healing["seconds"] >= 3.0
+
+
+def test_heads_of_other_inputs_are_healed_too(tmp_path):
+    tiny_source(tmp_path / "bert", "bert", "multiple-choice")
+    tiny_tokenizer(tmp_path / "bert")
+    model, report = heal(tmp_path / "bert", max_steps=3)
+    assert report.healing["steps"] == 3
+    assert type(model).__name__ == "PosEncForMultipleChoice"
 
 
 def test_texts_are_split_the_same_way_each_time(tmp_path):

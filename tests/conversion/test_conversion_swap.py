@@ -248,3 +248,62 @@ def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
     swap.swap(original, config)
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(value, before[key]) for key, value in original.state_dict().items())
+
+
+@pytest.mark.parametrize("scheme", ["learned+t5", "learned+alibi", "learned+relative_key", "learned+sinusoidal"])
+def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, source):
+    _, report = convert(source, position_embedding_type=scheme)
+    assert report.before.hidden_mse < 1e-3
+    assert "without effect" in report.carried[-1]["what"]
+    assert not any("r2" in line for line in report.carried)
+
+
+def test_a_bias_beside_rope_and_one_after_none_begin_without_effect(source, tmp_path):
+    for start, end in (("rope", "rope+t5"), ("none", "t5"), ("none", "tupe")):
+        convert(source, tmp_path / end, position_embedding_type=start, measure=False)
+        _, report = convert(tmp_path / end, position_embedding_type=end)
+        assert report.before.hidden_mse < 1e-3, end
+
+
+def test_of_two_new_schemes_the_second_takes_what_the_first_leaves(source):
+    alone, both, turned = (
+        convert(source, position_embedding_type=scheme)[1] for scheme in ("lspe", "sinusoidal+lspe", "lspe+sinusoidal")
+    )
+    assert [line["scheme"] for line in both.carried if "scheme" in line] == ["sinusoidal", "lspe"]
+    assert both.before.hidden_mse == pytest.approx(turned.before.hidden_mse, rel=0.2)
+    assert both.before.hidden_mse < 1.5 * alone.before.hidden_mse
+
+
+@pytest.mark.parametrize("kind", swap.ROPE_EXTENSIONS)
+def test_rope_that_grows_twice_is_rope_that_grew_once(kind, source, tmp_path):
+    convert(source, tmp_path / "rope", position_embedding_type="rope", measure=False)
+    convert(tmp_path / "rope", tmp_path / "twice", max_position_embeddings=80, extension=kind, measure=False)
+    twice, _ = convert(tmp_path / "twice", max_position_embeddings=320, extension=kind, measure=False)
+    once, _ = convert(tmp_path / "rope", max_position_embeddings=320, extension=kind, measure=False)
+    assert twice.config.rope_parameters == once.config.rope_parameters
+    assert once.config.rope_parameters["factor"] == 8.0
+    other = next(one for one in swap.ROPE_EXTENSIONS if one != kind)
+    with pytest.raises(ValueError, match=f"scaled by '{kind}' already. Go on with extension='{kind}'"):
+        convert(tmp_path / "twice", max_position_embeddings=320, extension=other)
+
+
+def test_a_table_beside_rope_is_tiled_while_rope_is_scaled(source, tmp_path):
+    convert(source, tmp_path / "both", position_embedding_type="learned+rope", measure=False)
+    before, _ = convert(tmp_path / "both", measure=False)
+    after, report = convert(tmp_path / "both", max_position_embeddings=80, extension="yarn", measure=False)
+    table = before.position.learned.embedding.weight
+    torch.testing.assert_close(after.position.learned.embedding.weight, extended_table(table, 80, "tile"))
+    assert [line["how"] for line in report.carried] == ["tile"]
+
+
+@pytest.mark.parametrize("scheme", ["learned", "tupe", "t5", "rope"])
+def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
+    model, report = convert(source, position_embedding_type=scheme, max_position_embeddings=8)
+    assert model.config.max_position_embeddings == 8
+    assert report.before is None or report.before.hidden_mse < 1.0
+    assert not any(line.get("how") == "tile" for line in report.carried)
+
+
+def test_an_extension_of_tables_is_for_tables(source):
+    with pytest.raises(ValueError, match="extension='interpolate' is for tables, and 'alibi' has none"):
+        convert(source, position_embedding_type="alibi", max_position_embeddings=80, extension="interpolate")
