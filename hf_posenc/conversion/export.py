@@ -9,11 +9,13 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.utils import logging
 
-from .families import FAMILIES, TASKS, family_of, first_position, their_fields
+from .families import FAMILIES, TASKS, first_position, their_fields
 from .loading import load
 from .measure import _CLASS_SUFFIX, compare, encode, own_texts, random_rows
 from .output import check_free, load_tokenizer, whole_folder
 from .report import Agreement
+
+_TARGETS = [name for name in FAMILIES if name != "roformer"]  # which has no learned table
 
 
 def export_bert(
@@ -35,11 +37,14 @@ def export_bert(
         revision: branch, tag or commit on the Hub.
 
     Returns:
-        The model in evaluation mode, and its measured agreement with the source.
+        The model in evaluation mode, and its measured agreement with the source. A bare encoder has no pooler: where
+        transformers wants one, it says that it starts at random.
 
     Raises:
         ValueError: the source isn't ours, or no such model can hold it.
     """
+    if model_type is not None and model_type not in _TARGETS:
+        raise ValueError(f"model_type={model_type!r} can't be exported to. Choose one of {', '.join(_TARGETS)}.")
     source = str(source)
     if out is not None:
         check_free(out, overwrite, source)
@@ -47,20 +52,20 @@ def export_bert(
     if loaded.model_type != "posenc":
         raise ValueError(f"{source!r} is a {loaded.model_type} model already. Give a PosEnc checkpoint.")
     config, task = loaded.model.config, loaded.task
-    candidates = [model_type] if model_type is not None else ["bert", "distilbert", "electra"]
-    problems = []
-    for name in candidates:
-        family = family_of(name, source)
-        if task != "feature-extraction" and task not in family.heads:
-            problems.append(f"A {name} model has no head for {task}.")
-            continue
+    fitting: dict[str, dict[str, Any]] = {}
+    problems: dict[str, str] = {}
+    for name in _TARGETS:
         try:
-            fields = their_fields(family, config, task)
-            break
+            fitting[name] = their_fields(FAMILIES[name], config, task)
         except ValueError as error:
-            problems.append(str(error))
-    else:
-        raise ValueError(f"{source!r} can't be exported. {' '.join(problems)}")
+            problems[name] = str(error)
+    asked = ["bert", "distilbert", "electra"] if model_type is None else [model_type]
+    chosen = next((name for name in asked if name in fitting), None)
+    if chosen is None:
+        others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
+        raise ValueError(f"{source!r} can't be exported. {' '.join(problems[name] for name in asked)}{others}")
+    family, fields = FAMILIES[chosen], fitting[chosen]
+    bare = task == "feature-extraction" and family.prefix in ("bert.", "roberta.")
     theirs = CONFIG_MAPPING[family.model_type](**fields)
     cls: Any = getattr(transformers, family.class_prefix + _CLASS_SUFFIX[task])
     level = logging.get_verbosity()
@@ -68,7 +73,7 @@ def export_bert(
     try:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            model = cls(theirs).eval()
+            model = cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
     finally:
         logging.set_verbosity(level)
     _fill(model, loaded.model, family, theirs, task)
@@ -115,11 +120,8 @@ def _fill(model: PreTrainedModel, ours: PreTrainedModel, family: Any, theirs: An
     left = {
         key for key in expected.keys() - written.keys() if ".position_ids" not in key and "token_type_ids" not in key
     }
-    pooler = {key for key in left if "pooler." in key}
-    for key in sorted(left - pooler):
+    for key in sorted(left):
         raise ValueError(f"A {type(model).__name__} has {key!r}, which this checkpoint can't fill.")
-    for key in pooler:  # of a bare encoder: ours has none, and random numbers would pass for a trained one
-        expected[key].zero_()
     model.load_state_dict(written, strict=False)
 
 

@@ -26,6 +26,7 @@ _SUFFIXES = {
     "Model": "feature-extraction",
 }
 
+_KINDS = ("weight", "bias")
 _BERT_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -93,12 +94,12 @@ class Family:
         if config.type_vocab_size and self.model_type != "distilbert":
             names["embeddings.token_type_embeddings.weight"] = "embeddings.token_type_embeddings.weight"
         if config.embedding_size is not None:
-            names |= {f"embeddings.projection.{kind}": f"embeddings_project.{kind}" for kind in ("weight", "bias")}
+            names |= {f"embeddings.projection.{kind}": f"embeddings_project.{kind}" for kind in _KINDS}
         if config.position_embedding_type == "learned":
             names["position.embedding.weight"] = "embeddings.position_embeddings.weight"
         for index in range(config.num_hidden_layers):
             for ours, theirs in self.layer.items():
-                for kind in ("weight", "bias"):
+                for kind in _KINDS:
                     names[f"layers.{index}.{ours}.{kind}"] = f"{self.layers}.{index}.{theirs}.{kind}"
             if config.position_embedding_type.startswith("relative_key"):
                 table = f"{self.layers}.{index}.attention.self.distance_embedding.weight"
@@ -108,9 +109,7 @@ class Family:
     def head_names(self, task: str) -> dict[str, str]:
         """Our name -> their name of each weight of a task's head."""
         names = {
-            f"{ours}.{kind}": f"{theirs}.{kind}"
-            for ours, theirs in self.heads.get(task, {}).items()
-            for kind in ("weight", "bias")
+            f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in self.heads.get(task, {}).items() for kind in _KINDS
         }
         if task == "fill-mask" and self.decoder_bias is not None:
             names["decoder.bias"] = self.decoder_bias
@@ -217,8 +216,12 @@ def family_of(model_type: str | None, source: str) -> Family:
     )
 
 
-def task_of(family: Family, architectures: list[str] | None, keys: set[str], source: str) -> str:
+def task_of(
+    family: Family, architectures: list[str] | None, keys: set[str], source: str, wanted: str | None = None
+) -> str:
     """The task of a checkpoint: what its config's `architectures` says, or else what its keys show.
+
+    Keys that tell nothing else, a lone classifier's, show the `wanted` one.
 
     Raises:
         ValueError: it has a head that PosEnc doesn't have.
@@ -233,7 +236,7 @@ def task_of(family: Family, architectures: list[str] | None, keys: set[str], sou
             return task
     if not name:
         found = {names for names, head in family.heads.items() if _complete(family, names, head, keys)}
-        for task in ("fill-mask", "question-answering", "text-classification"):
+        for task in ("fill-mask", "question-answering", "text-classification", wanted or ""):
             if task in found:
                 return task
         return "feature-extraction"
@@ -261,22 +264,32 @@ def normalise(keys: list[str], family: Family) -> dict[str, str]:
     return names
 
 
-_DROPPED: list[tuple[str, str]] = [
-    (r"embeddings\.(position_ids|token_type_ids)", "a counter, not a weight"),
-    (r"pooler\.", "the pooler, which only classifiers use (task='text-classification' keeps it)"),
-    (r"cls\.seq_relationship\.", "the next-sentence head, which PosEnc doesn't have"),
-    (r"discriminator_predictions\.", "the replaced-token detector, which PosEnc doesn't have"),
-    (r"(cls\.predictions|lm_head|generator_predictions)\.|generator_lm_head\.|vocab_", "the masked-LM head"),
-    (r"(classifier|pre_classifier|qa_outputs|sequence_summary)\.", "the head of another task"),
-]
+_DROPPED = {
+    "embeddings.position_ids": "a counter, not a weight",
+    "embeddings.token_type_ids": "a counter, not a weight",
+    **{f"cls.seq_relationship.{kind}": "the next-sentence head, which PosEnc doesn't have" for kind in _KINDS},
+    **{
+        f"discriminator_predictions.{layer}.{kind}": "the replaced-token detector, which PosEnc doesn't have"
+        for layer in ("dense", "dense_prediction")
+        for kind in _KINDS
+    },
+}
 
 
-def reason_to_drop(name: str, task: str) -> str | None:
+def reason_to_drop(family: Family, name: str, task: str) -> str | None:
     """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
-    for pattern, reason in _DROPPED:
-        if re.match(pattern, name):
-            return f"{reason}; this is {task}" if reason.startswith(("the head", "the masked")) else reason
-    return None
+    if name in ("pooler.dense.weight", "pooler.dense.bias"):
+        keeps = [f"task={one!r}" for one, head in family.heads.items() if "pooler.dense" in head.values()]
+        return (
+            f"the pooler, which only classifiers use ({keeps[0]} keeps it)"
+            if keeps
+            else "the pooler, which no head uses"
+        )
+    for one, head in family.heads.items():
+        names = {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS}
+        if name in names or name in family.head_names(one).values():
+            return f"the {'masked-LM head' if one == 'fill-mask' else 'head of another task'}; this is {task}"
+    return _DROPPED.get(name)
 
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
@@ -296,9 +309,15 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
         ("rotary_value", "a RoFormer that rotates values"),
         ("pruned_heads", "a model with pruned heads"),
         ("is_encoder_decoder", "an encoder-decoder"),
+        ("quantization_config", "a quantised model"),
     ):
         if value := raw.get(name):
             raise ValueError(f"{source!r} is {why} ({name}={value!r}), which PosEnc's body can't express.")
+    if family.prefix == "roberta." and config.pad_token_id is None:
+        raise ValueError(
+            f"{source!r} has pad_token_id=None, and a {family.model_type} model counts positions from it. Put the "
+            "padding token's number into its config.json."
+        )
     distil = family.model_type == "distilbert"
     positions = config.max_position_embeddings
     fields: dict[str, Any] = {
@@ -360,7 +379,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
 
 def first_position(config: Any) -> int:
     """The row of RoBERTa's table of positions at which counting starts: after the padding token's number."""
-    return 0 if config.pad_token_id is None else config.pad_token_id + 1
+    return int(config.pad_token_id) + 1
 
 
 def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
@@ -371,6 +390,8 @@ def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """
     problems = []
     distil, electra = family.model_type == "distilbert", family.model_type == "electra"
+    if family.prefix == "roberta." and config.pad_token_id is None:
+        problems.append("pad_token_id=None: it counts positions from the padding token's number")
     if config.position_embedding_type != "learned":
         problems.append(f"position_embedding_type={config.position_embedding_type!r}: it has a learned table only")
     if config.norm_position != "post":

@@ -90,15 +90,21 @@ def _load_theirs(
 ) -> Loaded:
     try:
         theirs = CONFIG_MAPPING[family.model_type].from_dict(raw)
-    except (StrictDataclassError, ValueError, TypeError, KeyError) as error:
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{source!r}: config.json is no {family.model_type} configuration: {_line(error)}") from error
     names = normalise(list(tensors), family)
     state = _by_name(tensors, names, source)
-    has = task_of(family, theirs.architectures, set(state), source) if wanted is None else wanted
+    own: str | None = None
+    try:
+        own = task_of(family, theirs.architectures, set(state), source, wanted)
+    except ValueError:
+        if wanted is None:
+            raise
+    has = wanted or own
+    assert has is not None
     if has != "feature-extraction" and has not in family.heads:
         raise ValueError(f"task={has!r} isn't known for {family.model_type}. Choose one of {', '.join(family.heads)}.")
-    if num_labels is not None and has in ("text-classification", "token-classification"):
-        theirs.num_labels = num_labels
+    labels = _set_labels(theirs, has, num_labels, wanted, source)
     config = build_config(our_fields(family, theirs, raw, has, source))
     notes: list[str] = []
     if config.position_embedding_type.startswith("relative_key"):
@@ -125,7 +131,7 @@ def _load_theirs(
     if has == "fill-mask":
         config.tie_word_embeddings = _masked_lm_head(state, head, theirs, family, source, ours, used, drop, notes)
     else:
-        new = _other_head(state, head, wanted is not None, config, source, ours, used)
+        new = _other_head(state, head, has, own, wanted is not None, labels, source, ours, used, drop)
     if family.prefix == "roberta." and config.position_embedding_type == "learned":
         # The first rows belong to padding and to no token.
         key = f"{prefix}position.embedding.weight"
@@ -133,8 +139,8 @@ def _load_theirs(
         notes.append(f"The first {first_position(theirs)} rows of its table of positions are padding's: left out.")
     if family.model_type == "roformer":
         drop |= _check_sines(state, config, source)
-    for name in state.keys() - used - drop.keys():
-        reason = reason_to_drop(name, has)
+    for name in sorted(state.keys() - used - drop.keys()):
+        reason = reason_to_drop(family, name, has)
         if name == "embeddings.position_embeddings.weight" and config.position_embedding_type != "learned":
             reason = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
         if reason is None:
@@ -195,30 +201,64 @@ def _masked_lm_head(
     return tied
 
 
+def _set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | None, source: str) -> int | None:
+    """Sets the number of labels that was asked for; returns it, or None where none was or the task has no labels.
+
+    Raises:
+        ValueError: it isn't the source's, and no task was asked for, which alone makes a new head.
+    """
+    if wanted_labels is None or task not in ("text-classification", "token-classification"):
+        return None
+    if wanted is None and wanted_labels != config.num_labels:
+        raise ValueError(
+            f"num_labels={wanted_labels}, but the classifier of {source!r} has {config.num_labels} labels. Leave it "
+            f"out, or ask for a new classifier with task={task!r} too."
+        )
+    config.num_labels = wanted_labels
+    return wanted_labels
+
+
+def _other_labels(value: Tensor, labels: int | None) -> str | None:
+    """Why a classifier's weight can't be kept for this many labels, or None: then it can."""
+    if labels is None or value.shape[:1] == (labels,):
+        return None
+    return f"a classifier for {value.shape[:1].numel()} labels; this has {labels}"
+
+
 def _other_head(
     state: dict[str, Tensor],
     head: dict[str, str],
+    task: str,
+    own: str | None,
     asked: bool,
-    config: PosEncConfig,
+    labels: int | None,
     source: str,
     ours: dict[str, Tensor],
     used: set[str],
+    drop: dict[str, str],
 ) -> list[str]:
-    """Adds the head's weights to `ours`; returns those that are new, which only a task that was asked for may have."""
+    """Adds the head's weights to `ours`; returns those that are new, which only a task that was asked for may have.
+
+    Args:
+        own: the source's task. Only the pooler outlives a change of task: other names mean another head in each.
+        labels: how many were asked for.
+    """
     new = []
     for mine, name in head.items():
-        missing = name not in state
-        # A classifier for other labels is another classifier.
-        other = not missing and asked and mine.startswith("classifier.") and state[name].shape[0] != config.num_labels
-        if (missing or other) and not asked:
-            raise ValueError(
-                f"{source!r} lacks {name!r}, which its architecture asks for. The checkpoint is incomplete."
-            )
-        if missing or other:
+        if name not in state:
+            if not asked:
+                raise ValueError(
+                    f"{source!r} lacks {name!r}, which its architecture asks for. The checkpoint is incomplete."
+                )
+            new.append(mine)
+        elif own != task and not name.startswith("pooler."):
+            drop[name] = f"the head of {own or 'another task'}; this is {task}"
+            new.append(mine)
+        elif mine.startswith("classifier.") and (reason := _other_labels(state[name], labels)):
+            drop[name] = reason
             new.append(mine)
         else:
             ours[mine] = state[name]
-        if not missing and not other:
             used.add(name)
     return new
 
@@ -251,7 +291,7 @@ def _load_ours(
 ) -> Loaded:
     try:
         config = PosEncConfig.from_dict(dict(raw))
-    except (StrictDataclassError, ValueError, TypeError) as error:
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{source!r}: config.json is no PosEnc configuration: {_line(error)}") from error
     classes = {name: task for task, name in TASKS.items()}
     architecture = (raw.get("architectures") or ["PosEncModel"])[0]
@@ -259,8 +299,7 @@ def _load_ours(
         raise ValueError(f"{source!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(classes)}.")
     has = classes[architecture]
     task = wanted or has
-    if num_labels is not None and task in ("text-classification", "token-classification"):
-        config.num_labels = num_labels
+    labels = _set_labels(config, task, num_labels, wanted, source)
     bare = {
         key.removeprefix("model."): value
         for key, value in tensors.items()
@@ -270,7 +309,10 @@ def _load_ours(
     drop: dict[str, str] = {}
     if task != has:
         drop = dict.fromkeys(head, f"the head of {has}; this is {task}")
-        head = {}
+    else:
+        found = {key: _other_labels(value, labels) for key, value in head.items() if key.startswith("classifier.")}
+        drop = {key: reason for key, reason in found.items() if reason}
+    head = {key: value for key, value in head.items() if key not in drop}
     prefix = "" if task == "feature-extraction" else "model."
     state = {prefix + key: value for key, value in bare.items()} | head
     cls = model_class(task)
@@ -278,9 +320,7 @@ def _load_ours(
         expected = set(cls(config).state_dict())  # type: ignore[call-arg]
     if task == "fill-mask" and config.tie_word_embeddings:
         state["decoder.weight"] = state["model.embeddings.word_embeddings.weight"]
-    new = sorted(key for key in expected - state.keys() if not key.startswith(prefix or ""))
-    if task == has or task == "feature-extraction":
-        new = []
+    new = sorted(drop if task == has else (key for key in expected - state.keys() if not key.startswith(prefix)))
     for key in sorted(expected - state.keys() - set(new)):
         raise ValueError(f"{source!r} lacks {key!r}. The checkpoint is incomplete.")
     for key in sorted(state.keys() - expected):

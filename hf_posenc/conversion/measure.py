@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .families import FAMILIES
+from .families import FAMILIES, normalise
 from .loading import Loaded
 from .report import Agreement
+from .sources import read_weights
 
 OWN_TEXTS = "blimp_order, which comes along"
 _CLASS_SUFFIX = {
@@ -97,6 +98,13 @@ def compare(
         tokenizer: measure masked-LM perplexity too, with its mask token.
         choices: the head takes (B, C, S).
     """
+    largest = max(max(row["input_ids"], default=0) for row in rows)
+    vocab_size = min(one.config.vocab_size for one in (model, original))
+    if largest >= vocab_size:
+        raise ValueError(
+            f"The tokenizer gives token {largest}, and the model has vocab_size={vocab_size}. They don't belong "
+            "together: put the model's own tokenizer into the folder, or none."
+        )
     training = model.training, original.training
     model.eval(), original.eval()
     pad = original.config.pad_token_id or 0
@@ -172,11 +180,23 @@ def verify(loaded: Loaded, rows: Sequence[dict[str, list[int]]], texts: str) -> 
     logging.set_verbosity_error()
     try:
         pickled = not any(loaded.folder.glob("*.safetensors"))
+        cls = getattr(transformers, name)
         with torch.random.fork_rng(devices=[]):
-            theirs = getattr(transformers, name).from_pretrained(
-                str(loaded.folder), use_safetensors=not pickled, dtype=torch.float32
+            theirs, found = cls.from_pretrained(
+                str(loaded.folder),
+                use_safetensors=not pickled,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # of a head for other labels, which isn't compared
+                output_loading_info=True,
             )
     finally:
         logging.set_verbosity(level)
+    family, used = FAMILIES[loaded.model_type], set(loaded.keys.used)
+    names = {key: key.removeprefix(family.prefix) for key in theirs.state_dict()}
+    if any(names.get(key) in used for key in found["missing_keys"]):
+        # transformers doesn't understand all names (DataParallel's, say), and would be compared with random weights.
+        tensors = read_weights(loaded.folder, str(loaded.folder), allow_pickle=pickled)
+        state = {name: tensors[key] for key, name in normalise(list(tensors), family).items()}
+        theirs.load_state_dict({key: state[name] for key, name in names.items() if name in used}, strict=False)
     has_head = loaded.task != "feature-extraction" and not loaded.keys.new
     return compare(loaded.model, theirs, rows, texts, head=has_head, choices=loaded.task == "multiple-choice")

@@ -12,6 +12,7 @@ from torch import Tensor
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
+PICKLES = "pytorch_model.bin.index.json"
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]
 
 
@@ -58,6 +59,15 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
         raise ValueError(f"{source!r}: config.json can't be read ({error}). Copy the checkpoint anew.") from error
     if not isinstance(raw, dict):
         raise ValueError(f"{source!r}: config.json holds no JSON object. Copy the checkpoint anew.")
+    for name, kind, what in (
+        ("model_type", str, "a name"),
+        ("architectures", list, "a list of names"),
+        ("id2label", dict, "an object of numbers and names"),
+    ):
+        value = raw.get(name)
+        fits = value is None or isinstance(value, kind)
+        if not fits or (kind is list and not all(isinstance(one, str) for one in value or ())):
+            raise ValueError(f"{source!r}: config.json has {name}={value!r}. It must be {what}: correct it.")
     return raw
 
 
@@ -73,6 +83,8 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
     elif (folder / INDEX).is_file():
         tensors = {}
         for name, keys in _shards(folder / INDEX, source).items():
+            if not (folder / name).is_file():
+                raise ValueError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
             shard = _read_safetensors(folder / name, source)
             missing = sorted(keys - set(shard))
             if missing:
@@ -91,8 +103,21 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
                 f"{source!r}: {PICKLE} can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or find the "
                 "checkpoint as safetensors."
             ) from error
+        if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors):
+            raise ValueError(f"{source!r}: {PICKLE} doesn't hold weights by their names. Take another checkpoint.")
+    elif (folder / PICKLES).is_file():
+        raise ValueError(
+            f"{source!r} holds its weights as several pickles ({PICKLES}), which aren't read, not even with "
+            "--allow-pickle. Load it in transformers, and save it as safetensors with save_pretrained."
+        )
     else:
-        raise ValueError(f"{source!r} holds no {WEIGHTS}. Give a checkpoint with weights in safetensors form.")
+        way = "Give a checkpoint with weights in safetensors form."
+        if not allow_pickle:  # without which it isn't even downloaded
+            way += (
+                f" If it has a {PICKLE}, a pickle, in which programs can hide, and you trust it, --allow-pickle "
+                "(allow_pickle=True) reads that."
+            )
+        raise ValueError(f"{source!r} holds no {WEIGHTS}. {way}")
     check_finite(tensors, source)
     return tensors
 
@@ -103,7 +128,7 @@ def _shards(index: Path, source: str) -> dict[str, set[str]]:
         files: dict[str, set[str]] = {}
         for key, name in places.items():
             files.setdefault(str(name), set()).add(key)
-    except (ValueError, KeyError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"{source!r}: {INDEX} can't be read ({error}). Copy the checkpoint anew.") from error
     for name in files:
         if name != Path(name).name or not name.endswith(".safetensors"):

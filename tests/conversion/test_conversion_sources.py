@@ -157,7 +157,7 @@ def test_out_is_not_replaced_by_accident(source, tmp_path):
     with pytest.raises(ValueError, match="isn't empty.*--overwrite"):
         convert(source, out)
     convert(source, out, overwrite=True, measure=False)
-    with pytest.raises(ValueError, match="the same folder"):
+    with pytest.raises(ValueError, match="is SOURCE's folder"):
         convert(source, source, overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("long")

@@ -1,0 +1,274 @@
+"""Heads that are kept or made anew, foreign keys, and files that hold something else than they should."""
+
+import json
+
+import pytest
+import torch
+from conversion_harness import tiny_source, tiny_tokenizer
+from safetensors.torch import load_file, save_file
+from transformers import BertModel, DistilBertModel
+
+from hf_posenc import PosEncForSequenceClassification
+from hf_posenc.conversion import convert, export_bert
+
+
+def edit(source, **changes):
+    path = source / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(source, change):
+    state = load_file(source / "model.safetensors")
+    save_file(change(state) or state, source / "model.safetensors", {"format": "pt"})
+
+
+def pickled(source, content):
+    (source / "model.safetensors").unlink(missing_ok=True)
+    torch.save(content, source / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "roberta"])
+@pytest.mark.parametrize("task", ["multiple-choice", "text-classification", "token-classification"])
+def test_a_trained_head_is_kept_where_its_own_task_is_asked_for(family, task, tmp_path):
+    theirs = tiny_source(tmp_path, family, task)
+    model, report = convert(tmp_path, task=task)
+    assert (report.keys.new, report.keys.dropped) == ([], {})
+    assert report.exact.logits_max < 1e-5
+    assert torch.equal(model.classifier.weight, load_file(tmp_path / "model.safetensors")[_classifier(theirs)])
+
+
+def _classifier(model):
+    name = "classifier.out_proj.weight"
+    return name if name in model.state_dict() else "classifier.weight"
+
+
+@pytest.mark.parametrize(
+    ("family", "own", "task", "new"),
+    [
+        ("bert", "token-classification", "text-classification", ["dense", "classifier"]),
+        ("bert", "text-classification", "token-classification", ["classifier"]),
+        ("bert", "text-classification", "multiple-choice", ["classifier"]),
+        ("bert", "multiple-choice", "text-classification", ["classifier"]),
+        ("distilbert", "multiple-choice", "text-classification", ["dense", "classifier"]),
+        ("roberta", "text-classification", "multiple-choice", ["dense", "classifier"]),
+        ("electra", "text-classification", "token-classification", ["classifier"]),
+    ],
+)
+def test_the_classifier_of_another_task_is_dropped_and_the_new_one_is_listed(family, own, task, new, tmp_path):
+    theirs = tiny_source(tmp_path, family, own)
+    model, report = convert(tmp_path, task=task)
+    assert report.keys.new == [f"{name}.{kind}" for name in new for kind in ("weight", "bias")]
+    name = _classifier(theirs)
+    assert "the head of" in report.keys.dropped[name]
+    assert report.keys.dropped[name].endswith(f"this is {task}")
+    assert name not in report.keys.used
+    assert model.classifier.weight.abs().max() < 0.2  # a random start, not the source's, which was perturbed
+    assert report.exact.hidden_max < 1e-5
+    assert report.exact.logits_max is None
+
+
+def test_a_classifier_without_architectures_is_what_it_is_asked_to_be(tmp_path):
+    tiny_source(tmp_path, "bert", "token-classification")
+    edit(tmp_path, architectures=None)
+    _, report = convert(tmp_path, task="token-classification", measure=False)
+    assert report.keys.new == []
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_another_number_of_labels_is_a_new_classifier_only_with_a_task(ours, tmp_path):
+    source = tmp_path / "source"
+    tiny_source(source, "bert", "text-classification")
+    if ours:
+        convert(source, tmp_path / "ours", measure=False)
+        source = tmp_path / "ours"
+    match = "num_labels=5, but the classifier of .* has 3 labels.*task='text-classification'"
+    with pytest.raises(ValueError, match=match):
+        convert(source, num_labels=5)
+    model, report = convert(source, task="text-classification", num_labels=5)
+    assert isinstance(model, PosEncForSequenceClassification)
+    assert model.classifier.out_features == model.config.num_labels == 5
+    assert sorted(report.keys.new) == ["classifier.bias", "classifier.weight"]
+    assert report.keys.dropped["classifier.weight"] == "a classifier for 3 labels; this has 5"
+    assert not {"classifier.weight", "classifier.bias"} & set(report.keys.used)
+    dense = "dense.weight" if ours else "bert.pooler.dense.weight"
+    assert torch.equal(model.dense.weight, load_file(source / "model.safetensors")[dense])
+    for task in (None, "text-classification"):
+        model, report = convert(source, task=task, num_labels=3, measure=False)
+        assert (report.keys.new, report.keys.dropped) == ([], {})
+        assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+
+
+def test_a_config_for_other_labels_than_the_classifier_is_refused(tmp_path):
+    tiny_source(tmp_path, "bert", "text-classification")
+    edit(tmp_path, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
+    for task in (None, "text-classification"):
+        with pytest.raises(
+            ValueError, match=r"'classifier.weight' has shape \(3, 32\), its config.json says \(2, 32\)"
+        ):
+            convert(tmp_path, task=task)
+
+
+def test_a_bare_encoder_is_exported_without_a_pooler(tmp_path):
+    theirs = tiny_source(tmp_path / "source", "bert")
+    convert(tmp_path / "source", tmp_path / "out", measure=False)
+    model, found = export_bert(tmp_path / "out", tmp_path / "back")
+    assert found.hidden_max < 1e-5
+    assert model.pooler is None
+    assert not [key for key in load_file(tmp_path / "back/model.safetensors") if "pooler" in key]
+    again, info = BertModel.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert set(info["missing_keys"]) == {"pooler.dense.weight", "pooler.dense.bias"}
+    assert again.pooler.dense.weight.abs().max() > 0
+    assert torch.equal(again.embeddings.word_embeddings.weight, theirs.embeddings.word_embeddings.weight)
+    model, _ = export_bert(tmp_path / "out", model_type="electra")
+    assert not hasattr(model, "pooler")
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_without_safetensors_the_way_to_a_pickle_is_said(flag, tmp_path):
+    tiny_source(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"holds no model\.safetensors") as caught:
+        convert(tmp_path, allow_pickle=flag)
+    assert ("--allow-pickle" in str(caught.value)) is not flag
+    (tmp_path / "pytorch_model.bin.index.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"several pickles.*aren't read.*save_pretrained"):
+        convert(tmp_path, allow_pickle=flag)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("bert", "classifier.adapter.weight"),
+        ("bert", "bert.pooler.extra.weight"),
+        ("bert", "cls.predictions.secret"),
+        ("bert", "bert.embeddings.position_ids_extra"),
+        ("bert", "qa_outputs.dense.weight"),
+        ("bert", "pre_classifier.weight"),
+        ("distilbert", "vocab_other.weight"),
+        ("roberta", "lm_head.adapter.weight"),
+    ],
+)
+def test_a_key_that_only_begins_like_a_known_one_is_refused(family, name, tmp_path):
+    tiny_source(tmp_path, family)
+    edit_weights(tmp_path, lambda state: {**state, name: torch.ones(2)})
+    with pytest.raises(ValueError, match=f"{name.removeprefix('bert.')!r}, which a {family} model"):
+        convert(tmp_path)
+
+
+def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
+    tiny_source(tmp_path, "roberta")
+    foreign = {
+        "lm_head.bias": "the masked-LM head; this is feature-extraction",
+        "lm_head.decoder.bias": "the masked-LM head; this is feature-extraction",
+        "classifier.out_proj.weight": "the head of another task; this is feature-extraction",
+        "qa_outputs.bias": "the head of another task; this is feature-extraction",
+        "pooler.dense.weight": "the pooler, which only classifiers use (task='multiple-choice' keeps it)",
+    }
+    edit_weights(tmp_path, lambda state: {**state, **{name: torch.ones(2) for name in foreign}})
+    _, report = convert(tmp_path, measure=False)
+    assert {name: report.keys.dropped[name] for name in foreign} == foreign
+
+
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"id2label": ["a", "b"]}, r"id2label=\['a', 'b'\]. It must be an object of numbers and names"),
+        ({"id2label": 5}, "id2label=5. It must be an object of numbers and names"),
+        ({"id2label": {"x": "a"}}, "config.json is no (bert|PosEnc) configuration"),
+        ({"architectures": [None]}, r"architectures=\[None\]. It must be a list of names"),
+        ({"architectures": [5]}, r"architectures=\[5\]. It must be a list of names"),
+        ({"architectures": "BertModel"}, "architectures='BertModel'. It must be a list of names"),
+        ({"model_type": ["bert"]}, r"model_type=\['bert'\]. It must be a name"),
+    ],
+)
+def test_a_config_with_values_of_another_kind_is_refused(change, match, ours, tmp_path):
+    source = tmp_path / "source"
+    tiny_source(source, "bert", "text-classification")
+    if ours:
+        convert(source, tmp_path / "ours", measure=False)
+        source = tmp_path / "ours"
+    edit(source, **change)
+    with pytest.raises(ValueError, match=match):
+        convert(source)
+
+
+@pytest.mark.parametrize("index", [[], {"weight_map": []}, {"weight_map": None}, 5, {}])
+def test_an_index_of_another_kind_is_refused(index, tmp_path):
+    tiny_source(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"index\.json can't be read"):
+        convert(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    theirs = tiny_source(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    lost = sorted(tmp_path.glob("*.safetensors"))[1]
+    lost.unlink()
+    with pytest.raises(ValueError, match=f"lacks the file {lost.name!r}"):
+        convert(tmp_path)
+
+
+@pytest.mark.parametrize("content", [[torch.ones(2)], torch.ones(2), {0: torch.ones(2)}, "text", None])
+def test_a_pickle_that_holds_no_weights_by_name_is_refused(content, tmp_path):
+    tiny_source(tmp_path)
+    pickled(tmp_path, content)
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin doesn't hold weights by their names"):
+        convert(tmp_path, allow_pickle=True)
+
+
+def test_a_tokenizer_for_a_larger_vocabulary_is_refused(tmp_path):
+    tiny_source(tmp_path, vocab_size=4)
+    tiny_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="The tokenizer gives token .*vocab_size=4"):
+        convert(tmp_path, eval_texts=["the dog sleeps"])
+
+
+def test_what_can_be_exported_to_is_named(tmp_path):
+    tiny_source(tmp_path / "source", pad_token_id=None)
+    convert(tmp_path / "source", tmp_path / "out", measure=False)
+    for name in ("gpt2", "posenc", "roformer", ""):
+        match = f"model_type={name!r} can't be exported to. Choose one of bert, roberta, xlm-roberta, camembert, "
+        with pytest.raises(ValueError, match=f"{match}distilbert, electra"):
+            export_bert(tmp_path / "out", model_type=name)
+    with pytest.raises(ValueError, match="pad_token_id=None: it counts .* It can be exported to bert, electra"):
+        export_bert(tmp_path / "out", model_type="roberta")
+
+
+@pytest.mark.parametrize(
+    ("family", "task"),
+    [("bert", "fill-mask"), ("distilbert", "text-classification"), ("roberta", "fill-mask"), ("electra", "fill-mask")],
+)
+@pytest.mark.parametrize("as_pickle", [False, True])
+def test_keys_that_transformers_does_not_understand_are_measured_under_its_names(family, task, as_pickle, tmp_path):
+    tiny_source(tmp_path, family, task)
+    edit_weights(tmp_path, lambda state: {f"module.{key}": value for key, value in state.items()})
+    if as_pickle:
+        pickled(tmp_path, load_file(tmp_path / "model.safetensors"))
+    _, report = convert(tmp_path, allow_pickle=as_pickle)
+    assert report.exact.hidden_max < 1e-5
+    assert report.exact.logits_max < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "is a quantised model"),
+    ],
+)
+def test_a_source_that_transformers_could_not_run_is_refused(change, match, tmp_path):
+    tiny_source(tmp_path, "roberta")
+    edit(tmp_path, **change)
+    with pytest.raises(ValueError, match=match):
+        convert(tmp_path)
+
+
+def test_a_distilbert_of_an_encoder_has_no_pooler_to_leave_out(tmp_path):
+    tiny_source(tmp_path / "source", "distilbert")
+    convert(tmp_path / "source", tmp_path / "out", measure=False)
+    model, _ = export_bert(tmp_path / "out", model_type="distilbert")
+    assert isinstance(model, DistilBertModel)
