@@ -290,7 +290,7 @@ def _sentences(found: Sequence[Finding], scheme: str) -> list[str]:
 
 
 def _grouped(found: Iterable[Finding]) -> list[str]:
-    """The tests by plan and task: `probes: order, swap (plan small)`."""
+    """The tests by plan and task: `probes: order, swap (plan probes)`."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in found:
         task, _, part = one.test.partition(": ")

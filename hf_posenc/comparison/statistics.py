@@ -10,9 +10,10 @@ from a bootstrap whose draws are the same for every scheme. Intervals are mean +
 t for the degrees of freedom of Welch and Satterthwaite (1946): n - 1 where seeds alone vary, many where examples do.
 (Percentiles of a bootstrap over 2 to 5 seeds would hold the truth in 60 to 87 % of cases, not in 95 %.)
 
-Whether two schemes differ is asked by the same rule of their differences per seed. There s^2 is at least the mean of
-its own and of that of all differences of the family: probes are learned or not, so that few seeds agree by chance,
-and their own spread is no measure then. The p-values of a family are corrected by Holm's step-down rule (1979).
+Whether two schemes differ is asked by the same rule of their differences per seed. Where s^2 is less than its mean
+over all differences of the family, it is moved halfway there, with 2 (n - 1) degrees of freedom, a moderated t-test
+(Smyth 2004): probes are learned or not, so that few seeds agree by chance, and their own spread is no measure then.
+The p-values of a family are corrected by Holm's step-down rule (1979).
 """
 
 import functools
@@ -130,12 +131,14 @@ def _interval(
     if count < 2:
         return Interval(mean, None, None, count), np.nan, np.nan
     own = values.var(ddof=1)
-    over_seeds = max(own, (own + others) / 2) / count
+    is_borrowed = others > own
+    over_seeds = ((own + others) / 2 if is_borrowed else own) / count
+    freedom = (count - 1) * (2 if is_borrowed else 1)
     variance = over_seeds + drawn.mean(1).var()
     # Equal to the last digit in every seed and draw: what is left is the rounding of float64.
     if variance < 1e-24:
-        return Interval(mean, mean, mean, count), 0.0, count - 1
-    freedom = (count - 1) * (variance / max(over_seeds, 1e-12 * variance)) ** 2
+        return Interval(mean, mean, mean, count), 0.0, freedom
+    freedom *= (variance / max(over_seeds, 1e-12 * variance)) ** 2
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance)
     low, high = np.clip([mean - half, mean + half], *bounds)
     return Interval(mean, float(low), float(high), count), float(variance), float(freedom)

@@ -19,9 +19,9 @@ def test_the_page_says_what_the_results_say():
 
 def test_the_readme_shows_the_same_table_and_the_command():
     readme = (ROOT / "README.md").read_text()
-    study = evidence.studies()["small"]
-    assert evidence.part_table(study, "probes", 32) in readme
-    assert evidence.command("small") in readme
+    study = evidence.studies()["probes"]
+    assert evidence.part_table(study, "probes", 64) in readme
+    assert evidence.command("probes") in readme
 
 
 def test_results_are_those_of_the_plans_that_come_along():
@@ -34,13 +34,13 @@ def test_results_are_those_of_the_plans_that_come_along():
 
 
 def test_the_control_and_none_are_what_they_must_be():
-    study = evidence.studies()["small"]
+    study = evidence.studies()["probes"]
     probes, halves = study.tasks
     for length in study.lengths(probes):
         for part in study.parts(probes):
             found = study.score(probes, "none", length, part)
             assert (found.mean, found.low, found.high) == (0.5, 0.5, 0.5)
-    assert study.score(halves, "none", 32).mean > 0.99
+    assert study.score(halves, "none", 64).mean > 0.99
 
 
 def test_a_folder_without_comparisons_is_named(tmp_path):

@@ -29,7 +29,7 @@ def test_a_yaml_file_is_the_same_as_its_fields(tmp_path):
 
 
 def test_plans_that_come_along_are_plans():
-    assert {"quick", "small"} <= set(known_plans())
+    assert {"quick", "probes"} <= set(known_plans())
     for name in known_plans():
         assert len(about(name)) > 40
         plan = read_plan(name)
@@ -148,9 +148,9 @@ def test_plans_grow_and_are_not_mixed():
 
 
 def test_a_folder_of_the_same_name_hides_no_plan(tmp_path, monkeypatch):
-    (tmp_path / "small").mkdir()
+    (tmp_path / "quick").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert read_plan("small").schemes == read_plan(known_plans()["small"]).schemes
+    assert read_plan("quick").schemes == read_plan(known_plans()["quick"]).schemes
 
 
 @pytest.mark.parametrize(
