@@ -288,6 +288,14 @@ def test_the_table_of_the_readme_is_what_was_measured():
     assert f"`sinusoidal` loses {lost('sinusoidal'):.0f}, and `alibi`" in words
     assert f"can only fall with distance, {lost('alibi'):.0f}." in words
     assert long_table({"parts": parts}) in readme
+    way = "extend/learned-hierarchical"
+    short, long = (
+        {task: parts[f"{way}/{task}/{length}"]["accuracy"] for task in ("hyperpartisan", "review_polarity")}
+        for length in (512, 2048)
+    )
+    assert 0 <= long["hyperpartisan"] - short["hyperpartisan"] < 0.01
+    fewer = 100 * (short["review_polarity"] - long["review_polarity"])
+    assert f"as good as 512 on `hyperpartisan`, and {fewer:.0f} points worse on `review_polarity`" in words
 
 
 def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
