@@ -159,13 +159,13 @@ class Plan:
         """
         if not 1 <= index <= count:
             raise UserError(f"shard {index}/{count} doesn't exist. Give 1/{count} to {count}/{count}.")
-        places = {
-            Run(task, scheme, seed).name: t + s + n
-            for n, seed in enumerate(self.seeds)
-            for t, task in enumerate(self.tasks)
-            for s, scheme in enumerate(self.schemes)
-        }
-        return [run for run in self.runs() if places[run.name] % count == index - 1]
+        blocks = [(seed, task) for seed in self.seeds for task in self.tasks]
+        return [
+            Run(task, scheme, seed)
+            for block, (seed, task) in enumerate(blocks)
+            for place, scheme in enumerate(self.schemes)
+            if (block + place) % count == index - 1  # another one begins each time
+        ]
 
     def train_length_of(self, task: Task) -> int:
         """How many tokens a training input has at most."""

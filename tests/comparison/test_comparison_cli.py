@@ -36,7 +36,12 @@ def test_runs_can_be_listed_without_being_made(run, tmp_path):
     assert len(out.splitlines()) == 12
     assert not (tmp_path / "new").exists()
     code, out, _ = run("compare", "-o", tmp_path / "new", *words, "--dry-run", "--shard", "2/4")
-    assert out.splitlines() == ["probes-none-seed3", "masked_lm_imdb-none-seed3", "halves-none-seed4"]
+    assert out.splitlines() == [
+        "probes-none-seed3",
+        "halves-rope-seed3",
+        "halves-none-seed4",
+        "masked_lm_imdb-rope-seed4",
+    ]
 
 
 def test_options_replace_the_plans(run, tmp_path):
