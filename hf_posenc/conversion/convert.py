@@ -108,6 +108,8 @@ def convert(
         report.notes.append("The source has no tokenizer.")
     if measure:
         report.exact = verify(loaded, texts.held_out[:64], texts.name)
+        if report.exact is None and loaded.model_type != "posenc":
+            report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
     model = original
     if changed:
         model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)

@@ -180,6 +180,7 @@ def test_relative_bert_is_loaded_with_its_relative_positions_and_says_so(kind, t
     model, report = convert(tmp_path)
     assert report.from_scheme == kind
     assert "transformers 5 ignores that silently" in report.notes[0]
+    assert report.notes[-1].startswith("How exact it is can't be measured")
     assert "doesn't add" in report.keys.dropped["embeddings.position_embeddings.weight"]
     given = part["input"]
     mine = model(given["ids"], attention_mask=given["mask"], token_type_ids=given["types"])
