@@ -2,7 +2,8 @@
 
 The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
 (a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
-alike; with a masked-LM head also the divergence between the two predictions. The token embeddings stay as they are.
+alike; with a masked-LM head also the divergence between the two predictions, at up to 256 tokens of a batch, for
+logits of a whole batch take gigabytes where the vocabulary is large. The token embeddings stay as they are.
 Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer
 after the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
 positions, its steps cost a fraction of the whole model's, and what stands above it would otherwise adapt to what it
@@ -32,7 +33,6 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.modeling_outputs import MaskedLMOutput
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.utils import logging
 
@@ -44,6 +44,9 @@ logger = logging.get_logger(__name__)
 
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the budget: up to here the first layer alone is trained, and from here on all of them."""
+
+_PREDICTED = 256
+"""At most so many tokens of a batch have their predictions compared."""
 
 HELD_OUT = 500
 """At most so many texts are set aside to measure on, and at most a tenth."""
@@ -164,14 +167,20 @@ class _Distillation(Trainer):
         if bodies[0].position.uses("embed"):
             depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
         with _first_layers(bodies, depth):
-            # Only a masked-LM head has anything to learn from; one of another task may want other inputs than texts.
-            with_head = depth is None and isinstance(mine, PosEncForMaskedLM)
-            pair = (model, self.original) if with_head else bodies
             with torch.no_grad():  # the target in full precision
-                theirs = pair[1](**inputs, output_hidden_states=True)
+                theirs = bodies[1](**inputs, output_hidden_states=True)
             with self.accelerator.autocast():
-                ours = pair[0](**inputs, output_hidden_states=True)
-        loss = distillation_loss(ours, theirs, inputs["attention_mask"])
+                ours = bodies[0](**inputs, output_hidden_states=True)
+        real = inputs["attention_mask"].bool()
+        loss = hidden_states_loss(ours.hidden_states, theirs.hidden_states, real)
+        # Only a masked-LM head has anything to learn from; one of another task may want other inputs than texts.
+        if depth is None and isinstance(mine, PosEncForMaskedLM):
+            some = torch.randperm(int(real.sum()), device=real.device)[:_PREDICTED]
+            with torch.no_grad():
+                expected = cast(Any, self.original).predict_tokens(theirs.last_hidden_state[real][some])
+            with self.accelerator.autocast():
+                given = mine.predict_tokens(ours.last_hidden_state[real][some])
+            loss = loss + divergence(given, expected)
         return (loss, ours) if return_outputs else loss
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
@@ -211,19 +220,25 @@ def _first_layers(bodies: list[Any], depth: int | None) -> Iterator[None]:
             body.layers = layers
 
 
-def distillation_loss(ours: Any, theirs: Any, attention_mask: Tensor) -> Tensor:
-    """The loss of this module, from two outputs with `hidden_states`; a scalar."""
-    real = attention_mask.bool()
+def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: Tensor) -> Tensor:
+    """The mean over layers of the squared difference at real tokens, relative to the original's variance there.
+
+    Args:
+        ours, theirs: hidden states (B, S, D), the embeddings' first: those aren't compared.
+        real (Tensor): (B, S), bool.
+    """
     losses = []
-    for mine, other in zip(ours.hidden_states[1:], theirs.hidden_states[1:], strict=True):
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):
         wanted = other[real].float()
         losses.append((mine[real].float() - wanted).square().mean() / wanted.var().clamp(min=1e-6))
-    loss = torch.stack(losses).mean()
-    if isinstance(theirs, MaskedLMOutput):
-        expected = cast(Tensor, theirs.logits)[real].float().log_softmax(-1)
-        given = ours.logits[real].float().log_softmax(-1)
-        loss = loss + torch.nn.functional.kl_div(given, expected, log_target=True, reduction="batchmean")
-    return loss
+    return torch.stack(losses).mean()
+
+
+def divergence(given: Tensor, expected: Tensor) -> Tensor:
+    """The mean Kullback-Leibler divergence KL(expected || given) of logits (N, V), in nats."""
+    return torch.nn.functional.kl_div(
+        given.float().log_softmax(-1), expected.float().log_softmax(-1), log_target=True, reduction="batchmean"
+    )
 
 
 def heal(

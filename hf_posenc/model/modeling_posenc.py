@@ -692,6 +692,11 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         """Replaces the decoder."""
         self.decoder = new_embeddings  # type: ignore[assignment]
 
+    def predict_tokens(self, hidden_states: Tensor) -> Tensor:
+        """The head alone: last hidden states (..., D) -> logits (..., V)."""
+        hidden_states = self.activation(apply_linear(self.dense, hidden_states))
+        return apply_linear(self.decoder, self.head_norm(hidden_states))
+
     @can_return_tuple
     def forward(
         self,
@@ -727,8 +732,7 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
             cu_seq_lens_q=cu_seq_lens_q,
         )
         assert outputs.last_hidden_state is not None
-        hidden = self.activation(apply_linear(self.dense, outputs.last_hidden_state))
-        logits = apply_linear(self.decoder, self.head_norm(hidden))
+        logits = self.predict_tokens(outputs.last_hidden_state)
         loss = token_loss(logits, labels, layout, kwargs.get("num_items_in_batch"))
         return MaskedLMOutput(
             loss=loss,
