@@ -4,6 +4,7 @@ Every table maps our name of a weight to theirs, so that one table serves both d
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -371,6 +372,8 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
                 )
     if task in ("text-classification", "token-classification"):
         names = {int(number): name for number, name in config.id2label.items()}
+        twice = {name for name, count in Counter(names.values()).items() if count > 1}
+        names = {number: f"{name}_{number}" if name in twice else name for number, name in names.items()}
         fields["id2label"] = names  # label2id follows from it: many checkpoints keep another's
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type

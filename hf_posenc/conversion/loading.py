@@ -113,6 +113,9 @@ def _load_theirs(
             "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
             "relative positions, as in transformers up to 4.57."
         )
+    given = {str(name) for name in theirs.id2label.values()}
+    if len(given) < len(theirs.id2label) and has in ("text-classification", "token-classification"):
+        notes.append("Several labels have the same name: each has its number added to it.")
 
     wanted_keys = family.encoder_names(config)
     prefix = "" if has == "feature-extraction" else "model."

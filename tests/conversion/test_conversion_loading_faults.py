@@ -98,6 +98,15 @@ def test_another_number_of_labels_is_a_new_classifier_only_with_a_task(ours, tmp
         assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
 
 
+def test_labels_of_one_name_get_their_numbers(tmp_path):
+    tiny_source(tmp_path, "bert", "text-classification")
+    edit(tmp_path, id2label={"0": "yes", "1": "no", "2": "yes"}, label2id={"no": 1, "yes": 2})
+    model, report = convert(tmp_path)
+    assert model.config.id2label == {0: "yes_0", 1: "no", 2: "yes_2"}
+    assert model.config.label2id == {"yes_0": 0, "no": 1, "yes_2": 2}
+    assert any("same name" in note for note in report.notes)
+
+
 def test_a_config_for_other_labels_than_the_classifier_is_refused(tmp_path):
     tiny_source(tmp_path, "bert", "text-classification")
     edit(tmp_path, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
