@@ -777,7 +777,7 @@ def compare(
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
     What is done is skipped, so that the same command goes on after Ctrl-C, and other seeds or schemes are added to a
-    folder. `hf-posenc report` writes the report, also while runs are missing.
+    folder. Several processes may work on one folder: each run is made by one of them. `hf-posenc report` writes the report, also while runs are missing.
     """
     from hf_posenc.comparison import execute, read_plan
     from hf_posenc.training.arguments import parse_json_option
@@ -809,8 +809,9 @@ def compare(
             print(run.name)
         return
     made = execute(chosen, output_dir, shard=(int(part), int(parts)))
+    others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     Console().print(
-        f"{len(made.done)} runs made, {len(made.skipped)} were there, {len(made.failed)} failed. "
+        f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed. "
         f"Report: hf-posenc report {output_dir}",
         highlight=False,
         markup=False,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
@@ -24,6 +25,7 @@ from .tasks import check_data
 PLAN_NAME = "plan.json"
 RUNS_NAME = "runs"
 DATA_NAME = "data"
+LOCKS_NAME = ".locks"
 
 
 @dataclass
@@ -33,7 +35,9 @@ class Execution:
     done: list[str] = field(default_factory=list)
     """Runs that it made."""
     skipped: list[str] = field(default_factory=list)
-    """Runs that were there."""
+    """Runs that were there, or were made by another process in the meantime."""
+    elsewhere: list[str] = field(default_factory=list)
+    """Runs that another process is making."""
     failed: dict[str, str] = field(default_factory=dict)
     """Runs that ended in an error, with its message."""
 
@@ -41,7 +45,7 @@ class Execution:
 def execute(
     plan: Plan, results: str | Path, *, shard: tuple[int, int] = (1, 1), console: Console | None = None
 ) -> Execution:
-    """Makes every run of a plan that isn't done yet.
+    """Makes every run of a plan that isn't done yet, and that no other process is making.
 
     Args:
         plan: what is compared.
@@ -62,7 +66,7 @@ def execute(
             check_data(plan, task)
     record_plan(plan, folder)
     load_runs(folder, load_plan(folder))
-    with _quiet():
+    with _quiet(), _lock(folder, "converted", wait=True):
         convert_checkpoints(plan, folder / DATA_NAME)
     execution = Execution()
     pending = []
@@ -77,17 +81,42 @@ def execute(
         console.print("One seed: there will be no intervals and no comparison beyond it. Give 2 seeds or more.")
     clock = Clock(pending)
     for number, run in enumerate(pending, start=1):
-        console.print(f"[{number} of {len(pending)}] {run.name}{clock.left(number - 1)}", markup=False, highlight=False)
-        started = time.time()
-        error = _attempt(plan, run, folder)
-        clock.add(run, time.time() - started)
-        if error is None:
-            execution.done.append(run.name)
-            console.print(f"  done in {duration(time.time() - started)}", style="dim", highlight=False)
-        else:
-            execution.failed[run.name] = error
-            console.print(f"  [red]failed[/red]: {escape(error)}", highlight=False)
+        with _lock(folder, run.name) as mine:
+            if mine and read_status(folder, run) == "done":
+                execution.skipped.append(run.name)
+                continue
+            left = clock.left(number - 1)
+            console.print(f"[{number} of {len(pending)}] {run.name}{left}", markup=False, highlight=False)
+            if not mine:
+                execution.elsewhere.append(run.name)
+                console.print("  another process is making it", style="dim", highlight=False)
+                continue
+            started = time.time()
+            error = _attempt(plan, run, folder)
+            clock.add(run, time.time() - started)
+            if error is None:
+                execution.done.append(run.name)
+                console.print(f"  done in {duration(time.time() - started)}", style="dim", highlight=False)
+            else:
+                execution.failed[run.name] = error
+                console.print(f"  [red]failed[/red]: {escape(error)}", highlight=False)
     return execution
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
+    """Whether this process has it, until the end of the block; the system takes it from one that dies."""
+    place = folder / LOCKS_NAME
+    try:
+        place.mkdir(exist_ok=True)
+        lock: contextlib.AbstractContextManager[Any] = FileLock(place / f"{name}.lock", -1 if wait else 0).acquire()
+    except Timeout:
+        yield False
+        return
+    except (OSError, NotImplementedError):  # a full disk, of which the run will say more; a file system without locks
+        lock = contextlib.nullcontext()
+    with lock:
+        yield True
 
 
 def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
@@ -214,6 +243,7 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
     """
     found = []
     data: dict[tuple[str, str, int], tuple[str | None, Path]] = {}
+    starts: dict[str, tuple[str, Path]] = {}
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
         result = _read_json(path)
         task = next((task for task in plan.tasks if task.name == result.get("task")), None)
@@ -234,6 +264,13 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
                 raise UserError(
                     f"{str(path.parent)!r} was tested on other examples of {test['part']!r} than "
                     f"{str(data[key][1].parent)!r}: the data has changed in between. Delete the runs of one of them."
+                )
+        if start := result.get("source_sha256"):
+            before = starts.setdefault(result["scheme"] if "{scheme}" in str(plan.pretrained) else "", (start, path))
+            if before[0] != start:
+                raise UserError(
+                    f"{str(path.parent)!r} started from other weights than {str(before[1].parent)!r}: "
+                    f"{str(plan.pretrained)!r} has changed in between. Delete the runs of one of them."
                 )
         found.append(result)
     return found

@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from hf_posenc.conversion.output import REPORT_NAME
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.positions import POSITIONS, make_position, own_code
 from hf_posenc.model.scheme_code import comes_along
@@ -582,6 +583,20 @@ def convert_checkpoints(plan: Plan, data_folder: Path) -> None:
             except ValueError as error:
                 raise UserError(f"{plan.pretrained!r} can't be converted to {scheme!r}: {one_line(error)}") from error
         _check_limits(plan, scheme, _check_checkpoint(plan, scheme, folder))
+    made = data_folder / "converted"
+    if len({source_of(folder) for folder in made.iterdir()}) > 1:
+        raise UserError(
+            f"{plan.pretrained!r} has changed since the first schemes in {str(made)!r} were converted from it. Put the "
+            "old one back and delete those converted since, or name a new folder for the results."
+        )
+
+
+def source_of(checkpoint: Path) -> str | None:
+    """The fingerprint of the weights that a checkpoint was converted from, if `hf-posenc convert` made it."""
+    report = checkpoint / REPORT_NAME
+    if not report.is_file():
+        return None
+    return json.loads(report.read_text(encoding="utf-8")).get("source_sha256")
 
 
 def _check_limits(plan: Plan, scheme: str, limits: dict[str, int | None]) -> None:

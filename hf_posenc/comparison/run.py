@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import io
+import json
 import os
 import platform
 import re
@@ -42,7 +43,7 @@ from hf_posenc.training.model import position_limit
 from hf_posenc.training.report import versions
 
 from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
-from .plan import Plan, Run
+from .plan import Plan, Run, source_of
 from .tasks import Part, test_parts, training_options
 
 RUN_NAME = "run.json"
@@ -67,6 +68,7 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
     """
     started = time.time()
     work = folder / WORK_NAME
+    start = None
     resumed = last_complete_checkpoint(work)
     options = {
         **plan.options_of(run.task),
@@ -79,7 +81,9 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "report_to": "none",
     }
     if plan.pretrained is not None:
-        options["model_name_or_path"] = str(plan.checkpoint(run.scheme, data_folder))
+        checkpoint = plan.checkpoint(run.scheme, data_folder)
+        options["model_name_or_path"] = str(checkpoint)
+        start = source_of(checkpoint)
     else:
         options["position_embedding_type"] = run.scheme
         if run.scheme in plan.scheme_arguments:
@@ -124,6 +128,7 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "seconds": round(time.time() - started, 1),
         "test_seconds": round(time.time() - started - trained_seconds, 1),
         "resumed": resumed is not None,
+        **({} if start is None else {"source_sha256": start}),
         **peak,
         "config": _config(model),
         "versions": versions(),
@@ -233,8 +238,6 @@ def finish(folder: Path, result: dict[str, Any]) -> None:
 
 def to_json(value: dict[str, Any]) -> str:
     """A line for each field, and one for each test: to be read, and to be compared line by line."""
-    import json
-
     lines = []
     for name, item in value.items():
         if name == "tests":

@@ -102,6 +102,7 @@ def convert(
         to_scheme=config.position_embedding_type,
         max_position_embeddings=config.max_position_embeddings,
         keys=loaded.keys,
+        source_sha256=loaded.fingerprint,
         notes=list(loaded.notes),
     )
     if tokenizer is None:

@@ -1,6 +1,6 @@
 """From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from .families import (
     task_of,
 )
 from .report import Accounting
-from .sources import common_dtype, find_folder, read_config, read_weights
+from .sources import common_dtype, find_folder, fingerprint, read_config, read_weights
 
 
 @dataclass
@@ -37,6 +37,8 @@ class Loaded:
     dtype: torch.dtype
     keys: Accounting
     notes: list[str]
+    fingerprint: str = ""
+    """Of the source's weights, see `sources.fingerprint`."""
 
 
 def model_class(task: str) -> type[PreTrainedModel]:
@@ -70,11 +72,14 @@ def load(
     raw = read_config(folder, source)
     tensors = read_weights(folder, source, allow_pickle)
     dtype = common_dtype(tensors.values())
+    digest = fingerprint(tensors)
     tensors = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
     if raw.get("model_type") == PosEncConfig.model_type:
-        return _load_ours(source, folder, raw, tensors, task, num_labels, dtype, seed)
-    family = family_of(raw.get("model_type"), source)
-    return _load_theirs(source, folder, raw, tensors, family, task, num_labels, dtype, seed)
+        loaded = _load_ours(source, folder, raw, tensors, task, num_labels, dtype, seed)
+    else:
+        family = family_of(raw.get("model_type"), source)
+        loaded = _load_theirs(source, folder, raw, tensors, family, task, num_labels, dtype, seed)
+    return replace(loaded, fingerprint=digest)
 
 
 def _load_theirs(
@@ -113,8 +118,8 @@ def _load_theirs(
             "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
             "relative positions, as in transformers up to 4.57."
         )
-    given = {str(name) for name in theirs.id2label.values()}
-    if len(given) < len(theirs.id2label) and has in ("text-classification", "token-classification"):
+    given = [str(name) for name in (theirs.id2label or {}).values()]
+    if len(set(given)) < len(given) and has in ("text-classification", "token-classification"):
         notes.append("Several labels have the same name: each has its number added to it.")
 
     wanted_keys = family.encoder_names(config)

@@ -50,6 +50,7 @@ class ConversionReport:
 
     Attributes:
         source: what was converted.
+        source_sha256: of its weights and their names, so that two conversions can be told to start from the same.
         family: its `model_type`.
         task: what the result is for; see `TASKS`.
         from_scheme, to_scheme: the positional schemes.
@@ -70,6 +71,7 @@ class ConversionReport:
     to_scheme: str
     max_position_embeddings: int
     keys: Accounting
+    source_sha256: str = ""
     carried: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     exact: Agreement | None = None

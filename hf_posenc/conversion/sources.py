@@ -1,5 +1,6 @@
 """Reading a checkpoint: its config and every tensor, from a folder or the Hub, without running anything in it."""
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -156,6 +157,15 @@ def check_finite(tensors: dict[str, Tensor], source: str) -> None:
                 f"{source!r}: {key!r} holds a number that isn't finite (NaN or infinity). The checkpoint is "
                 "damaged, or its training diverged: take another one."
             )
+
+
+def fingerprint(tensors: dict[str, Tensor]) -> str:
+    """A SHA-256 of all weights and their names, however they are spread over files; in hexadecimal."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:

@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 import torch
 from common import SCHEMES
 from comparison_harness import TOY, read_run, toy
+from filelock import FileLock
 from idle_scheme import Idle
 from rich.console import Console
 
 import hf_posenc
 from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
-from hf_posenc.comparison.executor import Clock, duration, load_plan, record_plan
+from hf_posenc.comparison.executor import Clock, duration, load_plan, load_runs, record_plan
 from hf_posenc.comparison.plan import Run
 from hf_posenc.comparison.tasks import training_options
 from hf_posenc.training import Interrupted, UserError, make_arguments, set_up
@@ -154,6 +156,42 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     assert again.done == made == ["probes-rope-seed0", "probes-rope-seed1"]
     assert len(again.skipped) == 4
     assert "4 of 6 runs are done already" in printed(console)
+
+
+def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
+    _, made = pretended
+    plan = toy(schemes=["none", "rope", "t5"])
+    record_plan(plan, tmp_path / "first")
+    (tmp_path / "first" / ".locks").mkdir()
+    console = quiet()
+    with FileLock(tmp_path / "first" / ".locks" / "probes-rope-seed0.lock"):
+        found = execute(plan, tmp_path / "first", console=console)
+    assert (found.elsewhere, found.failed) == (["probes-rope-seed0"], {})
+    assert found.done == made == ["probes-none-seed0", "probes-t5-seed0"]
+    assert "another process is making it" in printed(console)
+    again = execute(plan, tmp_path / "first", console=console)
+    assert (again.done, again.elsewhere) == (["probes-rope-seed0"], [])
+
+
+def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_path, monkeypatch):
+    plan = toy(schemes=["none", "rope"])
+
+    def pretend(plan, run, folder, data_folder):
+        other = plan.runs()[1]
+        write_json(tmp_path / "runs" / other.name / "run.json", pretended_result(plan, other))
+        return pretended_result(plan, run)
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
+    found = execute(plan, tmp_path, console=quiet())
+    assert (found.done, found.skipped) == (["probes-none-seed0"], ["probes-rope-seed0"])
+
+
+def test_without_locks_a_process_makes_all_runs(tmp_path, pretended, monkeypatch):
+    def none_here(*_):
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.FileLock", none_here)
+    assert len(execute(toy(schemes=["none", "rope"]), tmp_path, console=quiet()).done) == 2
 
 
 def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeypatch):
@@ -497,6 +535,17 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         torch.testing.assert_close(words[5:], bert.get_input_embeddings().weight[5:])  # [CLS] may take its place in
     with pytest.raises(UserError, match="'learned' has 40 positions, .* trains at 48 tokens"):
         execute(toy(pretrained=str(tmp_path / "bert"), schemes=["learned"], train_length=48), tmp_path / "long")
+    starts = {read_run(tmp_path / "results", f"probes-{scheme}-seed0")["source_sha256"] for scheme in plan.schemes}
+    assert len(starts) == 1
+    torch.nn.init.normal_(bert.embeddings.word_embeddings.weight)
+    bert.save_pretrained(tmp_path / "bert")
+    with pytest.raises(UserError, match="has changed since the first schemes in .*converted"):
+        execute(replace(plan, schemes=("none",), baseline="none"), tmp_path / "results", console=quiet())
+    (other := tmp_path / "results" / "runs" / "probes-rope-seed0" / "run.json").write_text(
+        other.read_text().replace(starts.pop(), "0" * 64)
+    )
+    with pytest.raises(UserError, match="started from other weights than .*probes-learned-seed0"):
+        load_runs(tmp_path / "results", plan)
     with pytest.raises(UserError, match="'nowhere' can't be converted to 'none'"):
         execute(toy(pretrained="nowhere"), tmp_path / "other")
 
