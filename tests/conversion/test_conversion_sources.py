@@ -298,6 +298,11 @@ def test_the_table_of_the_readme_is_what_was_measured():
     tiled = [100 * (parts[f"extend/learned-tile/{task}/2048"]["accuracy"] - before) for task, before in short.items()]
     assert f"better than 512 on both sets, by {tiled[0]:.0f} and by {tiled[1]:.0f} points" in words
     assert min(tiled) > 0
+    one = {name.split("/", 1)[1]: part["accuracy"] for name, part in parts.items() if "/hyperpartisan/" in name}
+    before = one["rope-default/hyperpartisan/512"]
+    assert abs(before - one["stock/hyperpartisan/512"]) < 0.01
+    more = 100 * (one["rope-yarn/hyperpartisan/2048"] - before)
+    assert f"as good as stock BERT, and {more:.0f} points better at 2,048 with `yarn`" in words
     assert f"as good as 512 on `hyperpartisan`, and {fewer:.0f} points worse on `review_polarity`" in words
 
 
