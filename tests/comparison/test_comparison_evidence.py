@@ -1,6 +1,7 @@
 """The page of evidence and the README show what the committed results say."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from common import SCHEMES
 
 from hf_posenc.comparison import evidence, read_plan
 from hf_posenc.comparison.executor import load_plan
+from hf_posenc.comparison.plan import about
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +33,16 @@ def test_results_are_those_of_the_plans_that_come_along():
         assert load_plan(study.folder) == plan, f"The plan {name!r} isn't the one that was run."
         assert study.missing == []
         assert study.failed == []
+
+
+def test_the_time_that_a_plan_says_it_took_is_what_its_runs_took():
+    readme = (ROOT / "README.md").read_text()
+    assert "(82 minutes of a CPU core)" in readme
+    for name, study in evidence.studies().items():
+        said = re.search(r"(\d+) runs, (\d+) minutes of one CPU core", about(name))
+        assert said, f"The plan {name!r} doesn't say how long it took."
+        assert int(said[1]) == len(study.done)
+        assert int(said[2]) == pytest.approx(sum(run["seconds"] for run in study.done) / 60, rel=0.03)
 
 
 def test_the_control_and_none_are_what_they_must_be():
