@@ -269,10 +269,9 @@ from hf_posenc.hub import publish
 model = PosEncModel(PosEncConfig.from_preset("mini", position_embedding_type="{name}"))
 
 commit = publish("runs/mine", "me/mine").revision  # loads it back, and pins this commit in its card
-classifier = AutoModelForSequenceClassification.from_pretrained(
-    "me/mine", revision=commit, code_revision=commit, trust_remote_code=True
-)
-tokenizer = AutoTokenizer.from_pretrained("me/mine", revision=commit)
+pinned = {{"revision": commit, "code_revision": commit, "trust_remote_code": True}}
+classifier = AutoModelForSequenceClassification.from_pretrained("me/mine", **pinned)
+tokenizer = AutoTokenizer.from_pretrained("me/mine", **pinned)
 ```
 
 Whoever loads it needs no hf_posenc. `revision` pins the weights, `code_revision` the code, which `trust_remote_code`

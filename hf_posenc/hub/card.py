@@ -126,7 +126,8 @@ def _loading(
         f"from transformers import AutoTokenizer, {auto_class}",
         "",
         f"model = {auto_class}.from_pretrained({pinned}, trust_remote_code=True)",
-        f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")',
+        # It looks into the config, too, which is code: without the permission it would ask for it.
+        f"tokenizer = AutoTokenizer.from_pretrained({pinned}, trust_remote_code=True)",
         "```",
         "",
         "`trust_remote_code=True` runs the Python files of this repository: "

@@ -55,7 +55,9 @@ def test_a_checkpoint_is_published_and_loaded_back(
     assert card.data.library_name == "transformers"
     assert card.data.pipeline_tag == "text-classification"
     assert card.data.tags == ["posenc", "learned", "custom_code"]
-    assert f'"me/mine", revision="{done.revision}", trust_remote_code=True' in text
+    pinned = f'("me/mine", revision="{done.revision}", trust_remote_code=True)'
+    # The tokenizer, too: it reads the config, whose code transformers would else ask about.
+    assert text.count(pinned) == 2
     assert f"loaded commit `{done.revision}`" in text
     assert "at most 64 tokens: its positions are a table" in text
     assert "on inputs of at most 48 tokens, and on nothing longer" in text
