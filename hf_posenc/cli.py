@@ -777,7 +777,8 @@ def compare(
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
     What is done is skipped, so that the same command goes on after Ctrl-C, and other seeds or schemes are added to a
-    folder. Several processes may work on one folder: each run is made by one of them. `hf-posenc report` writes the report, also while runs are missing.
+    folder. Several processes may work on one folder: each run is made by one of them. `hf-posenc report` writes the
+    report, also while runs are missing.
     """
     from hf_posenc.comparison import execute, read_plan
     from hf_posenc.training.arguments import parse_json_option

@@ -377,9 +377,12 @@ class StopOnInterrupt(TrainerCallback):
             self._previous = signal.signal(signal.SIGINT, self._press)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
+        late = self._pressed_at is not None and not self.agreed
+        if late and error is None and not torch.distributed.is_initialized():  # when there was no more step to finish
+            raise KeyboardInterrupt
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         several = torch.distributed.is_initialized()
@@ -393,12 +396,23 @@ class StopOnInterrupt(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Asks the Trainer to save and stop."""
+        if self._agree(args):
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """After the last step: all is saved."""
+        self._agree(args)
+
+    def _agree(self, args: TrainingArguments) -> bool:
+        """Whether Ctrl-C was pressed in any process."""
         pressed = torch.tensor(self._pressed_at is not None, dtype=torch.int32, device=args.device)
         if args.world_size > 1 and torch.distributed.is_initialized():
             torch.distributed.all_reduce(pressed, torch.distributed.ReduceOp.MAX)
-        if pressed.item():
-            self.agreed = control.should_save = control.should_training_stop = True
-        return control
+        self.agreed = self.agreed or bool(pressed.item())
+        return self.agreed
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

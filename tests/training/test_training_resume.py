@@ -166,6 +166,28 @@ def test_ctrl_c_does_not_change_which_weights_are_best(order, tmp_path, press, m
     assert_same_weights(whole, tmp_path / "stopped")
 
 
+@pytest.mark.parametrize("moment", ["on_save", "on_epoch_end", "on_train_end"])
+def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, monkeypatch, moment):
+    make = classification.make_trainer
+
+    def at_the_end(self, args, state, control, **kwargs):
+        if state.global_step == state.max_steps:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def make_and_press(setup):
+        trainer = make(setup)
+        trainer.add_callback(type("PressAtTheEnd", (TrainerCallback,), {moment: at_the_end}))
+        return trainer
+
+    monkeypatch.setattr(classification, "make_trainer", make_and_press)
+    with pytest.raises(Interrupted, match=r"newest checkpoint is .*checkpoint-20'"):
+        train(tmp_path / "stopped", **order, **OPTIONS)
+    assert not (tmp_path / "stopped" / "config.json").exists()
+    monkeypatch.undo()
+    train(tmp_path / "stopped", **order, **OPTIONS, resume_from_checkpoint="true")
+    assert_same_weights(undisturbed, tmp_path / "stopped")
+
+
 def test_ctrl_c_twice_stops_at_once_and_keeps_what_was_saved(order, tmp_path, press):
     press(6, times=2)
     with pytest.raises(Interrupted, match="newest checkpoint is .*checkpoint-4'"):
