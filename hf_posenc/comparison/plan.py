@@ -584,7 +584,7 @@ def convert_checkpoints(plan: Plan, data_folder: Path) -> None:
                 raise UserError(f"{plan.pretrained!r} can't be converted to {scheme!r}: {one_line(error)}") from error
         _check_limits(plan, scheme, _check_checkpoint(plan, scheme, folder))
     made = data_folder / "converted"
-    if len({source_of(folder) for folder in made.iterdir()}) > 1:
+    if len({source_of(folder) for folder in made.iterdir()} - {None}) > 1:  # None: left by a process that was killed
         raise UserError(
             f"{plan.pretrained!r} has changed since the first schemes in {str(made)!r} were converted from it. Put the "
             "old one back and delete those converted since, or name a new folder for the results."

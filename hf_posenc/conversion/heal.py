@@ -39,6 +39,7 @@ from transformers.utils import logging
 from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import speed_up_positions
 from .measure import encode, pad_rows
+from .sources import fingerprint
 
 logger = logging.get_logger(__name__)
 
@@ -437,9 +438,8 @@ def _resume_point(
     digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
     for one in (model, original):
         digest.update(json.dumps(one.config.to_dict(), default=str, sort_keys=True).encode())
-    for value in original.state_dict().values():  # the model's were fitted: their last digits differ between machines
-        digest.update(str(tuple(value.shape)).encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    # The model's weights were fitted: their last digits differ between machines.
+    digest.update(fingerprint(original.state_dict()).encode())
     digest.update(repr(settings).encode())
     name, found = folder / "healing.json", digest.hexdigest()
     if name.is_file():

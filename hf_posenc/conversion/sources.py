@@ -164,7 +164,7 @@ def fingerprint(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

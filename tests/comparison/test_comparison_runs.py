@@ -535,6 +535,8 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         torch.testing.assert_close(words[5:], bert.get_input_embeddings().weight[5:])  # [CLS] may take its place in
     with pytest.raises(UserError, match="'learned' has 40 positions, .* trains at 48 tokens"):
         execute(toy(pretrained=str(tmp_path / "bert"), schemes=["learned"], train_length=48), tmp_path / "long")
+    (tmp_path / "results" / "data" / "converted" / "half.tmp").mkdir()  # as a process that was killed leaves it
+    execute(plan, tmp_path / "results", console=quiet())
     starts = {read_run(tmp_path / "results", f"probes-{scheme}-seed0")["source_sha256"] for scheme in plan.schemes}
     assert len(starts) == 1
     torch.nn.init.normal_(bert.embeddings.word_embeddings.weight)
