@@ -264,7 +264,7 @@ class Study:
             eval_texts=texts,
             heal=heal,
             minutes=self.options.minutes,
-            healing={"disable_tqdm": True},
+            healing={"disable_tqdm": True, "bf16": self.options.bf16},
             overwrite=True,
         )
         return {**report.to_dict(), "source": NAME}
@@ -370,7 +370,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--schemes", nargs="*", choices=SCHEMES, default=list(SCHEMES))
     parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each healing")
-    parser.add_argument("--bf16", action="store_true", help="read long documents in mixed precision")
+    parser.add_argument("--bf16", action="store_true", help="heal, and read long documents, in mixed precision")
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--seeds", type=int, default=2, help="of each fine-tuning")
     parser.add_argument("--unhealed-seeds", type=int, default=1, help="of each fine-tuning of a swap without healing")
