@@ -5,10 +5,10 @@ import ctypes
 import gc
 import io
 import json
-import os
 import platform
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,25 +168,26 @@ def predict(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: Part, masked_lm: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a model says of a part: logits (n, C) and labels (n,), or the sums of `token_sums` (n, 3) twice."""
-    arguments = TrainingArguments(
-        output_dir=os.devnull + "-unused",
-        per_device_eval_batch_size=max(1, _TEST_TOKENS // part.longest),
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=model.device.type == "cpu",
-        dataloader_pin_memory=model.device.type != "cpu",
-    )
-    collator: Any = DataCollatorForTokenClassification if masked_lm else DataCollatorWithPadding
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        data_collator=collator(tokenizer),
-        preprocess_logits_for_metrics=cast(Any, token_sums) if masked_lm else None,
-    )
     # Equal lengths beside each other: less padding, and the same numbers.
     sizes = [len(ids) for ids in part.dataset["input_ids"]]
     order = np.argsort(sizes, kind="stable")
-    output = trainer.predict(cast(Any, Dataset.select(part.dataset, order)))
+    with tempfile.TemporaryDirectory() as folder:  # the Trainer makes one, though it writes nothing
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_eval_batch_size=max(1, _TEST_TOKENS // part.longest),
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=model.device.type == "cpu",
+            dataloader_pin_memory=model.device.type != "cpu",
+        )
+        collator: Any = DataCollatorForTokenClassification if masked_lm else DataCollatorWithPadding
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            data_collator=collator(tokenizer),
+            preprocess_logits_for_metrics=cast(Any, token_sums) if masked_lm else None,
+        )
+        output = trainer.predict(cast(Any, Dataset.select(part.dataset, order)))
     back = np.argsort(order)
     predictions = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     if masked_lm:

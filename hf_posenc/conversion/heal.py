@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -313,8 +314,9 @@ def heal(
         resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed)
     clock = _Clock(minutes * 60, max_steps, 0.0 if resume is None else _spent(resume))
     steps = max_steps or 10**7
+    unused = None if work_dir is not None else tempfile.TemporaryDirectory()  # the Trainer makes its folder anyway
     arguments = TrainingArguments(
-        output_dir=str(work_dir) if work_dir is not None else "unused",
+        output_dir=str(work_dir) if unused is None else unused.name,
         per_device_train_batch_size=batch_size,
         max_steps=steps,
         learning_rate=learning_rate,
@@ -371,6 +373,8 @@ def heal(
             raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to go on.")
         trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
     finally:
+        if unused is not None:
+            unused.cleanup()
         model.config.attention_probs_dropout_prob = attention
         for module, rate in zip(dropouts, rates, strict=True):
             module.p = rate

@@ -98,7 +98,7 @@ def fine_tune(
     learning_rate: float = 1e-4,
     seed: int = 0,
     bf16: bool = False,
-    work: str = "unused",
+    work: str,
 ) -> dict[str, Any]:
     """Fine-tunes a classifier with the stock Trainer, and tests it: metrics on the test split.
 

@@ -2,9 +2,12 @@
 
 import errno
 import json
+import os
 import shutil
+import tempfile
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,9 +77,20 @@ def test_data_order_and_budget_are_equal_too(tmp_path):
             assert test["value"] == 0.5
 
 
-def test_a_run_says_all_about_itself(tmp_path):
+def test_a_run_says_all_about_itself(tmp_path, monkeypatch):
     plan = toy(schemes=["learned"], scheme_arguments={"learned": {"std": 0.1}})
+    made, make = [], os.makedirs
+    monkeypatch.setattr(
+        os, "makedirs", lambda path, *args, **options: (made.append(Path(path)), make(path, *args, **options))
+    )
     execute(plan, tmp_path, console=quiet())
+    writable = (
+        tmp_path,
+        Path(tempfile.gettempdir()),
+        Path.home(),
+    )  # the Trainer makes its folder even where it writes nothing
+    assert made
+    assert not [path for path in made if not any(path.absolute().is_relative_to(one) for one in writable)]
     found = read_run(tmp_path, "probes-learned-seed0")
     assert (found["status"], found["steps"], found["max_length"]) == ("done", 8, 32)
     assert [(test["part"], test["length"]) for test in found["tests"]] == [

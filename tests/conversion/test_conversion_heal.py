@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from hf_posenc.conversion import convert
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import depth_at, read_training_texts, set_aside
+from hf_posenc.conversion.heal import default_rate, depth_at, read_training_texts, set_aside
+from hf_posenc.conversion.measure import pad_rows
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
 
@@ -91,6 +92,32 @@ def test_biases_move_further_than_matrices(source):
     slopes = moved.pop("model.position.log_slopes.weight")
     assert 1e-3 < slopes < 1e-2
     assert max(moved.values()) < slopes / 3
+
+
+@pytest.mark.parametrize(("width", "rate"), [(32, 1e-3), (384, 1e-3), (768, 5e-4), (1024, 3.75e-4)])
+def test_wider_models_learn_more_slowly(width, rate):
+    assert default_rate(width) == pytest.approx(rate)
+
+
+def test_the_rate_and_the_batches_of_like_lengths_are_those_of_the_text(source, tmp_path, monkeypatch):
+    lengths = []
+    monkeypatch.chdir(tmp_path)
+
+    def collect(rows, pad):
+        lengths.append([len(row["input_ids"]) for row in rows])
+        return pad_rows(rows, pad)
+
+    monkeypatch.setattr(module, "pad_rows", collect)
+    texts = [" ".join(sentences(12)[0].split()[:1] * (1 + number % 12)) + f" {number}" for number in range(256)]
+    _, report = convert(
+        source, position_embedding_type="alibi", heal=texts, eval_texts=texts[:20], healing={**QUIET, "max_steps": 20}
+    )
+    assert report.healing["learning_rate"] == default_rate(32) == 1e-3
+    assert not list(tmp_path.iterdir())  # the Trainer's own folder isn't left behind
+    spread = max(max(batch) - min(batch) for batch in lengths)
+    assert len(lengths) >= 20
+    assert spread < max(map(max, lengths)) - min(map(min, lengths))
+    assert sum(max(batch) - min(batch) for batch in lengths) <= 4 * len(lengths)
 
 
 def test_healing_keeps_to_its_time(source):
