@@ -12,6 +12,9 @@ from .measure import OWN_TEXTS, compare, encode, own_texts, random_rows, verify
 from .output import check_free, load_tokenizer, whole_folder, write_report
 from .report import ConversionReport
 
+_EXACT = 1e-5
+"""What a conversion without a swap is off at most, on the models that were measured."""
+
 
 def convert(
     source: str | Path,
@@ -69,9 +72,22 @@ def convert(
         ValueError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
             doesn't exist, or `out` is taken.
     """
+    from .swap import EXTENSIONS as TABLE_EXTENSIONS
     from .swap import swap, target_config
 
     source = str(source)
+    if max_position_embeddings is not None and max_position_embeddings < 1:
+        raise ValueError(
+            f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
+        )
+    if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
+        raise ValueError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
+    if healing and heal is not None:
+        from .heal import accepted_options
+
+        unknown = sorted(set(healing) - accepted_options())
+        if unknown:
+            raise ValueError(f"healing has no {unknown[0]!r}. It takes {', '.join(sorted(accepted_options()))}.")
     if out is not None:
         check_free(out, overwrite, source)
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
@@ -111,6 +127,11 @@ def convert(
         report.exact = verify(loaded, texts.held_out[:64], texts.name)
         if report.exact is None and loaded.model_type != "posenc":
             report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
+        if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:
+            report.notes.append(
+                f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
+                f"{report.exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
+            )
     model = original
     if changed:
         model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
@@ -131,10 +152,19 @@ def convert(
             work_dir=options.pop("work_dir", None) or (None if out is None else work_folder(out)),
             **options,
         )
+        read = report.healing["longest"]
+        is_extended = any(line.get("how") in TABLE_EXTENSIONS for line in report.carried)
+        if is_extended and config.max_position_embeddings > read:
+            report.notes.append(
+                f"Healing read at most {read} tokens: the table's rows from {read} on are as the extension made them. "
+                "Give longer texts, and healing={'max_length': ...}."
+            )
         if measure:
             report.after = _agreement(model, original, texts, loaded.task, tokenizer)
             assert report.before is not None
-            if report.after.hidden_mse > report.before.hidden_mse:  # the swap was nearly exact, or the time too short
+            if (
+                not report.after.hidden_mse <= report.before.hidden_mse
+            ):  # the swap was nearly exact, or the time too short
                 model.load_state_dict(carried_over)
                 report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
     model.eval()

@@ -72,6 +72,20 @@ def pad_rows(rows: Sequence[dict[str, list[int]]], pad: int) -> dict[str, Tensor
     return batch
 
 
+def check_tokens(rows: Sequence[dict[str, list[int]]], vocab_size: int) -> None:
+    """Refuses rows with tokens that a model lacks.
+
+    Raises:
+        ValueError: a token is `vocab_size` or more.
+    """
+    largest = max(max(row["input_ids"], default=0) for row in rows)
+    if largest >= vocab_size:
+        raise ValueError(
+            f"The tokenizer gives token {largest}, and the model has vocab_size={vocab_size}. They don't belong "
+            "together: put the model's own tokenizer into the folder, or none."
+        )
+
+
 def _logits(output: Any, mask: Tensor) -> list[Tensor]:
     found = [getattr(output, name, None) for name in ("logits", "start_logits", "end_logits")]
     real = mask.bool()
@@ -98,13 +112,7 @@ def compare(
         tokenizer: measure masked-LM perplexity too, with its mask token.
         choices: the head takes (B, C, S).
     """
-    largest = max(max(row["input_ids"], default=0) for row in rows)
-    vocab_size = min(one.config.vocab_size for one in (model, original))
-    if largest >= vocab_size:
-        raise ValueError(
-            f"The tokenizer gives token {largest}, and the model has vocab_size={vocab_size}. They don't belong "
-            "together: put the model's own tokenizer into the folder, or none."
-        )
+    check_tokens(rows, min(one.config.vocab_size for one in (model, original)))
     training = model.training, original.training
     model.eval(), original.eval()
     pad = original.config.pad_token_id or 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from hf_posenc.conversion import convert
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import default_rate, depth_at, read_training_texts, set_aside
+from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, read_training_texts, set_aside
 from hf_posenc.conversion.measure import pad_rows
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
@@ -25,10 +26,9 @@ def source(tmp_path_factory):
     return folder
 
 
-def heal(source, out=None, texts=240, **healing):
-    return convert(
-        source, out, position_embedding_type="alibi", heal=sentences(texts), healing={**QUIET, **healing}, minutes=1
-    )
+def heal(source, out=None, texts=240, measure=True, **healing):
+    given = {"heal": sentences(texts), "healing": {**QUIET, **healing}, "minutes": 1, "measure": measure}
+    return convert(source, out, position_embedding_type="alibi", **given)
 
 
 def test_healing_brings_hidden_states_and_predictions_nearer(source, tmp_path):
@@ -129,13 +129,13 @@ def test_healing_keeps_to_its_time(source):
 
 
 def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(source, tmp_path):
-    options = {"max_steps": 12, "save_minutes": 0.0}
+    options = {"texts": 72, "max_steps": 22, "save_minutes": 0.0}  # nine steps an epoch
     undisturbed, _ = heal(source, tmp_path / "undisturbed", **options)
     child = os.fork()
     if child == 0:
 
         def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 8:
+            if state.global_step == 14:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         module._Clock.on_step_end = on_step_end
@@ -143,11 +143,11 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.healing", "undisturbed"]
-    assert (tmp_path / "out.healing/checkpoint-7").is_dir()
+    assert (tmp_path / "out.healing/checkpoint-13").is_dir()
     with pytest.raises(ValueError, match="holds the healing of something else"):
-        heal(source, tmp_path / "out", texts=200, **options)
+        heal(source, tmp_path / "out", **options | {"texts": 200})
     resumed, report = heal(source, tmp_path / "out", **options)
-    assert report.healing["steps"] == 12
+    assert report.healing["steps"] == 22
     for (name, mine), theirs in zip(resumed.state_dict().items(), undisturbed.state_dict().values(), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5, msg=name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "undisturbed"]
@@ -251,13 +251,99 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
         ({"heal": [""]}, "holds no text"),
         ({"heal": "nowhere.txt"}, "There is no file"),
         ({"heal": sentences(50), "minutes": 0}, "minutes=0 is out of range"),
-        ({"heal": sentences(50), "healing": {"max_steps": 0}}, "max_steps=0 is out of range"),
+        ({"heal": sentences(50), "minutes": float("nan")}, "minutes=nan is out of range"),
+        ({"heal": [1, 2]}, "1 is no text. Give a file, or a list of strings"),
+        *(
+            ({"heal": sentences(50), "healing": {name: value}}, re.escape(f"{name}={value!r} is out of range"))
+            for name, value in [
+                ("max_steps", 0),
+                ("max_steps", 2.5),
+                ("learning_rate", -1),
+                ("learning_rate", "0.001"),
+                ("learning_rate", float("inf")),
+                ("batch_size", 0),
+                ("batch_size", "8"),
+                ("max_length", -3),
+            ]
+        ),
+        ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. It must be a whole number, 0 to 4294967295"),
+        ({"heal": sentences(50), "healing": {"lr": 1}}, "healing has no 'lr'. It takes batch_size, bf16, "),
+        ({"heal": sentences(50), "eval_texts": []}, r"eval_texts=\[\] holds no texts"),
+        ({"heal": sentences(50), "eval_texts": "one text"}, "eval_texts='one text' holds no texts"),
     ],
 )
 def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
     with pytest.raises(ValueError, match=match):
         convert(source, tmp_path / "out", position_embedding_type="rope", measure=False, **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_path, measure):
+    options = {"position_embedding_type": "alibi", "heal": sentences(100), "measure": measure}
+    with pytest.raises(ValueError, match="Healing diverged after .* steps with learning_rate=1e.* Give a lower one"):
+        convert(source, tmp_path / "out", healing={**QUIET, "max_steps": 40, "learning_rate": 1e30}, **options)
+    assert not list(tmp_path.iterdir())
+    convert(source, tmp_path / "out", healing={**QUIET, "max_steps": 2}, **options)
+
+
+def test_numbers_that_are_none_are_farther_from_the_original(source, monkeypatch):
+    def ruin(model, *args, **options):
+        with torch.no_grad():
+            model.base_model.layers[0].output.weight.fill_(float("nan"))
+        return {"longest": 9}
+
+    monkeypatch.setattr(module, "heal", ruin)
+    model, report = convert(source, position_embedding_type="alibi", heal=sentences(100))
+    assert report.notes[-1].startswith("Healing took it farther from the original")
+    assert all(value.isfinite().all() for value in model.parameters())
+
+
+def test_a_long_table_that_short_texts_healed_is_reported(source):
+    options = {"position_embedding_type": "learned", "max_position_embeddings": 256, "extension": "interpolate"}
+    _, report = convert(source, heal=sentences(100), healing={**QUIET, "max_steps": 2}, **options)
+    assert [note for note in report.notes if "rows from" in note and "max_length" in note]
+    _, report = convert(source, position_embedding_type="alibi", heal=sentences(100), healing={**QUIET, "max_steps": 2})
+    assert not report.notes
+
+
+@pytest.mark.parametrize(("count", "size"), [(1000, 8), (1003, 8), (5, 8), (8, 8), (1, 32)])
+def test_batches_hold_like_lengths_in_any_order_and_every_text_once(count, size):
+    lengths = torch.randint(3, 60, (count,), generator=torch.Generator().manual_seed(1))
+    order = batches_of_like_lengths(lengths, size, seed=3)
+    assert sorted(order) == list(range(count))
+    assert order == batches_of_like_lengths(lengths, size, seed=3)
+    if count < 1000:
+        return
+    assert order != batches_of_like_lengths(lengths, size, seed=4)
+    batches = [lengths[order[start : start + size]] for start in range(0, count, size)]
+    spreads = [int(batch.max() - batch.min()) for batch in batches[:-1]]
+    assert sum(spreads) / len(spreads) < 4
+    means = torch.tensor([float(batch.float().mean()) for batch in batches[:-1]])
+    assert abs(torch.corrcoef(torch.stack((means[:-1], means[1:])))[0, 1]) < 0.3  # not from long to short
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"other": 1}', '{"fingerprint"'])
+def test_a_damaged_record_of_a_healing_is_not_gone_on_with(source, tmp_path, content):
+    (tmp_path / "out.healing").mkdir()
+    (tmp_path / "out.healing/healing.json").write_text(content)
+    with pytest.raises(ValueError, match="holds the healing of something else"):
+        heal(source, tmp_path / "out", max_steps=1)
+
+
+def test_a_file_in_the_place_of_the_work_folder_is_left_alone(source, tmp_path):
+    (tmp_path / "out.healing").write_text("mine")
+    with pytest.raises(ValueError, match="is a file, and healing keeps its checkpoints there"):
+        heal(source, tmp_path / "out", max_steps=1)
+    assert (tmp_path / "out.healing").read_text() == "mine"
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_anything_is_written(tmp_path):
+    tiny_source(tmp_path / "small", "bert", "fill-mask", vocab_size=12)
+    tiny_tokenizer(tmp_path / "small")
+    with pytest.raises(ValueError, match="They don't belong together"):
+        heal(tmp_path / "small", tmp_path / "out", measure=False, max_steps=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
 def test_a_source_without_a_tokenizer_cannot_be_healed(tmp_path):
