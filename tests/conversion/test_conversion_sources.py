@@ -276,9 +276,11 @@ def test_the_table_of_the_readme_is_what_was_measured():
     assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-4)
     assert table({"parts": parts}) in readme
 
-    def lost(scheme):  # points of bshift_novels that a healed scheme is below the original, by the mean of its seeds
+    def lost(
+        scheme, task="bshift_novels"
+    ):  # points that a healed scheme is below the original, by the mean of its seeds
         means = []
-        for prefix in ("stock/bshift_novels", f"heal/{scheme}/bshift_novels"):
+        for prefix in (f"stock/{task}", f"heal/{scheme}/{task}"):
             found = [part["accuracy"] for name, part in parts.items() if name in (prefix, f"{prefix}/seed1")]
             means.append(sum(found) / len(found))
         return 100 * (means[0] - means[1])
@@ -287,6 +289,16 @@ def test_the_table_of_the_readme_is_what_was_measured():
     words = " ".join(readme.split())
     assert f"`sinusoidal` loses {lost('sinusoidal'):.0f}, and `alibi`" in words
     assert f"can only fall with distance, {lost('alibi'):.0f}." in words
+    behind = [lost(scheme, "trec") for scheme in ("t5", "sinusoidal", "alibi")]
+    assert (
+        f"On `trec`, `t5`, `sinusoidal` and `alibi` are {min(behind):.1f} to {max(behind):.1f} points below it."
+        in words
+    )
+    healings = {
+        scheme: parts[f"heal/{scheme}/agreement"]["healing"] for scheme in ("alibi", "rope", "sinusoidal", "t5")
+    }
+    assert {scheme for scheme, one in healings.items() if not one["bf16"]} == {"rope"}
+    assert 3 < healings["t5"]["learning_rate"] / healings["rope"]["learning_rate"] < 4
     assert long_table({"parts": parts}) in readme
     way = "extend/learned-hierarchical"
     short, long = (
