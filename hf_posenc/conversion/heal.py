@@ -4,10 +4,12 @@ The loss, at real tokens, is the mean over layers of the squared difference betw
 (a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
 alike; with a masked-LM head also the divergence between the two predictions, at up to 256 tokens of a batch, for
 logits of a whole batch take gigabytes where the vocabulary is large. The token embeddings stay as they are.
-Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer
-after the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
-positions, its steps cost a fraction of the whole model's, and what stands above it would otherwise adapt to what it
-doesn't say yet. Schemes that act on attention have as much to learn in every layer, and did no better with it.
+Biases learn faster than the rest, see `hf_posenc.optimizer`. In half of the texts two neighbouring tokens change
+places, for the original and for the model alike, so that it learns what their order does, too. Where the new scheme
+adds to the embeddings, one layer after the other is added in the first half of the time, from below: the first has most
+to learn, for it reads the new positions, its steps cost a fraction of the whole model's, and what stands above it would
+otherwise adapt to what it doesn't say yet. Schemes that act on attention have as much to learn in every layer, and did
+no better with it.
 Underneath is the stock Trainer: checkpoints, resuming, progress.
 """
 
@@ -16,10 +18,11 @@ import hashlib
 import inspect
 import json
 import os
+import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -177,7 +180,7 @@ class _Distillation(Trainer):
         if bodies[0].position.uses("embed"):
             depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
         with _first_layers(bodies, depth):
-            with torch.no_grad():  # the target in full precision
+            with torch.no_grad(), self.accelerator.autocast():
                 theirs = bodies[1](**inputs, output_hidden_states=True)
             with self.accelerator.autocast():
                 ours = bodies[0](**inputs, output_hidden_states=True)
@@ -186,7 +189,7 @@ class _Distillation(Trainer):
         # Only a masked-LM head has anything to learn from; one of another task may want other inputs than texts.
         if depth is None and isinstance(mine, PosEncForMaskedLM):
             some = torch.randperm(int(real.sum()), device=real.device)[:_PREDICTED]
-            with torch.no_grad():
+            with torch.no_grad(), self.accelerator.autocast():
                 expected = cast(Any, self.original).predict_tokens(theirs.last_hidden_state[real][some])
             with self.accelerator.autocast():
                 given = mine.predict_tokens(ours.last_hidden_state[real][some])
@@ -218,7 +221,8 @@ class _LikeLengths(torch.utils.data.Sampler):
     """Batches of texts of like lengths, in random order: less padding and fewer kernels, half as much again on a CPU.
 
     transformers' own grouping goes from long to short again and again, and draws another order where a training is
-    resumed. Here an epoch's order follows from the seed alone.
+    resumed. Here an epoch's order follows from the seed alone, and so does the seed that comes with each text: of what
+    is changed in it.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -228,10 +232,11 @@ class _LikeLengths(torch.utils.data.Sampler):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[tuple[int, str]]:
         size = self.trainer.args.train_batch_size
-        epoch = self.trainer.state.global_step // -(-len(self) // size)
-        yield from batches_of_like_lengths(self.lengths, size, self.trainer.args.seed + epoch)
+        epoch = self.trainer.args.seed + self.trainer.state.global_step // -(-len(self) // size)
+        for index in batches_of_like_lengths(self.lengths, size, epoch):
+            yield index, f"{epoch} {index}"
 
 
 def batches_of_like_lengths(lengths: Tensor, size: int, seed: int, among: int = 50) -> list[int]:
@@ -326,6 +331,7 @@ def heal(
     batch_size: int = 32,
     max_length: int = 128,
     bf16: bool = False,
+    swapped: float = 0.5,
     save_minutes: float = 2.0,
     work_dir: str | Path | None = None,
     disable_tqdm: bool = False,
@@ -345,6 +351,7 @@ def heal(
         batch_size: texts per step.
         max_length: longer texts are cut to so many tokens.
         bf16: mixed precision.
+        swapped: share of texts in which two neighbouring tokens, drawn anew each time, change places.
         save_minutes: how often a checkpoint is written into `work_dir`; 0: after every step.
         work_dir: where checkpoints are written, and a training that was stopped is gone on with. None: no checkpoints.
         disable_tqdm: show no progress.
@@ -363,6 +370,8 @@ def heal(
     _check_number("minutes", minutes)
     _check_number("learning_rate", learning_rate)
     _check_number("save_minutes", save_minutes, or_zero=True)
+    if isinstance(swapped, bool) or not isinstance(swapped, (int, float)) or not 0 <= swapped <= 1:
+        raise ValueError(f"swapped={swapped!r} is out of range. It must be a share of the texts, from 0 to 1.")
     _check_count("batch_size", batch_size, 1)
     _check_count("max_length", max_length, 3)
     _check_count("seed", seed, 0, 2**32 - 1)
@@ -383,7 +392,7 @@ def heal(
     resume = None
     if work_dir is not None:
         work_dir = Path(work_dir)
-        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed)
+        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed, swapped)
     clock = _Clock(minutes * 60, max_steps, 0.0 if resume is None else _spent(resume))
     steps = max_steps or 10**7
     unused = None if work_dir is not None else tempfile.TemporaryDirectory()  # the Trainer makes its folder anyway
@@ -417,7 +426,7 @@ def heal(
     trainer = _Distillation(
         model=model,
         args=arguments,
-        train_dataset=cast(Any, _Rows(rows)),
+        train_dataset=cast(Any, _Rows(rows, set(tokenizer.all_special_ids), swapped)),
         data_collator=lambda batch: pad_rows(batch, pad),
         callbacks=[clock],
     )
@@ -473,6 +482,7 @@ def heal(
         "batch_size": batch_size,
         "max_length": max_length,
         "bf16": bf16,
+        "swapped": swapped,
         "seed": seed,
     }
 
@@ -484,14 +494,29 @@ def accepted_options() -> set[str]:
 
 
 class _Rows(torch.utils.data.Dataset):
-    def __init__(self, rows: list[dict[str, list[int]]]) -> None:
-        self.rows = rows
+    """Rows by index and seed: some of them with two tokens swapped."""
+
+    def __init__(self, rows: list[dict[str, list[int]]], special: set[int], swapped: float) -> None:
+        self.rows, self.special, self.swapped = rows, special, swapped
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        return self.rows[index]
+    def __getitem__(self, place: tuple[int, str]) -> dict[str, list[int]]:
+        index, seed = place
+        draw = random.Random(seed)
+        row = self.rows[index]
+        return swap_neighbours(row, self.special, draw) if draw.random() < self.swapped else row
+
+
+def swap_neighbours(row: dict[str, list[int]], special: Container[int], draw: random.Random) -> dict[str, list[int]]:
+    """A row in which two neighbouring tokens changed places, neither of them special; the same one if it has no two."""
+    tokens = row["input_ids"]
+    places = [at for at in range(len(tokens) - 1) if tokens[at] not in special and tokens[at + 1] not in special]
+    if not places:
+        return row
+    at = draw.choice(places)
+    return {**row, "input_ids": [*tokens[:at], tokens[at + 1], tokens[at], *tokens[at + 2 :]]}
 
 
 class _SaveByTime(TrainerCallback):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 
@@ -9,10 +10,18 @@ import pytest
 import torch
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from hf_posenc.conversion import convert
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, read_training_texts, set_aside
+from hf_posenc.conversion.heal import (
+    batches_of_like_lengths,
+    default_rate,
+    depth_at,
+    read_training_texts,
+    set_aside,
+    swap_neighbours,
+)
 from hf_posenc.conversion.measure import pad_rows
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
@@ -118,6 +127,49 @@ def test_the_rate_and_the_batches_of_like_lengths_are_those_of_the_text(source, 
     assert len(lengths) >= 20
     assert spread < max(map(max, lengths)) - min(map(min, lengths))
     assert sum(max(batch) - min(batch) for batch in lengths) <= 4 * len(lengths)
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 1.0])
+def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatch, share):
+    seen = []
+    monkeypatch.setattr(module, "pad_rows", lambda rows, pad: seen.append(rows) or pad_rows(rows, pad))
+    texts = sentences(120)
+    given = {} if share is None else {"swapped": share}
+    options = {"heal": texts, "eval_texts": ["a b"], "measure": False}  # 15 steps an epoch
+    _, report = convert(
+        source, position_embedding_type="alibi", healing={**QUIET, "max_steps": 60, "bf16": True, **given}, **options
+    )
+    assert report.healing["swapped"] == (0.5 if share is None else share)
+    known = {tuple(ids) for ids in AutoTokenizer.from_pretrained(source)(texts)["input_ids"]}
+    rows = [tuple(row["input_ids"]) for batch in seen[:60] for row in batch]
+    changed = [row for row in rows if row not in known]
+    assert len(rows) == 480
+    assert {tuple(sorted(row)) for row in rows} == {tuple(sorted(row)) for row in known}
+    assert abs(len(changed) / len(rows) - report.healing["swapped"]) < 0.1
+    assert share == 0 or len(set(changed)) > 1.3 * len({tuple(sorted(row)) for row in changed})  # drawn anew each epoch
+    for row in changed:
+        alike = [one for one in known if sorted(one) == sorted(row)]
+        assert min(sum(mine != other for mine, other in zip(row, one, strict=True)) for one in alike) == 2
+        assert (row[0], row[-1]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "possible"),
+    [
+        ([2, 7, 8, 3], {(2, 8, 7, 3)}),
+        ([2, 7, 3], {(2, 7, 3)}),
+        ([2, 3], {(2, 3)}),
+        ([], {()}),
+        ([2, 7, 8, 3, 9, 3], {(2, 8, 7, 3, 9, 3)}),
+        ([7, 8, 9], {(8, 7, 9), (7, 9, 8)}),
+    ],
+)
+def test_special_tokens_keep_their_places(tokens, possible):
+    row = {"input_ids": list(tokens), "token_type_ids": [0] * len(tokens)}
+    found = [swap_neighbours(row, {0, 2, 3}, random.Random(seed)) for seed in range(20)]
+    assert {tuple(one["input_ids"]) for one in found} == possible
+    assert row["input_ids"] == tokens
+    assert all(one["token_type_ids"] == row["token_type_ids"] for one in found)
 
 
 def test_healing_keeps_to_its_time(source):
@@ -264,6 +316,10 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
                 ("batch_size", 0),
                 ("batch_size", "8"),
                 ("max_length", -3),
+                ("swapped", 1.5),
+                ("swapped", True),
+                ("swapped", float("nan")),
+                ("swapped", "half"),
             ]
         ),
         ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. It must be a whole number, 0 to 4294967295"),
