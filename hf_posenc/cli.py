@@ -587,7 +587,7 @@ def convert(
     heal: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Time for healing.")] = 10.0,
+    minutes: Annotated[float | None, typer.Option(help="Time for healing; default: 10.", show_default=False)] = None,
     bf16: Annotated[bool, typer.Option(help="Heal in mixed precision: about twice as fast where it is.")] = False,
     eval_text: Annotated[
         str | None, typer.Option(help="Text to measure on; default: a part of --heal, or sentences that come along.")
@@ -620,7 +620,7 @@ def convert(
         extension=extension,
         heal=heal,
         minutes=minutes,
-        healing={"bf16": bf16},
+        healing={"bf16": True} if bf16 else None,
         eval_texts=None if eval_text is None else read_training_texts(eval_text),
         task=task,
         num_labels=num_labels,

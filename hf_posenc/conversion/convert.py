@@ -28,7 +28,7 @@ def convert(
     task: str | None = None,
     num_labels: int | None = None,
     heal: str | Path | Sequence[str] | None = None,
-    minutes: float = 10.0,
+    minutes: float | None = None,
     healing: dict[str, Any] | None = None,
     eval_texts: Sequence[str] | None = None,
     revision: str | None = None,
@@ -56,7 +56,7 @@ def convert(
         task: what the result is for, one of `TASKS`. None: what the source is for. A head that the source lacks is new.
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
-        minutes: time for healing.
+        minutes: time for healing. None: 10.
         healing: further arguments of `heal`.
         eval_texts: texts to measure on. None: those that healing sets aside, or sentences that come along.
         revision: branch, tag or commit on the Hub.
@@ -70,7 +70,7 @@ def convert(
 
     Raises:
         ValueError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
-            doesn't exist, or `out` is taken.
+            doesn't exist, `minutes` or `healing` is given without `heal`, or `out` is taken.
     """
     from .swap import EXTENSIONS as TABLE_EXTENSIONS
     from .swap import swap, target_config
@@ -82,7 +82,10 @@ def convert(
         )
     if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
         raise ValueError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
-    if healing and heal is not None:
+    if heal is None and (minutes is not None or healing):
+        given = f"healing={healing!r}" if minutes is None else f"minutes={minutes!r}"
+        raise ValueError(f"{given} has no effect without text to heal with. Give that as heal, or leave it out.")
+    if healing:
         from .heal import accepted_options
 
         unknown = sorted(set(healing) - accepted_options())
@@ -147,7 +150,7 @@ def convert(
             original,
             texts.training,
             tokenizer=tokenizer,
-            minutes=minutes,
+            minutes=10.0 if minutes is None else minutes,
             seed=seed,
             work_dir=options.pop("work_dir", None) or (None if out is None else work_folder(out)),
             **options,

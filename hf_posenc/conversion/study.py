@@ -263,8 +263,8 @@ class Study:
             num_labels=2,
             eval_texts=texts,
             heal=heal,
-            minutes=self.options.minutes,
-            healing={"disable_tqdm": True, "bf16": self.options.bf16},
+            minutes=self.options.minutes if healed else None,
+            healing={"disable_tqdm": True, "bf16": self.options.bf16} if healed else None,
             overwrite=True,
         )
         return {**report.to_dict(), "source": NAME}

@@ -324,6 +324,8 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
         ),
         ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. It must be a whole number, 0 to 4294967295"),
         ({"heal": sentences(50), "healing": {"lr": 1}}, "healing has no 'lr'. It takes batch_size, bf16, "),
+        ({"minutes": 10.0}, "minutes=10.0 has no effect without text to heal with"),
+        ({"healing": {"bf16": True}}, "healing={'bf16': True} has no effect without text to heal with"),
         ({"heal": sentences(50), "eval_texts": []}, r"eval_texts=\[\] holds no texts"),
         ({"heal": sentences(50), "eval_texts": "one text"}, "eval_texts='one text' holds no texts"),
     ],
