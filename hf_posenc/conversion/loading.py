@@ -70,14 +70,15 @@ def load(
         model_class(task)
     folder = find_folder(source, revision, allow_pickle)
     raw = read_config(folder, source)
+    is_ours = raw.get("model_type") == PosEncConfig.model_type
+    family = None if is_ours else family_of(raw.get("model_type"), source)  # before weights that may be large
     tensors = read_weights(folder, source, allow_pickle)
     dtype = common_dtype(tensors.values())
     digest = fingerprint(tensors)
     tensors = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
-    if raw.get("model_type") == PosEncConfig.model_type:
+    if family is None:
         loaded = _load_ours(source, folder, raw, tensors, task, num_labels, dtype, seed)
     else:
-        family = family_of(raw.get("model_type"), source)
         loaded = _load_theirs(source, folder, raw, tensors, family, task, num_labels, dtype, seed)
     return replace(loaded, fingerprint=digest)
 
