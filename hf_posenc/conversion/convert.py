@@ -236,7 +236,9 @@ def _agreement(
     task: str,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Any:
-    return compare(model, original, texts.held_out, texts.name, tokenizer=tokenizer if task == "fill-mask" else None)
+    special = set() if tokenizer is None else set(tokenizer.all_special_ids)
+    measured = tokenizer if task == "fill-mask" else None
+    return compare(model, original, texts.held_out, texts.name, tokenizer=measured, special=special)
 
 
 def _model_max_length(

@@ -22,7 +22,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +43,7 @@ from transformers.utils import logging
 
 from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import speed_up_positions
-from .measure import check_tokens, encode, pad_rows
+from .measure import check_tokens, encode, pad_rows, swap_neighbours
 from .sources import fingerprint
 
 logger = logging.get_logger(__name__)
@@ -509,16 +509,6 @@ class _Rows(torch.utils.data.Dataset):
         draw = random.Random(seed)
         row = self.rows[index]
         return swap_neighbours(row, self.special, draw) if draw.random() < self.swapped else row
-
-
-def swap_neighbours(row: dict[str, list[int]], special: Container[int], draw: random.Random) -> dict[str, list[int]]:
-    """A row in which two neighbouring tokens changed places, neither of them special; the same one if it has no two."""
-    tokens = row["input_ids"]
-    places = [at for at in range(len(tokens) - 1) if tokens[at] not in special and tokens[at + 1] not in special]
-    if not places:
-        return row
-    at = draw.choice(places)
-    return {**row, "input_ids": [*tokens[:at], tokens[at + 1], tokens[at], *tokens[at + 2 :]]}
 
 
 class _SaveByTime(TrainerCallback):

@@ -2,7 +2,8 @@
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Container, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -72,6 +73,16 @@ def pad_rows(rows: Sequence[dict[str, list[int]]], pad: int) -> dict[str, Tensor
     return batch
 
 
+def swap_neighbours(row: dict[str, list[int]], special: Container[int], draw: random.Random) -> dict[str, list[int]]:
+    """A row in which two neighbouring tokens changed places, neither of them special; the same one if it has no two."""
+    tokens = row["input_ids"]
+    places = [at for at in range(len(tokens) - 1) if tokens[at] not in special and tokens[at + 1] not in special]
+    if not places:
+        return row
+    at = draw.choice(places)
+    return {**row, "input_ids": [*tokens[:at], tokens[at + 1], tokens[at], *tokens[at + 2 :]]}
+
+
 def check_tokens(rows: Sequence[dict[str, list[int]]], vocab_size: int) -> None:
     """Refuses rows with tokens that a model lacks.
 
@@ -102,6 +113,7 @@ def compare(
     head: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
     choices: bool = False,
+    special: Container[int] | None = None,
 ) -> Agreement:
     """Agreement of a model with the original; both are put into evaluation mode.
 
@@ -111,6 +123,7 @@ def compare(
         head: compare the heads' logits too.
         tokenizer: measure masked-LM perplexity too, with its mask token.
         choices: the head takes (B, C, S).
+        special: measure `order_r2` too; tokens that stay where they are.
     """
     check_tokens(rows, min(one.config.vocab_size for one in (model, original)))
     training = model.training, original.training
@@ -131,8 +144,7 @@ def compare(
         numbers += difference.numel()
         tokens += int(real.sum())
         worst = max(worst, float(difference.abs().max()))
-        pooled = [(hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True) for hidden in (ours, theirs)]
-        cosines.append(torch.nn.functional.cosine_similarity(*pooled))
+        cosines.append(torch.nn.functional.cosine_similarity(_pooled(ours, mask), _pooled(theirs, mask)))
         if head:
             given = {name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch
             both = [_logits(one(**given), mask) for one in (model, original)]
@@ -151,8 +163,55 @@ def compare(
     )
     if tokenizer is not None and tokenizer.mask_token_id is not None:
         found.perplexity, found.perplexity_original = (perplexity(one, rows, tokenizer) for one in (model, original))
+    if special is not None:
+        found.order_r2 = order_r2(model, original, rows, special)
     model.train(training[0]), original.train(training[1])
     return found
+
+
+def _pooled(hidden: Tensor, mask: Tensor) -> Tensor:
+    """(B, S, D) and (B, S) -> (B, D): the mean over real tokens."""
+    return (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+
+
+@torch.no_grad()
+def order_r2(
+    model: PreTrainedModel, original: PreTrainedModel, rows: Sequence[dict[str, list[int]]], special: Container[int]
+) -> float | None:
+    """How much a model knows of what word order does in the original: R^2 = 1 - sum |d' - d|^2 / sum |d|^2.
+
+    d (D,) is the change of the original's mean-pooled last hidden state as two neighbouring tokens of a text, drawn at
+    random, change places, and d' the model's; summed over texts. 1: the same change, 0: no better than a model that
+    doesn't notice, which may well have a cosine near 1.
+
+    Args:
+        model, original: in evaluation mode.
+        rows: see `encode`.
+        special: tokens that stay where they are.
+
+    Returns:
+        R^2. None: nothing could be swapped, or the original doesn't notice.
+    """
+    draw = random.Random(0)
+    if not getattr(original.config, "type_vocab_size", 0):
+        rows = [{"input_ids": row["input_ids"]} for row in rows]
+    pairs = [(row, swap_neighbours(row, special, draw)) for row in rows]
+    pairs = [(row, swapped) for row, swapped in pairs if row["input_ids"] != swapped["input_ids"]]
+    pad = original.config.pad_token_id or 0
+    missed = changed = size = 0.0
+    for start in range(0, len(pairs), 32):
+        change = []
+        both = [pad_rows(list(some), pad) for some in zip(*pairs[start : start + 32], strict=True)]
+        for one in (original, model):
+            before, after = (
+                _pooled(one.base_model(**batch).last_hidden_state.double(), batch["attention_mask"]) for batch in both
+            )
+            change.append(after - before)
+            if one is original:
+                size += float(before.square().sum())
+        changed += float(change[0].square().sum())
+        missed += float((change[1] - change[0]).square().sum())
+    return 1 - missed / changed if changed > 1e-10 * size else None  # less is rounding
 
 
 @torch.no_grad()

@@ -30,6 +30,8 @@ class Agreement:
         logits_max: the largest absolute difference of the head's logits, where there is a head with trained weights.
         perplexity: of masked tokens, for a masked-LM head; each token counts once.
         perplexity_original: the original's on the same masks.
+        order_r2: how much of what swapping two neighbouring tokens changes in the mean-pooled last hidden state is the
+            same, R^2: 1, all; 0, as in a model that is blind to order. None: not measured, or the original is.
     """
 
     texts: str
@@ -42,6 +44,7 @@ class Agreement:
     logits_max: float | None = None
     perplexity: float | None = None
     perplexity_original: float | None = None
+    order_r2: float | None = None
 
 
 @dataclass
@@ -106,6 +109,8 @@ class ConversionReport:
                 continue
             kind = {"exact": "as converted", "before": "before healing", "after": "after healing"}[name]
             row = f"cosine {found.cosine:.4f}, hidden MSE {found.hidden_mse:.3g}, at most {found.hidden_max:.3g} off"
+            if found.order_r2 is not None:
+                row += f", R2 of swapped words {found.order_r2:.3f}"
             if found.logits_max is not None:
                 row += f", logits {found.logits_max:.3g}"
             if found.perplexity is not None:

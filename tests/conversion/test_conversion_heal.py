@@ -20,9 +20,8 @@ from hf_posenc.conversion.heal import (
     depth_at,
     read_training_texts,
     set_aside,
-    swap_neighbours,
 )
-from hf_posenc.conversion.measure import pad_rows
+from hf_posenc.conversion.measure import pad_rows, swap_neighbours
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
 
@@ -46,6 +45,7 @@ def test_healing_brings_hidden_states_and_predictions_nearer(source, tmp_path):
     assert report.healing["loss_last"] < report.healing["loss_first"]
     assert report.after.hidden_mse < 0.9 * report.before.hidden_mse
     assert report.after.cosine > report.before.cosine
+    assert report.before.order_r2 < report.after.order_r2 < 1
     assert report.after.perplexity_original == report.before.perplexity_original
     assert report.after.perplexity != report.before.perplexity
     assert report.before.texts == "held out of the healing text"

@@ -236,6 +236,7 @@ def test_the_command_line(source, tmp_path, run):
     assert code == 0, err
     assert "learned -> t5" in out
     assert "before healing" in out
+    assert "R2 of swapped words" in out
     report = json.loads((tmp_path / "out/conversion.json").read_text())
     assert (report["to_scheme"], report["source"], report["max_position_embeddings"]) == ("t5", "source", 64)
     assert json.loads((tmp_path / "out/config.json").read_text())["position_embedding_kwargs"]["per_layer"] is False

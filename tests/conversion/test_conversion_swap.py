@@ -3,11 +3,12 @@
 import pytest
 import torch
 from common import SCHEMES, encoder, padded
-from conversion_harness import tiny_source, tiny_tokenizer
+from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from transformers import AutoTokenizer
 
 from hf_posenc import PosEncConfig, PosEncModel
 from hf_posenc.conversion import convert, swap
+from hf_posenc.conversion.measure import encode, order_r2
 from hf_posenc.conversion.swap import _choose_basis, _reorder_heads, extended_table
 
 
@@ -38,10 +39,31 @@ def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tm
     assert report.exact.hidden_max < 1e-5
     assert 0 < report.before.hidden_mse < 1
     assert -1 <= report.before.cosine_min <= report.before.cosine <= 1
+    assert report.before.order_r2 < 1
     assert any("mean is in the token-type embedding" in line["what"] for line in report.carried)
     again = PosEncModel.from_pretrained(tmp_path / "out")
     ids, mask = texts()
     torch.testing.assert_close(hidden(again, ids, mask), hidden(model, ids, mask))
+
+
+def test_how_much_a_model_knows_of_word_order(source):
+    original, _ = convert(source)
+    rows = encode(AutoTokenizer.from_pretrained(source), sentences(40), 32)
+    blind = convert(source, position_embedding_type="none")[0]
+    assert order_r2(original, original, rows, {2, 3}) == 1
+    assert abs(order_r2(blind, original, rows, {2, 3})) < 1e-6
+    assert order_r2(original, blind, rows, {2, 3}) is None
+    assert order_r2(original, original, rows, range(10**6)) is None  # nothing may be swapped
+    opposite = convert(source)[0]
+    table = opposite.position.embedding.weight
+    table.data[1:] = table.data[1:].flip(0)
+    assert order_r2(opposite, original, rows, {2, 3}) < 0
+    # By hand, a text at a time: the first pair that is drawn for a text of two words is that of the two.
+    two, swapped = torch.tensor([[2, 7, 8, 3]]), torch.tensor([[2, 8, 7, 3]])
+    given = [hidden(one, ids, None)[0].double().mean(0) for one in (original, opposite) for ids in (two, swapped)]
+    change, other = given[1] - given[0], given[3] - given[2]
+    expected = 1 - float((other - change).square().sum() / change.square().sum())
+    assert order_r2(opposite, original, [{"input_ids": [2, 7, 8, 3]}], {2, 3}) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("scheme", ["t5", "kerple", "mlp_bias", "tupe"])
