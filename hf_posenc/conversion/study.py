@@ -333,17 +333,19 @@ def table(results: dict[str, Any]) -> str:
         found = [found[TASKS[task]] for name, found in parts.items() if name == part or name.startswith(f"{part}/seed")]
         return " / ".join(f"{value:.3f}" for value in found)
 
-    lines = ["| | cosine | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|"]
-    rows = [("stock BERT", "stock", "1")]
+    lines = ["| | cosine | swapped words, R² | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|---|"]
+    rows = [("stock BERT", "stock", "1", "1")]
     schemes = sorted({name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))})
     for scheme in schemes:
         for kind, shown in (("swap", ""), ("heal", ", healed")):
             found = parts.get(f"{kind}/{scheme}/agreement")
             if found is not None:
-                cosine = (found["after"] or found["before"])["cosine"]
-                rows.append((f"`{scheme}`{shown}", f"{kind}/{scheme}", f"{cosine:.3f}"))
-    for name, prefix, cosine in rows:
-        lines.append("| " + " | ".join([name, cosine, *(score(prefix, task) for task in TASKS)]) + " |")
+                near = found["after"] or found["before"]
+                order = near.get("order_r2")
+                order = "" if order is None else f"{order:.3f}"
+                rows.append((f"`{scheme}`{shown}", f"{kind}/{scheme}", f"{near['cosine']:.3f}", order))
+    for name, prefix, *near in rows:
+        lines.append("| " + " | ".join([name, *near, *(score(prefix, task) for task in TASKS)]) + " |")
     return "\n".join(lines)
 
 
