@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .loading import load
-from .measure import OWN_TEXTS, compare, encode, own_texts, random_rows, verify
+from .measure import OWN_TEXTS, compare, encode, own_texts, random_rows, special_tokens, verify
 from .output import check_free, load_tokenizer, whole_folder, write_report
 from .report import ConversionReport
 
@@ -236,7 +236,7 @@ def _agreement(
     task: str,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Any:
-    special = set() if tokenizer is None else set(tokenizer.all_special_ids)
+    special = set() if tokenizer is None else special_tokens(tokenizer)
     measured = tokenizer if task == "fill-mask" else None
     return compare(model, original, texts.held_out, texts.name, tokenizer=measured, special=special)
 

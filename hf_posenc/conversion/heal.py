@@ -43,7 +43,7 @@ from transformers.utils import logging
 
 from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import speed_up_positions
-from .measure import check_tokens, encode, pad_rows, swap_neighbours
+from .measure import check_tokens, encode, pad_rows, special_tokens, swap_neighbours
 from .sources import fingerprint
 
 logger = logging.get_logger(__name__)
@@ -355,10 +355,10 @@ def heal(
         save_minutes: how often a checkpoint is written into `work_dir`; 0: after every step.
         work_dir: where checkpoints are written, and a training that was stopped is gone on with. None: no checkpoints.
         disable_tqdm: show no progress.
-        seed: of the order of texts and of dropout.
+        seed: of the order of texts, and of what is swapped in them.
 
     Returns:
-        What was done: texts, steps, seconds, losses, settings, and on what: so many steps come of the minutes there.
+        What was done: texts, steps, seconds, losses, settings, and on what it ran in the end.
 
     Raises:
         ValueError: an argument is out of range, `work_dir` holds the healing of something else, a text has tokens that
@@ -392,7 +392,7 @@ def heal(
     resume = None
     if work_dir is not None:
         work_dir = Path(work_dir)
-        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed, swapped)
+        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed, bf16, float(swapped))
     clock = _Clock(minutes * 60, max_steps, 0.0 if resume is None else _spent(resume))
     steps = max_steps or 10**7
     unused = None if work_dir is not None else tempfile.TemporaryDirectory()  # the Trainer makes its folder anyway
@@ -426,7 +426,7 @@ def heal(
     trainer = _Distillation(
         model=model,
         args=arguments,
-        train_dataset=cast(Any, _Rows(rows, set(tokenizer.all_special_ids), swapped)),
+        train_dataset=cast(Any, _Rows(rows, special_tokens(tokenizer), swapped)),
         data_collator=lambda batch: pad_rows(batch, pad),
         callbacks=[clock],
     )

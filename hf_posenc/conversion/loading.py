@@ -71,7 +71,7 @@ def load(
     folder = find_folder(source, revision, allow_pickle)
     raw = read_config(folder, source)
     is_ours = raw.get("model_type") == PosEncConfig.model_type
-    family = None if is_ours else family_of(raw.get("model_type"), source)  # before weights that may be large
+    family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
     tensors = read_weights(folder, source, allow_pickle)
     dtype = common_dtype(tensors.values())
     digest = fingerprint(tensors)

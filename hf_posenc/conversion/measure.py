@@ -83,6 +83,12 @@ def swap_neighbours(row: dict[str, list[int]], special: Container[int], draw: ra
     return {**row, "input_ids": [*tokens[:at], tokens[at + 1], tokens[at], *tokens[at + 2 :]]}
 
 
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """What a tokenizer adds to a text, and what it calls special; but no unknown words."""
+    added = {*tokenizer.all_special_ids, *tokenizer("")["input_ids"]}
+    return added - {tokenizer.unk_token_id}
+
+
 def check_tokens(rows: Sequence[dict[str, list[int]]], vocab_size: int) -> None:
     """Refuses rows with tokens that a model lacks.
 
@@ -180,9 +186,9 @@ def order_r2(
 ) -> float | None:
     """How much a model knows of what word order does in the original: R^2 = 1 - sum |d' - d|^2 / sum |d|^2.
 
-    d (D,) is the change of the original's mean-pooled last hidden state as two neighbouring tokens of a text, drawn at
-    random, change places, and d' the model's; summed over texts. 1: the same change, 0: no better than a model that
-    doesn't notice, which may well have a cosine near 1.
+    d (D,) is the change of the original's last hidden states, summed over a text's tokens, as two neighbouring ones,
+    drawn at random, change places, and d' the model's; summed over texts, of which long ones count as much as short
+    ones so. 1: the same change, 0: no better than a model that doesn't notice, which may well have a cosine near 1.
 
     Args:
         model, original: in evaluation mode.
@@ -204,7 +210,8 @@ def order_r2(
         both = [pad_rows(list(some), pad) for some in zip(*pairs[start : start + 32], strict=True)]
         for one in (original, model):
             before, after = (
-                _pooled(one.base_model(**batch).last_hidden_state.double(), batch["attention_mask"]) for batch in both
+                (one.base_model(**batch).last_hidden_state.double() * batch["attention_mask"].unsqueeze(-1)).sum(1)
+                for batch in both
             )
             change.append(after - before)
             if one is original:

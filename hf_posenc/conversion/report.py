@@ -30,8 +30,9 @@ class Agreement:
         logits_max: the largest absolute difference of the head's logits, where there is a head with trained weights.
         perplexity: of masked tokens, for a masked-LM head; each token counts once.
         perplexity_original: the original's on the same masks.
-        order_r2: how much of what swapping two neighbouring tokens changes in the mean-pooled last hidden state is the
-            same, R^2: 1, all; 0, as in a model that is blind to order. None: not measured, or the original is.
+        order_r2: how much of what swapping two neighbouring tokens changes in the sum of the last hidden states is the
+            same, R^2: 1, all; 0, as in a model that is blind to order. None: not measured, nothing could be swapped, or
+            the original is blind to it.
     """
 
     texts: str
@@ -110,7 +111,7 @@ class ConversionReport:
             kind = {"exact": "as converted", "before": "before healing", "after": "after healing"}[name]
             row = f"cosine {found.cosine:.4f}, hidden MSE {found.hidden_mse:.3g}, at most {found.hidden_max:.3g} off"
             if found.order_r2 is not None:
-                row += f", R2 of swapped words {found.order_r2:.3f}"
+                row += f", R2 of swapped tokens {found.order_r2:.3f}"
             if found.logits_max is not None:
                 row += f", logits {found.logits_max:.3g}"
             if found.perplexity is not None:

@@ -333,7 +333,7 @@ def table(results: dict[str, Any]) -> str:
         found = [found[TASKS[task]] for name, found in parts.items() if name == part or name.startswith(f"{part}/seed")]
         return " / ".join(f"{value:.3f}" for value in found)
 
-    lines = ["| | cosine | swapped words, R² | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|---|"]
+    lines = ["| | cosine | swapped tokens, R² | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|---|"]
     rows = [("stock BERT", "stock", "1", "1")]
     schemes = sorted({name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))})
     for scheme in schemes:

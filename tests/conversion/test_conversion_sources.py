@@ -236,7 +236,7 @@ def test_the_command_line(source, tmp_path, run):
     assert code == 0, err
     assert "learned -> t5" in out
     assert "before healing" in out
-    assert "R2 of swapped words" in out
+    assert "R2 of swapped tokens" in out
     report = json.loads((tmp_path / "out/conversion.json").read_text())
     assert (report["to_scheme"], report["source"], report["max_position_embeddings"]) == ("t5", "source", 64)
     assert json.loads((tmp_path / "out/config.json").read_text())["position_embedding_kwargs"]["per_layer"] is False
@@ -294,6 +294,8 @@ def test_the_table_of_the_readme_is_what_was_measured():
     words = " ".join(readme.split())
     assert f"`t5` is {lost('t5'):.1f} below, and `alibi`" in words
     assert f"can only fall with distance, {lost('alibi'):.0f}." in words
+    seeds = [parts[f"heal/rope/bshift_novels{seed}"]["accuracy"] for seed in ("", "/seed1")]
+    assert f"Two seeds differ by up to {100 * abs(seeds[0] - seeds[1]):.0f} points" in words
     blind = parts["swap/t5/agreement"]["before"]
     assert (round(blind["cosine"], 1), blind["order_r2"] < 0.1) == (0.9, True)
     behind = [lost(scheme, "trec") for scheme in ("t5", "sinusoidal", "alibi")]
@@ -325,6 +327,8 @@ def test_the_table_of_the_readme_is_what_was_measured():
     more = [round(100 * (one[f"rope-{way}/hyperpartisan/2048"] - before)) for way in ("linear", "yarn", "dynamic")]
     assert f"with `linear`, `yarn` and `dynamic`, by {more[0]}, {more[1]} and {more[2]} points" in words
     assert min(more) > 0
+    better = [100 * (one[f"t5/hyperpartisan/{n}"] - one["stock/hyperpartisan/512"]) for n in (512, 2048)]
+    assert f"better than stock BERT at both lengths, by {better[0]:.0f} and {better[1]:.0f}." in words
     assert f"as good as 512 on `hyperpartisan`, and {fewer:.0f} points worse on `review_polarity`" in words
 
 

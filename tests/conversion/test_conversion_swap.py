@@ -4,11 +4,11 @@ import pytest
 import torch
 from common import SCHEMES, encoder, padded
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import PosEncConfig, PosEncModel
 from hf_posenc.conversion import convert, swap
-from hf_posenc.conversion.measure import encode, order_r2
+from hf_posenc.conversion.measure import encode, order_r2, special_tokens
 from hf_posenc.conversion.swap import _choose_basis, _reorder_heads, extended_table
 
 
@@ -60,10 +60,33 @@ def test_how_much_a_model_knows_of_word_order(source):
     assert order_r2(opposite, original, rows, {2, 3}) < 0
     # By hand, a text at a time: the first pair that is drawn for a text of two words is that of the two.
     two, swapped = torch.tensor([[2, 7, 8, 3]]), torch.tensor([[2, 8, 7, 3]])
-    given = [hidden(one, ids, None)[0].double().mean(0) for one in (original, opposite) for ids in (two, swapped)]
+    given = [hidden(one, ids, None)[0].double().sum(0) for one in (original, opposite) for ids in (two, swapped)]
     change, other = given[1] - given[0], given[3] - given[2]
     expected = 1 - float((other - change).square().sum() / change.square().sum())
     assert order_r2(opposite, original, [{"input_ids": [2, 7, 8, 3]}], {2, 3}) == pytest.approx(expected, rel=1e-3)
+
+
+def test_long_texts_count_as_much_as_short_ones_in_what_a_model_knows_of_order(source):
+    original, near = (convert(source)[0] for _ in range(2))
+    table = near.position.embedding.weight
+    table.data[12:] = table.data[12:].mean(0)  # blind from there on
+    draw = torch.Generator().manual_seed(0)
+    short, long = (
+        [{"input_ids": [2, *torch.randint(5, 20, (n,), generator=draw).tolist(), 3]} for _ in range(40)]
+        for n in (8, 36)
+    )
+    known = [order_r2(near, original, rows, {2, 3}) for rows in (short, long, short + long)]
+    assert known[0] > 0.95
+    assert known[1] < 0.5
+    assert abs(known[2] - (known[0] + known[1]) / 2) < 0.1
+
+
+def test_tokens_that_are_added_stay_in_place_though_nobody_calls_them_special(tmp_path):
+    tokenizer = tiny_tokenizer(tmp_path)
+    assert special_tokens(tokenizer) == {0, 2, 3, 4}  # and no unknown word
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    assert bare.all_special_ids == []
+    assert special_tokens(bare) == {2, 3}
 
 
 @pytest.mark.parametrize("scheme", ["t5", "kerple", "mlp_bias", "tupe"])
