@@ -56,7 +56,7 @@ def convert(
         task: what the result is for, one of `TASKS`. None: what the source is for. A head that the source lacks is new.
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
-        minutes: time for healing. None: 10.
+        minutes: time for healing. None: as `heal` has it, 10.
         healing: further arguments of `heal`.
         eval_texts: texts to measure on. None: those that healing sets aside, or sentences that come along.
         revision: branch, tag or commit on the Hub.
@@ -144,13 +144,14 @@ def convert(
         from .heal import heal as run
 
         options = dict(healing or {})
+        if minutes is not None:
+            options["minutes"] = minutes
         carried_over = {name: value.clone() for name, value in model.state_dict().items()} if measure else {}
         report.healing = run(
             model,
             original,
             texts.training,
             tokenizer=tokenizer,
-            minutes=10.0 if minutes is None else minutes,
             seed=seed,
             work_dir=options.pop("work_dir", None) or (None if out is None else work_folder(out)),
             **options,

@@ -172,6 +172,24 @@ def test_special_tokens_keep_their_places(tokens, possible):
     assert all(one["token_type_ids"] == row["token_type_ids"] for one in found)
 
 
+@pytest.mark.parametrize("bf16", [True, False])
+def test_in_mixed_precision_the_original_runs_in_it_too(source, monkeypatch, bf16):
+    kinds = set()
+
+    def heard(trainer, model, inputs, **options):
+        watched = [one.base_model.layers[0].attention.query for one in (trainer.original, model)]
+        hooks = [one.register_forward_hook(lambda module, given, out: kinds.add(out.dtype)) for one in watched]
+        found = compute(trainer, model, inputs, **options)
+        for hook in hooks:
+            hook.remove()
+        return found
+
+    compute = module._Distillation.compute_loss
+    monkeypatch.setattr(module._Distillation, "compute_loss", heard)
+    heal(source, max_steps=2, bf16=bf16, measure=False)
+    assert kinds == {torch.bfloat16 if bf16 else torch.float32}
+
+
 def test_healing_keeps_to_its_time(source):
     _, report = convert(
         source, position_embedding_type="rope", heal=sentences(300), minutes=0.02, healing=QUIET, measure=False
@@ -196,8 +214,9 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.healing", "undisturbed"]
     assert (tmp_path / "out.healing/checkpoint-13").is_dir()
-    with pytest.raises(ValueError, match="holds the healing of something else"):
-        heal(source, tmp_path / "out", **options | {"texts": 200})
+    for other in ({"texts": 200}, {"swapped": 0.1}, {"bf16": True}):
+        with pytest.raises(ValueError, match="holds the healing of something else"):
+            heal(source, tmp_path / "out", **options | other)
     resumed, report = heal(source, tmp_path / "out", **options)
     assert report.healing["steps"] == 22
     for (name, mine), theirs in zip(resumed.state_dict().items(), undisturbed.state_dict().values(), strict=True):
