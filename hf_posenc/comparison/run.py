@@ -145,7 +145,16 @@ def _train(run: Run, options: dict[str, Any]) -> TrainingResult:
 
 def _config(model: PreTrainedModel) -> dict[str, Any]:
     """What differs from the defaults: enough to build the model again."""
-    skipped = ("auto_map", "architectures", "id2label", "label2id", "transformers_version", "dtype", "_name_or_path")
+    skipped = (
+        "auto_map",
+        "architectures",
+        "id2label",
+        "label2id",
+        "transformers_version",
+        "dtype",
+        "_name_or_path",
+        "task_specific_params",
+    )
     values = cast(PosEncConfig, model.config).to_diff_dict()
     return {name: value for name, value in values.items() if name not in skipped}
 

@@ -24,7 +24,15 @@ from transformers import (
 from transformers.utils import logging
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
-from .data import Labels, encode, find_columns, load_splits, number_labels
+from .data import (
+    Labels,
+    encode,
+    find_columns,
+    load_splits,
+    number_labels,
+    remember_columns,
+    remembered_columns,
+)
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, compute_metrics_for
@@ -86,12 +94,13 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         if data.streaming:
             stream, found = open_stream(found, data, training)
         splits = wanted_splits(found, data, training, test=training.score_test)
-        columns = find_columns(next(iter(splits.values())), data)
+        known = None if training.do_train else remembered_columns(config)
+        columns = find_columns(next(iter(splits.values())), data, known)
         labels, numbers = number_labels(
             splits if stream is None else {**splits, "train": stream.labelled()},
             columns,
             do_regression=data.do_regression,
-            delimiter=data.label_delimiter,
+            delimiter=columns.label_delimiter,
             given=trained if stream is None else stream.class_names(trained),
             given_problem_type=None if config is None else config.problem_type,
         )
@@ -106,6 +115,8 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     loss = make_loss(labels, numbers.get("train"), training, SEEN_BATCHES if stream is not None else None)
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
+    if training.do_train:
+        remember_columns(model.config, columns)
     if resume_from is not None:
         check_resumed(resume_from, model, training, data)
     if training.learning_rate is None:

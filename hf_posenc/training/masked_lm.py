@@ -21,7 +21,7 @@ from transformers import (
 from transformers.utils import logging
 
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
-from .data import Columns, encode, find_columns, load_splits
+from .data import Columns, encode, find_columns, load_splits, remember_columns, remembered_columns
 from .errors import UserError
 from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
 from .report import summarize
@@ -122,12 +122,15 @@ def train_masked_lm(
         require_head(config, str(model.model_name_or_path), "ForMaskedLM")
     with training.main_process_first(desc="reading the data"):
         splits = wanted_splits(load_splits(data, model.token, model.cache_dir), data, training)
-        columns = find_columns(next(iter(splits.values())), data)
+        known = None if training.do_train else remembered_columns(config)
+        columns = find_columns(next(iter(splits.values())), data, known)
         tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
     if tokenizer.mask_token_id is None:
         raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
     set_seed(training.seed)
     network = make_model(model, data, config, tokenizer, None)
+    if training.do_train:
+        remember_columns(network.config, columns)
     if resume_from is not None:
         check_resumed(resume_from, network, training, data)
     if training.learning_rate is None:

@@ -515,6 +515,16 @@ def test_a_switch_with_a_default_of_its_own_can_stand_alone(words, expected):
     assert alone.load_best_model_at_end is False
 
 
+def test_a_checkpoint_is_evaluated_on_the_columns_that_it_was_trained_on(tmp_path):
+    given = [{"text": "no text", "Review": row["text"], "Verdict": row["label"]} for row in rows("train", 60)]
+    path = write_csv(tmp_path / "reviews.csv", given)
+    options = {"text_column_names": "Review", "label_column_name": "Verdict"}
+    trained = train(tmp_path / "run", train_file=path, validation_file=path, do_eval=True, **options)
+    again = {"model_name_or_path": str(tmp_path / "run"), "validation_file": path, "output_dir": str(tmp_path / "e")}
+    found = train_classifier(*make_arguments(**again, do_eval=True, use_cpu=True, disable_tqdm=True))
+    assert found.metrics["eval_loss"] == pytest.approx(trained.metrics["eval_loss"], rel=1e-4)
+
+
 def test_a_labelled_test_split_is_scored_where_that_is_asked(order, tmp_path):
     run = train(tmp_path / "run", **order, score_test=True)
     assert "test_accuracy" in run.metrics

@@ -2,13 +2,26 @@ import gzip
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, load_dataset
 from training_harness import rows, write_csv, write_jsonl
+from transformers import AutoConfig, BertConfig
 
+from hf_posenc import PosEncConfig
 from hf_posenc.training import DataArguments, UserError, example_data, train_tokenizer
-from hf_posenc.training.data import Columns, encode, find_columns, hold_out, load_splits, number_labels, read_file
+from hf_posenc.training.data import (
+    Columns,
+    encode,
+    find_columns,
+    hold_out,
+    load_splits,
+    number_labels,
+    read_file,
+    remember_columns,
+    remembered_columns,
+)
 
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
 
@@ -279,6 +292,48 @@ def test_columns_that_are_not_there_are_refused(options, message):
     dataset = Dataset.from_dict({"text": ["x"], "more": ["y"], "label": ["z"]})
     with pytest.raises(UserError, match=message):
         find_columns(dataset, DataArguments(**options))
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "text", "label"),
+    [
+        (["Text", "Label"], {}, ("Text",), "Label"),
+        (["LABEL ", " SENTENCE"], {}, (" SENTENCE",), "LABEL "),
+        (["Premise", "Hypothesis", "label"], {}, ("Premise", "Hypothesis"), "label"),
+        (["text", "Text", "Label", "label"], {}, ("text",), "label"),
+        (["Body", "Class"], {"text_column_names": "body", "label_column_name": "class"}, ("Body",), "Class"),
+    ],
+)
+def test_column_names_are_found_in_any_case(names, options, text, label):
+    found = find_columns(Dataset.from_dict({name: ["x"] for name in names}), DataArguments(**options))
+    assert (found.text, found.label) == (text, label)
+
+
+@pytest.mark.parametrize("config", [PosEncConfig.from_preset("tiny"), BertConfig()], ids=["posenc", "bert"])
+def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_path, monkeypatch):
+    columns = Columns(("Title", "body, in full"), "Stars", " ", "|")
+    remember_columns(config, columns)
+    config.save_pretrained(tmp_path)
+    complaints = []
+    monkeypatch.setattr("hf_posenc.model.configuration_posenc.logger.warning", complaints.append)
+    assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == columns
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    "noted", [None, 3, {}, {"hf_posenc": []}, {"hf_posenc": {"text_column_names": "text"}}, {"text": "a"}]
+)
+def test_columns_that_were_not_noted_by_us_are_not_remembered(noted):
+    assert remembered_columns(SimpleNamespace(task_specific_params=noted)) is None
+
+
+def test_remembered_columns_count_where_the_data_has_them():
+    known = Columns(("title", "body"), "Stars", " ", "|")
+    there = Dataset.from_dict({"text": ["x"], "Title": ["x"], "body": ["x"], "stars": ["y"]})
+    assert find_columns(there, DataArguments(), known) == Columns(("Title", "body"), "stars", " ", "|")
+    other = Dataset.from_dict({"text": ["x"], "title": ["x"], "label": ["y"]})
+    assert find_columns(other, DataArguments(), known).text == ("text",)
+    assert find_columns(there, DataArguments(text_column_names="text"), known).text == ("text",)
 
 
 def test_lists_of_words_are_no_text():
