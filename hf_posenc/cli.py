@@ -59,6 +59,11 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a c
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the checkpoint's code, for a scheme of its author's own.")
 ]
+TextColumns = Annotated[
+    str | None,
+    typer.Option(help="Text column; two, with a comma, for pairs. Default: those the model was trained on, or text."),
+]
+TextDelimiter = Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")]
 SchemeFile = Annotated[str | None, typer.Option(help="A Python file with a scheme of your own.", show_default=False)]
 
 
@@ -130,18 +135,37 @@ def predict(
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
     file: Annotated[
         str | None,
-        typer.Option("--file", "-f", help="Read .txt (a text per line), .csv or .jsonl; - is standard input."),
+        typer.Option(
+            "--file",
+            "-f",
+            help="Read .txt (a text per line), .csv, .tsv, .json, .jsonl (also .gz) or .parquet; - is standard input.",
+        ),
     ] = None,
-    text_column: Annotated[str, typer.Option(help="Column of the text in a .csv or .jsonl file.")] = "text",
-    pair_column: Annotated[str, typer.Option(help="Column of the second text of a pair.")] = "text_pair",
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write .csv, .tsv, .jsonl (also .gz) or .parquet: all columns of the file, and the answers.",
+            show_default=False,
+        ),
+    ] = None,
+    text_column_names: TextColumns = None,
+    text_column_delimiter: TextDelimiter = None,
     output_format: Annotated[
-        str, typer.Option("--format", help="`table` or `jsonl` (one JSON object per line).")
-    ] = "table",
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+        str | None,
+        typer.Option("--format", help="On the screen: `table` (default) or `jsonl` (one JSON object per line)."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")] = 32,
     threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="Several labels per text: give those with a probability above this.")
+        float,
+        typer.Option(
+            min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those with a probability above this."
+        ),
     ] = 0.5,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Show the n most probable labels; default: all.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels; default: all.")
+    ] = None,
     bf16: Annotated[
         str | None,
         typer.Option(metavar="[true|false]", help="Mixed precision. Default: where the processor has bfloat16."),
@@ -150,41 +174,79 @@ def predict(
     revision: Revision = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Classify texts, a pair, a file or standard input: labels with probabilities."""
-    import torch
-    from rich.markup import escape
+    """Label texts, a pair, a file or standard input: labels with probabilities, or numbers for a regression.
 
+    The file's other columns are kept beside the answers; one that is called `label` becomes `input_label`. Empty texts
+    are answered too, and said.
+    """
+    import torch
+
+    from hf_posenc.training.arguments import DataArguments
     from hf_posenc.training.errors import UserError
     from hf_posenc.training.precision import best_dtype
-    from hf_posenc.training.prediction import Text, load_classifier, read_texts
+    from hf_posenc.training.prediction import Text, load_classifier, task_of
     from hf_posenc.training.prediction import predict as run
+    from hf_posenc.training.prediction_files import check_output, read_inputs
 
     if bf16 not in (None, "true", "false"):
         raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
-    if output_format not in ("table", "jsonl"):
+    if output_format not in (None, "table", "jsonl"):
         raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
+    if output_format is not None and output is not None:
+        raise UserError(
+            f"--format is of the screen. The suffix of --output {output!r} says its format; give one of them."
+        )
     if bool(texts) == bool(file):
         raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
-    inputs = read_texts(file, text_column, pair_column) if file else (Text(t, text_pair) for t in texts or [])
+    if output is not None:
+        check_output(output, file)
+    options = DataArguments(text_column_names=text_column_names, text_column_delimiter=text_column_delimiter)
+    read = read_inputs(file, options, twice=output is not None) if file else None
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     half = best_dtype(classifier.device) == torch.bfloat16 if bf16 is None else bf16 == "true"
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if half and bf16 is None:
-        Console(stderr=True).print(_IN_BF16, style="dim", highlight=False)
+        errors.print(_IN_BF16, style="dim")
+    inputs: Any = read or [Text(text, text_pair) for text in texts or []]
     predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k, bf16=half)
+    _give_answers(predictions, task_of(classifier.model.config), inputs, output, output_format)
+    for remark in read.remarks() if read is not None else ():
+        errors.print(remark)
+
+
+def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, output_format: str | None) -> None:
+    """Writes answers to a file with a bar of progress, or prints them."""
+    from rich.markup import escape
+    from rich.progress import track
+
+    from hf_posenc.training.prediction_files import Inputs, json_line, write_answers
+
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    if output is not None:
+        count, names = (inputs.count, inputs.names) if isinstance(inputs, Inputs) else (len(inputs), inputs[0].columns)
+        shown = track(predictions, "Labelling", count, console=errors, transient=True, disable=not errors.is_terminal)
+        written = write_answers(output, shown, task, inputs, list(names))
+        errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
+        return
     if output_format == "jsonl":
         for prediction in predictions:
-            print(prediction.to_json(), flush=True)
+            print(json_line(prediction, task), flush=True)
         return
-    table = Table("text", "label", "probabilities")
+    is_number = task.problem_type == "regression"
+    table = Table("text", "prediction") if is_number else Table("text", "label", "probabilities")
     for prediction in predictions:
         given, answer = prediction.input, prediction.answer
-        shown = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
-        chosen = answer.get("label", f"{answer.get('prediction', 0):.4g}")
-        chosen = ", ".join(chosen) or "(none)" if isinstance(chosen, list) else chosen
-        every = ", ".join(f"{label} {share:.3f}" for label, share in answer.get("probabilities", {}).items())
-        table.add_row(*map(escape, (shown, chosen, every)))
+        shown_text = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
+        if is_number:
+            numbers = answer.get("predictions") or {"": answer["prediction"]}
+            table.add_row(escape(shown_text), ", ".join(f"{name} {n:.4g}".strip() for name, n in numbers.items()))
+            continue
+        label = answer["label"]
+        chosen = ", ".join(label) or "(none)" if isinstance(label, list) else label
+        every = ", ".join(f"{name} {share:.3f}" for name, share in answer["probabilities"].items())
+        table.add_row(*map(escape, (shown_text, chosen, every)))
     Console().print(table)
 
 

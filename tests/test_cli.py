@@ -105,7 +105,14 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
 
     (tmp_path / "a.csv").write_text("sentence\nwho saw karla\n")
     _, out, _ = run(
-        "predict", str(checkpoint), "-f", str(tmp_path / "a.csv"), "--text-column", "sentence", "--format", "jsonl"
+        "predict",
+        str(checkpoint),
+        "-f",
+        str(tmp_path / "a.csv"),
+        "--text-column-names",
+        "sentence",
+        "--format",
+        "jsonl",
     )
     assert json.loads(out)["probabilities"] == pytest.approx(expected)
 

@@ -65,10 +65,11 @@ def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
         ValueError: there is no such file, or no text in it.
     """
     if isinstance(source, (str, Path)):
-        from ..training.prediction import read_texts
+        from ..training.prediction_files import read_inputs
 
         found = [
-            text.text if text.text_pair is None else f"{text.text} {text.text_pair}" for text in read_texts(str(source))
+            text.text if text.text_pair is None else f"{text.text} {text.text_pair}"
+            for text in read_inputs(str(source))
         ]
     else:
         found = list(source)

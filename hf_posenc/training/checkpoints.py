@@ -172,19 +172,30 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_bytes(path: str | Path, content: bytes) -> None:
-    """Writes a file whole or not at all; makes its folder."""
+@contextlib.contextmanager
+def written_whole(path: str | Path) -> Iterator[Path]:
+    """A temporary file that takes the place of `path` when it is written; if that fails nothing there has changed.
+
+    Makes the folder.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    os.close(handle)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+        yield temporary
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes a file whole or not at all; makes its folder."""
+    with written_whole(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def _umask() -> int:

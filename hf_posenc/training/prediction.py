@@ -1,9 +1,6 @@
 """Labels with probabilities for texts, from a checkpoint."""
 
-import contextlib
-import json
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +10,6 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hf_posenc.training.data import read_file
 from hf_posenc.training.errors import UserError, one_line
 from hf_posenc.training.metrics import answers_from_logits
 from hf_posenc.training.model import require_head
@@ -25,6 +21,14 @@ class Text:
 
     text: str
     text_pair: str | None = None
+    row: Mapping[str, Any] | None = None
+    """Where it comes from a file: all columns of its row, which are kept."""
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """What stands beside the answer."""
+        pair = {} if self.text_pair is None else {"text_pair": self.text_pair}
+        return {"text": self.text, **pair} if self.row is None else self.row
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,27 @@ class Prediction:
     answer: dict[str, Any]
     """See `answers_from_logits`."""
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        pair = {} if self.input.text_pair is None else {"text_pair": self.input.text_pair}
-        return json.dumps({"text": self.input.text, **pair, **self.answer}, ensure_ascii=False)
+
+@dataclass(frozen=True)
+class Task:
+    """What a classifier answers."""
+
+    problem_type: str
+    names: tuple[str, ...]
+    """Of its labels, or of the numbers that it predicts."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The keys of an answer."""
+        if self.problem_type == "regression":
+            return ("prediction",) if len(self.names) == 1 else ("predictions",)
+        return ("label", "probabilities")
+
+
+def task_of(config: Any) -> Task:
+    """The task of a classifier, from its config."""
+    names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
+    return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
 
 
 def load_classifier(
@@ -108,80 +129,19 @@ def predict(
     Yields:
         Prediction: one per input.
     """
-    config = classifier.model.config
-    names = [str(config.id2label[number]) for number in range(config.num_labels)]
-    numbers = {name: number for number, name in enumerate(names)}
-    problem = config.problem_type or ("regression" if len(names) == 1 else "single_label_classification")
+    task = task_of(classifier.model.config)
+    numbers = {name: number for number, name in enumerate(task.names)}
     iterator = iter(inputs)
     while batch := list(islice(iterator, batch_size)):
         given = [{"text": t.text, **({} if t.text_pair is None else {"text_pair": t.text_pair})} for t in batch]
         with torch.autocast(classifier.device.type, torch.bfloat16, enabled=bf16):
             found = classifier(given, batch_size=batch_size, truncation=True, function_to_apply="none")
-        logits = np.empty((len(batch), len(names)))
+        logits = np.empty((len(batch), len(task.names)))
         for row, entries in enumerate(found):
             for entry in entries:
                 logits[row, numbers[entry["label"]]] = entry["score"]
-        for text, answer in zip(
-            batch, answers_from_logits(logits, names, problem, threshold=threshold, top_k=top_k), strict=True
-        ):
-            yield Prediction(text, answer)
-
-
-def read_texts(source: str, text_column: str = "text", pair_column: str = "text_pair") -> Iterator[Text]:
-    """Inputs from a file or, for `-`, from standard input, read as they are needed.
-
-    A .txt file or standard input has one text per line, or a JSON object; other files are read as for training: .csv,
-    .tsv, .json, .jsonl (also .gz), .parquet.
-
-    Raises:
-        UserError: the file doesn't exist, or a line lacks the column.
-    """
-    if source == "-":
-        yield from _parse_lines(sys.stdin, "standard input", text_column, pair_column)
-        return
-    path = Path(source)
-    if not path.is_file():
-        raise UserError(f"There is no file {source!r}. Give a .txt, .csv or .jsonl file, or - for standard input.")
-    if path.suffix in ("", ".txt"):
-        with path.open(encoding="utf-8-sig") as handle:
-            yield from _parse_lines(handle, source, text_column, pair_column)
-        return
-    for number, row in enumerate(read_file(source), start=1):
-        yield _from_record(row, f"{source}, row {number}", text_column, pair_column)
-
-
-def _parse_lines(lines: Iterable[str], source: str, text_column: str, pair_column: str) -> Iterator[Text]:
-    numbered = enumerate(lines, start=1)
-    while True:
-        try:
-            number, line = next(numbered)
-            line.encode()  # what standard input couldn't decode is there as half a character
-        except StopIteration:
-            return
-        except UnicodeError as error:
-            raise UserError(f"{source} isn't UTF-8 text: {one_line(error)}. Convert it first.") from error
-        line = line.rstrip("\n")
-        if not line.strip():
-            continue
-        record = None
-        if line.lstrip().startswith("{"):
-            with contextlib.suppress(json.JSONDecodeError):  # a text may begin with a brace
-                record = json.loads(line)
-        if record is None:
-            yield Text(line)
-        else:
-            yield _from_record(record, f"{source}, line {number}", text_column, pair_column)
-
-
-def _from_record(record: Any, where: str, text_column: str, pair_column: str) -> Text:
-    # An empty cell of a csv is an empty text, as in training.
-    if isinstance(record, dict) and text_column in record and record[text_column] is None:
-        record = {**record, text_column: ""}
-    if not isinstance(record, dict) or not isinstance(record.get(text_column), str):
-        columns = ", ".join(map(repr, record)) if isinstance(record, dict) else repr(record)[:80]
-        raise UserError(f"{where}: no text in column {text_column!r}. It has {columns}; name one with --text-column.")
-    pair = record.get(pair_column)
-    return Text(record[text_column], pair if isinstance(pair, str) else None)
+        answers = answers_from_logits(logits, task.names, task.problem_type, threshold=threshold, top_k=top_k)
+        yield from (Prediction(text, answer) for text, answer in zip(batch, answers, strict=True))
 
 
 def check_is_checkpoint(checkpoint: str) -> None:

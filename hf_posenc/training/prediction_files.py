@@ -1,0 +1,393 @@
+"""Files of texts to label and of their answers: read and written row by row, with the columns that they came with."""
+
+import contextlib
+import csv
+import gzip
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset
+
+from .arguments import DataArguments
+from .checkpoints import written_whole
+from .data import Columns, find_columns, read_file, reading
+from .errors import UserError, disk_error, one_line
+from .prediction import Prediction, Task, Text
+
+WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
+"""What `--output` writes; the first three also as .gz."""
+_BETWEEN_LABELS = "|"
+_CHUNK = 1000
+_NAMED_ROWS = 10
+_LOOKED_AT = 100
+"""Rows by which the columns of text are found."""
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Inputs:
+    """The texts of a file or of standard input, read as they are asked for."""
+
+    name: str
+    rows: Callable[[], Iterator[tuple[int, Any]]]
+    """Rows with their numbers, from the beginning each time: a dictionary, or one line of text."""
+    options: DataArguments
+    """Which columns hold the text, where that was said."""
+    unit: str = "row"
+    """What the numbers count."""
+    is_csv: bool = False
+    """Whether cells are strings that may mean numbers."""
+    count: int | None = None
+    """How many texts there are; None where they can't be read twice."""
+    names: list[str] = field(default_factory=list)
+    """All columns, where they are known."""
+    empty: list[int] = field(default_factory=list)
+    """Numbers of rows whose text is empty: they are answered."""
+    skipped: list[int] = field(default_factory=list)
+    """Numbers of empty lines of plain text: they are no texts."""
+    _columns: Columns | None = None
+
+    def __iter__(self) -> Iterator[Text]:
+        """The texts, in order."""
+        self.empty, self.skipped = [], []
+        for number, row in self.rows():
+            text = self._text(number, row)
+            if text is None:
+                self.skipped.append(number)
+                continue
+            if not all(part.strip() for part in (text.text, text.text_pair) if part is not None):
+                self.empty.append(number)
+            yield text
+
+    def _text(self, number: int, row: Any) -> Text | None:
+        if isinstance(row, str):
+            return Text(row) if row.strip() else None
+        where = f"{self.name}, {self.unit} {number}"
+        if self._columns is None:
+            self._columns = self._choose([row], where)
+        _check_row(row, self._columns.text, where)
+        first, second = self._columns.texts({name: [row[name]] for name in self._columns.text})
+        return Text(first[0], second[0] if second is not None else None, row)
+
+    def _choose(self, rows: list[Mapping[str, Any]], where: str) -> Columns:
+        """The columns that hold the text, as training finds them in these rows."""
+        named = [name.strip() for name in (self.options.text_column_names or "").split(",") if name.strip()]
+        _check_row(rows[0], named, where)
+        held = Dataset.from_dict({name: [_plain(row.get(name)) for row in rows] for name in rows[0]})
+        held.info.builder_name = "csv" if self.is_csv else None
+        return find_columns(held, self.options)
+
+    def look_through(self) -> None:
+        """Reads all once, so that what is wrong shows before anything is computed.
+
+        Raises:
+            UserError: a row holds no text, or there is none.
+        """
+        names: dict[str, None] = {}
+        self.count = 0
+        first = [(number, row) for number, row in islice(self.rows(), _LOOKED_AT) if isinstance(row, dict)]
+        if first:
+            self._columns = self._choose([row for _, row in first], f"{self.name}, {self.unit} {first[0][0]}")
+        for text in self:
+            names.update(dict.fromkeys(text.columns))
+            self.count += 1
+        if self.count == 0:
+            raise UserError(f"{self.name} has no texts. Give a file with at least one.")
+        self.names = list(names)
+
+    def remarks(self) -> list[str]:
+        """What the user should know of the texts that were read."""
+        found = []
+        if self.empty:
+            found.append(
+                f"{self.name}: {_how_many(self.empty, 'text')} empty ({self.unit} {_listed(self.empty)}), and answered "
+                "all the same: such an answer means nothing."
+            )
+        if self.skipped:
+            found.append(
+                f"{self.name}: {_how_many(self.skipped, 'line')} empty (line {_listed(self.skipped)}), and skipped."
+            )
+        return found
+
+
+def _plain(value: Any) -> str | None:
+    """A cell as far as it matters to whether it is text: all but strings are as good as missing."""
+    return value if isinstance(value, str) else None
+
+
+def _check_row(row: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in row or isinstance(row[name], dict | list):
+            raise UserError(
+                f"{where}: no text in column {name!r}. It has {', '.join(map(repr, row)) or 'none'}; name one with "
+                "--text-column-names."
+            )
+
+
+def _how_many(numbers: Sequence[int], what: str) -> str:
+    return f"1 {what} is" if len(numbers) == 1 else f"{len(numbers):,} {what}s are"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_NAMED_ROWS])) + (", ..." if len(numbers) > _NAMED_ROWS else "")
+
+
+def read_inputs(source: str, options: DataArguments | None = None, *, twice: bool = True) -> Inputs:
+    """Texts of a file or, for `-`, of standard input, one after the other.
+
+    A .txt file or standard input has one text per line, or a JSON object; other files are read as for training: .csv,
+    .tsv, .json, .jsonl (also .gz), .parquet.
+
+    Args:
+        source: the file, or `-`.
+        options: names of the columns. None: the usual ones.
+        twice: look the whole input through first. False: standard input is answered line by line.
+
+    Raises:
+        UserError: the file doesn't exist or holds no texts, or a row has no such column.
+    """
+    options = options or DataArguments()
+    if source == "-":
+        inputs = Inputs("standard input", lambda: _lines(sys.stdin, "standard input"), options, "line")
+        if twice:
+            kept = list(inputs.rows())
+            inputs.rows = lambda: iter(kept)
+    else:
+        path = Path(source)
+        if not path.is_file():
+            raise UserError(
+                f"There is no file {source!r}. Give a .txt, .csv, .jsonl or .parquet file, or - for standard input."
+            )
+        suffixes = [suffix.lower() for suffix in path.suffixes]
+        kind = "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+        if kind in ("", ".txt", ".txt.gz"):
+            inputs = Inputs(source, lambda: _lines_of(path), options, "line")
+        elif kind in (".jsonl", ".jsonl.gz"):
+            inputs = Inputs(source, lambda: _objects_of(path), options, "line")
+        else:
+            inputs = Inputs(source, lambda: _rows_of(source, streamed=not kind.startswith(".json")), options)
+            inputs.is_csv = kind.startswith((".csv", ".tsv"))
+    if twice or source != "-":
+        inputs.look_through()
+    return inputs
+
+
+def _open_text(path: Path) -> Any:
+    return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
+
+
+def _lines_of(path: Path) -> Iterator[tuple[int, Any]]:
+    with _open_text(path) as handle:
+        yield from _lines(handle, str(path))
+
+
+def _lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, Any]]:
+    """Lines of text; one that is a JSON object is a row."""
+    for number, line in _numbered(lines, source):
+        row: Any = None
+        if line.lstrip().startswith("{"):
+            with contextlib.suppress(json.JSONDecodeError):  # a text may begin with a brace
+                row = json.loads(line)
+        yield number, line.rstrip("\n") if row is None else row
+
+
+def _objects_of(path: Path) -> Iterator[tuple[int, Any]]:
+    with _open_text(path) as handle:
+        for number, line in _numbered(handle, str(path)):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{path}, line {number} is no JSON: {error}. Write one object per line.") from error
+            if not isinstance(row, dict):
+                raise UserError(f'{path}, line {number} is no object: {line.strip():.60}. Write {{"text": "..."}}.')
+            yield number, row
+
+
+def _numbered(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
+    numbered = enumerate(lines, start=1)
+    while True:
+        try:
+            number, line = next(numbered)
+            line.encode()  # what standard input couldn't decode is there as half a character
+        except StopIteration:
+            return
+        except UnicodeError as error:
+            raise UserError(f"{source} isn't UTF-8 text: {one_line(error)}. Convert it first.") from error
+        except (OSError, EOFError) as error:
+            raise UserError(f"{source} can't be read: {one_line(error)}.") from error
+        yield number, line
+
+
+def _rows_of(source: str, streamed: bool) -> Iterator[tuple[int, Any]]:
+    with reading(repr(source), "It must be UTF-8 text of the kind that its name says."):
+        yield from enumerate(read_file(source, streaming=streamed), start=1)
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def check_output(path: str, source: str | None = None) -> str:
+    """The format that a path's suffix names.
+
+    Raises:
+        UserError: it names none, or the file is the one that is read.
+    """
+    file = Path(path)
+    kind = Path(path.removesuffix(".gz")).suffix.lower()
+    if kind not in WRITTEN or (kind == ".parquet" and path.endswith(".gz")):
+        raise UserError(
+            f"--output {path!r} names no format. End it in {', '.join(WRITTEN)}; the first three also as .gz."
+        )
+    if file.is_dir():
+        raise UserError(f"--output {path!r} is a folder. Give the name of a file.")
+    if source is not None and source != "-" and file.exists() and file.samefile(source):
+        raise UserError(f"--output {path!r} is the file that is read. Name another.")
+    return kind
+
+
+def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
+    """What each column of the input is called beside an answer: `input_label` where the answer has a `label`."""
+    columns, answer = list(columns), set(answer)
+    taken = answer | set(columns)
+    names = {}
+    for name in columns:
+        new = name
+        while name in answer and new in taken:
+            new = f"input_{new}"
+        taken.add(new)
+        names[name] = new
+    return names
+
+
+def answered_row(prediction: Prediction, task: Task) -> dict[str, Any]:
+    """A row of JSON: the columns of the input, then the answer."""
+    columns = prediction.input.columns
+    kept = kept_names(columns, task.columns)
+    return {kept[name]: value for name, value in columns.items()} | prediction.answer
+
+
+def json_line(prediction: Prediction, task: Task) -> str:
+    """One line of JSON."""
+    return json.dumps(answered_row(prediction, task), ensure_ascii=False, default=str)
+
+
+def write_answers(
+    path: str, predictions: Iterable[Prediction], task: Task, inputs: Iterable[Text], names: Sequence[str]
+) -> int:
+    """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
+
+    Args:
+        path: see `check_output`; its folder is made.
+        predictions: written as they come.
+        task: what the answers are.
+        inputs: what the predictions are of, to be read once more where the format wants to know their types.
+        names: all columns of the inputs.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UserError: it can't be written.
+    """
+    kind = check_output(path)
+    try:
+        with written_whole(path) as temporary:
+            if kind == ".jsonl":
+                return _write_jsonl(temporary, path.endswith(".gz"), (json_line(one, task) for one in predictions))
+            columns = _flat_columns(task)
+            kept = kept_names(names, columns)
+            rows = (_flat_row(one, task, kept) for one in predictions)
+            if kind == ".parquet":
+                return _write_parquet(temporary, rows, _schema(inputs, kept, columns))
+            delimiter = "\t" if kind == ".tsv" else ","
+            return _write_csv(temporary, path.endswith(".gz"), rows, [*kept.values(), *columns], delimiter)
+    except OSError as error:
+        raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
+
+
+def _flat_columns(task: Task) -> dict[str, pa.DataType]:
+    """An answer as columns of one value each, for tables."""
+    if task.problem_type == "regression":
+        names = ["prediction"] if len(task.names) == 1 else [f"prediction_{name}" for name in task.names]
+        return dict.fromkeys(names, pa.float64())
+    label = pa.list_(pa.string()) if task.problem_type == "multi_label_classification" else pa.string()
+    return {"label": label, **{f"probability_{name}": pa.float64() for name in task.names}}
+
+
+def _flat_row(prediction: Prediction, task: Task, kept: Mapping[str, str]) -> dict[str, Any]:
+    answer = prediction.answer
+    row = {kept[name]: value for name, value in prediction.input.columns.items()}
+    if "prediction" in answer:
+        return row | {"prediction": answer["prediction"]}
+    if "predictions" in answer:
+        return row | {f"prediction_{name}": value for name, value in answer["predictions"].items()}
+    return row | {
+        "label": answer["label"],
+        **{f"probability_{name}": answer["probabilities"].get(name) for name in task.names},
+    }
+
+
+def _open_to_write(path: Path, zipped: bool) -> Any:
+    if zipped:
+        return gzip.open(path, "wt", encoding="utf-8", newline="")
+    return path.open("w", encoding="utf-8", newline="")
+
+
+def _write_jsonl(path: Path, zipped: bool, lines: Iterable[str]) -> int:
+    with _open_to_write(path, zipped) as handle:
+        return sum(handle.write(f"{line}\n") > 0 for line in lines)
+
+
+def _write_csv(path: Path, zipped: bool, rows: Iterable[dict[str, Any]], names: list[str], delimiter: str) -> int:
+    with _open_to_write(path, zipped) as handle:
+        writer = csv.DictWriter(handle, names, delimiter=delimiter, lineterminator="\n")
+        writer.writeheader()
+        return sum(writer.writerow({name: _cell(value) for name, value in row.items()}) > 0 for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    """Several labels are joined; what else isn't one value is JSON."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return _BETWEEN_LABELS.join(value)
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else value
+
+
+def _schema(inputs: Iterable[Text], kept: Mapping[str, str], columns: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The types of all columns: those of the input are what pyarrow makes of all their values."""
+    found = pa.schema([])
+    for chunk in _chunks(inputs):
+        try:
+            table = pa.Table.from_pylist([{name: text.columns.get(name) for name in kept} for text in chunk])
+            found = pa.unify_schemas([found, table.schema], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UserError(
+                f"The columns of the input don't fit a .parquet file: {one_line(error)}. Give --output a .jsonl file."
+            ) from error
+    fields = [pa.field(new, found.field(name).type) for name, new in kept.items()]
+    return pa.schema([*fields, *(pa.field(name, kind) for name, kind in columns.items())])
+
+
+def _write_parquet(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> int:
+    count = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for chunk in _chunks(rows):
+            count += len(chunk)
+            writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
+    return count
+
+
+def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, _CHUNK)):
+        yield chunk

@@ -1,0 +1,286 @@
+"""`hf-posenc predict` on files: every format in and out, every column kept, nothing half-written, empty texts said."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from training_harness import read_jsonl, rows, train, write_csv, write_jsonl
+
+from hf_posenc import cli
+from hf_posenc.training import UserError
+from hf_posenc.training.prediction import Text, load_classifier, predict
+from hf_posenc.training.prediction_files import read_inputs
+
+TEXTS = ["who saw karla", 'a "quoted", text', "naïve\nlines"]
+ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classes")
+    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", rows("train", 48)))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("numbers")
+    examples = [{"text": row["text"], "label": float(n % 3)} for n, row in enumerate(rows("train", 48))]
+    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", examples))
+    return folder / "run"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, arguments), "--bf16", "false"])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
+    classifier = load_classifier(str(checkpoint), "cpu")
+    return [found.answer for found in predict(classifier, [Text(text) for text in texts])]
+
+
+def write(path: Path) -> str:
+    """`ROWS` in the format of the suffix."""
+    if path.suffix == ".parquet":
+        pd.DataFrame(ROWS).to_parquet(path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    elif path.name.endswith(".jsonl.gz"):
+        with gzip.open(path, "wt") as file:
+            file.writelines(json.dumps(row) + "\n" for row in ROWS)
+    elif path.suffix == ".jsonl":
+        write_jsonl(path, ROWS)
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(ROWS[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(ROWS)
+    return str(path)
+
+
+def read(path: Path) -> list[dict]:
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path).to_dict("records")
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    if ".jsonl" in path.suffixes:
+        return [json.loads(line) for line in text.splitlines()]
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if ".tsv" in path.suffixes else ","))
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("in.csv", "new/out.csv"),
+        ("in.tsv", "out.tsv"),
+        ("in.json", "out.jsonl"),
+        ("in.jsonl", "out.parquet"),
+        ("in.jsonl.gz", "out.csv.gz"),
+        ("in.parquet", "out.jsonl.gz"),
+        ("in.csv", "out.parquet"),
+        ("in.parquet", "out.parquet"),
+    ],
+)
+def test_every_format_in_and_out_keeps_all_columns_beside_the_answer(run, checkpoint, tmp_path, source, output):
+    write(tmp_path / source)
+    code, out, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / output)
+    assert (code, out) == (0, ""), err
+    assert f"3 answers are in {tmp_path / output}" in err
+    found = read(tmp_path / output)
+    assert [row["id"] for row in found] == ["000", "001", "002"]
+    assert [row["text"] for row in found] == TEXTS
+    assert {row["input_label"] for row in found} == {"mine"}
+    assert {row["more"] for row in found} <= {None, ""}
+    for row, answer in zip(found, expected(checkpoint, TEXTS), strict=True):
+        assert row["label"] == answer["label"]
+        if "jsonl" in output:
+            assert row["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
+            continue
+        for label, probability in answer["probabilities"].items():
+            assert float(row[f"probability_{label}"]) == pytest.approx(probability, abs=1e-5)
+    assert [path.name for path in (tmp_path / output).parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_regression_gives_numbers(run, regression, tmp_path):
+    numbers = [answer["prediction"] for answer in expected(regression, TEXTS)]
+    source = write(tmp_path / "in.csv")
+    for output in ("out.csv", "out.parquet", "out.jsonl"):
+        assert run("predict", regression, "-f", source, "-o", tmp_path / output)[0] == 0
+        found = read(tmp_path / output)
+        assert [float(row["prediction"]) for row in found] == pytest.approx(numbers, abs=1e-5)
+        assert set(found[0]) == {"id", "text", "label", "more", "prediction"}  # no clash: the label stays as it is
+    _, out, _ = run("predict", regression, "who saw karla")
+    assert "prediction" in out
+    assert "probabilities" not in out
+    assert f"{numbers[0]:.4g}" in out
+
+
+def test_several_labels_are_a_list_or_joined(run, tmp_path):
+    examples = [{"text": word, "label": label} for word, label in (("red", ["a", "b"]), ("old", ["c"]))] * 8
+    train(tmp_path / "run", train_file=write_jsonl(tmp_path / "train.jsonl", examples))
+    for output in ("out.csv", "out.parquet", "out.jsonl"):
+        code, _, err = run("predict", tmp_path / "run", "red", "--threshold", "0", "-o", tmp_path / output)
+        assert code == 0, err
+        (row,) = read(tmp_path / output)
+        labels = row["label"].split("|") if output == "out.csv" else list(row["label"])
+        assert sorted(labels) == ["a", "b", "c"]
+
+
+def test_names_that_clash_are_kept_under_others(run, checkpoint, tmp_path):
+    row = {"text": "x", "label": 1, "input_label": 2, "probabilities": 3}
+    source = write_jsonl(tmp_path / "in.jsonl", [row])
+    run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl")
+    (found,) = read(tmp_path / "out.jsonl")
+    assert (found["input_input_label"], found["input_label"], found["input_probabilities"]) == (1, 2, 3)
+    assert found["label"] in found["probabilities"]
+    _, out, _ = run("predict", checkpoint, "-f", source, "--format", "jsonl")
+    assert json.loads(out) == found
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.parquet"])
+def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_path, name):
+    examples = [{"text": text, "id": n} for n, text in enumerate(["a", "", "b", " ", None])]
+    if name == "in.parquet":
+        pd.DataFrame(examples).to_parquet(tmp_path / name)
+    else:
+        (write_csv if name == "in.csv" else write_jsonl)(tmp_path / name, examples)
+    code, _, err = run("predict", checkpoint, "-f", tmp_path / name, "-o", tmp_path / "out.jsonl")
+    assert code == 0, err
+    unit = "line" if name == "in.jsonl" else "row"
+    assert f"{name}: 3 texts are empty ({unit} 2, 4, 5), and answered all the same" in err
+    found = read_jsonl(tmp_path / "out.jsonl")
+    assert len(found) == 5
+    assert all(row["label"] for row in found)
+
+
+def test_empty_lines_of_plain_text_are_skipped_and_said(run, checkpoint, tmp_path):
+    (tmp_path / "in.txt").write_text("a\n\nb\n  \n")
+    _, out, err = run("predict", checkpoint, "-f", tmp_path / "in.txt", "--format", "jsonl")
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "b"]
+    assert "in.txt: 2 lines are empty (line 2, 4), and skipped." in err
+
+
+def test_columns_are_found_as_training_finds_them_or_named(run, checkpoint, tmp_path):
+    (tmp_path / "in.csv").write_text("id,comment,other\n1,,x\n2,who saw karla,y\n")  # a number is no text in a csv
+    run("predict", checkpoint, "-f", tmp_path / "in.csv", "-o", tmp_path / "out.jsonl")
+    answers = expected(checkpoint, ["who saw karla", "y", "2 y"])
+    assert read_jsonl(tmp_path / "out.jsonl")[1]["probabilities"] == pytest.approx(
+        answers[0]["probabilities"], abs=1e-5
+    )
+    for words, answer in (
+        (("other",), answers[1]),
+        (("id,other", "--text-column-delimiter", " "), answers[2]),
+    ):
+        arguments = ("--text-column-names", *words, "-o", tmp_path / "out.jsonl")
+        assert run("predict", checkpoint, "-f", tmp_path / "in.csv", *arguments)[0] == 0
+        found = read_jsonl(tmp_path / "out.jsonl")[1]
+        assert found["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
+    code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "--text-column-names", "premise")
+    assert code == 2
+    assert (
+        "row 1: no text in column 'premise'. It has 'id', 'comment', 'other'; name one with --text-column-names" in err
+    )
+
+
+def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
+    source = write_csv(tmp_path / "in.csv", [{"premise": "who saw karla", "hypothesis": "karla"}])
+    run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl")
+    _, out, _ = run("predict", checkpoint, "who saw karla", "--text-pair", "karla", "--format", "jsonl")
+    found = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
+    assert found == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
+
+
+def test_standard_input_is_written_to_a_file(run, checkpoint, tmp_path):
+    lines = 'who saw karla\n{"text": "b", "id": 7}\n'
+    assert run("predict", checkpoint, "-f", "-", "-o", tmp_path / "out.csv", stdin=lines)[0] == 0
+    assert [(row["text"], row["id"]) for row in read(tmp_path / "out.csv")] == [("who saw karla", ""), ("b", "7")]
+
+
+def test_numbers_stay_numbers_and_types_that_vary_are_refused_before_anything_is_computed(run, checkpoint, tmp_path):
+    varying = [{"text": "a", "id": 1}] * 1500 + [{"text": "a", "id": 2.5}, {"text": "b", "id": None}]
+    source = write_jsonl(tmp_path / "in.jsonl", varying)
+    assert run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.parquet", "--batch-size", 256)[0] == 0
+    assert pd.read_parquet(tmp_path / "out.parquet")["id"].iloc[-2] == 2.5
+    source = write_jsonl(tmp_path / "in.jsonl", [{"text": "a", "id": 1}, {"text": "b", "id": "x"}])
+    code, _, err = run("predict", checkpoint, "-f", source, "-o", tmp_path / "none.parquet")
+    assert code == 2
+    assert "don't fit a .parquet file" in err
+    assert "Give --output a .jsonl file" in err
+    assert not (tmp_path / "none.parquet").exists()
+    assert run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl")[0] == 0
+    assert [row["id"] for row in read_jsonl(tmp_path / "out.jsonl")] == [1, "x"]
+
+
+def test_a_run_that_fails_leaves_the_file_that_was_there(run, checkpoint, tmp_path, monkeypatch):
+    source, output = write(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+    output.write_text("mine")
+
+    def fail(*arguments, **options):
+        yield from ()
+        raise UserError("no more")
+
+    monkeypatch.setattr("hf_posenc.training.prediction.predict", fail)
+    assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 2
+    assert output.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_a_large_file_is_read_as_it_is_needed(tmp_path):
+    inputs = read_inputs(write_jsonl(tmp_path / "in.jsonl", [{"text": str(n)} for n in range(3000)]))
+    assert inputs.count == 3000
+    numbers = []
+    rows_of = inputs.rows
+    inputs.rows = lambda: (numbers.append(number) or (number, row) for number, row in rows_of())
+    assert next(iter(inputs)).text == "0"
+    assert numbers == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "message"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', (), "a.jsonl, line 2: no text in column 'text'. It has 'txt'"),
+        ("a.jsonl", '{"text": "x"}\nx\n', (), "a.jsonl, line 2 is no JSON: "),
+        ("a.jsonl", "[1]\n", (), "a.jsonl, line 1 is no object: [1]"),
+        ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: no text in column 'text'"),
+        ("a.txt", "\n\n", (), "a.txt has no texts"),
+        ("a.csv", "text,label\n", (), "has no texts"),
+        ("a.jsonl.gz", "x", (), "a.jsonl.gz can't be read"),
+        ("a.xml", "x", (), "a.xml' is of no known kind. Accepted: .csv"),
+        (
+            "a.txt",
+            "x",
+            ("-o", "out.xlsx"),
+            "--output 'out.xlsx' names no format. End it in .csv, .tsv, .jsonl, .parquet",
+        ),
+        ("a.txt", "x", ("-o", "out.parquet.gz"), "names no format"),
+        ("a.txt", "x", ("-o", "folder.csv"), "--output 'folder.csv' is a folder"),
+        ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' is the file that is read"),
+        ("a.txt", "x", ("-o", "out.csv", "--format", "jsonl"), "The suffix of --output 'out.csv' says its format"),
+        ("a.txt", "x", ("-o", "file/out.csv"), "--output 'file/out.csv' can't be written: "),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_one_line(
+    run, checkpoint, tmp_path, monkeypatch, name, content, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / name).write_text(content)
+    code, out, err = run("predict", checkpoint, "-f", name, *words)
+    assert (code, out) == (2, "")
+    (line,) = [line for line in err.splitlines() if line.startswith("Error:")]
+    assert message in line
