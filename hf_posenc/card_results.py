@@ -15,8 +15,9 @@ from huggingface_hub import EvalResult
 
 from hf_posenc.comparison.charts import metric_name
 from hf_posenc.comparison.evidence import PAGE_NAME, command, studies
+from hf_posenc.comparison.page import markdown_table
 from hf_posenc.comparison.plan import Task, known_plans
-from hf_posenc.comparison.report import interval_text, markdown_table, of_rivals, quoted, rivals
+from hf_posenc.comparison.report import interval_text, of_rivals, quoted, rivals
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, holm, interval, paired
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.model.configuration_posenc import PosEncConfig

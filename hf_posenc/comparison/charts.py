@@ -21,15 +21,17 @@ _MARKS = "osD^vP"
 _SMALL = 9
 # Half as many pixels are left of the width on a phone: few inches, so that words stay readable there.
 _WIDTH, _DPI = 5.0, 150
+_WIDE, _COLUMNS = 7.5, 3
+"""Of a picture with one axes for each scheme."""
 
 
-def _grid(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, list[Axes]]":
+def _grid(rows: int, columns: int, width: float, height: float, sharey: bool = False) -> "tuple[Figure, list[Axes]]":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    grid = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
     for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=_SMALL)
@@ -90,37 +92,87 @@ def _score_limits(values: Sequence[Interval]) -> tuple[float, float]:
     return low - pad - max(high + pad - 1.01, 0), min(high + pad, 1.01)
 
 
+Line = tuple[list[float], list[float], list[float], list[float]]
+"""x, and at each the mean and the ends of its interval."""
+
+
 def length_chart(study: Study, task: Task) -> bytes:
-    """The metric against the length of the test; where there are few schemes with the intervals as bands."""
-    figure, axes = _figure(_WIDTH, 4)
+    """The metric against the length of the test, with intervals."""
     lengths, parts = study.lengths(task), study.curve_parts(task)
-    drawn = []
-    for scheme in study.schemes:
+    lines: dict[str, Line] = {}
+    for place, scheme in enumerate(study.schemes):
         scores = [(length, study.score(task, scheme, length, parts)) for length in lengths]
         found = [(length, value) for length, value in scores if value is not None]
-        if not found:
-            continue
-        drawn += [value for _, value in found]
-        style = _style(study, scheme)
-        x = [length for length, _ in found]
-        axes.plot(x, [value.mean for _, value in found], label=scheme, **style)
-        bands = [(value.low, value.high) for _, value in found if value.low is not None and value.high is not None]
-        if len(bands) == len(x) and len(study.schemes) <= len(PALETTE):  # more would hide each other
-            low, high = zip(*bands, strict=True)
-            axes.fill_between(x, low, high, color=style["color"], alpha=0.12, linewidth=0)
-    axes.axvline(study.plan.train_length_of(task), color="0.6", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    axes.minorticks_off()
-    if lower_is_better(task):
-        axes.set_yscale("log")
-    elif drawn:
-        axes.set_ylim(*_score_limits(drawn))
-    axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
-    axes.set_ylabel(metric_name(task), fontsize=_SMALL)
-    axes.grid(color="0.92")
-    _legend(figure)
+        if found:
+            shift = (
+                1 if are_many(study) else 1.03 ** (place - len(study.schemes) / 2)
+            )  # so that bars stand side by side
+            lines[scheme] = (
+                [length * shift for length, _ in found],
+                [value.mean for _, value in found],
+                [value.mean if value.low is None else value.low for _, value in found],
+                [value.mean if value.high is None else value.high for _, value in found],
+            )
+    figure, every = _line_grid(study, lines, bars=True)
+    ends = [Interval(m, low, high, 0) for line in lines.values() for m, low, high in zip(*line[1:], strict=True)]
+    for axes in every:
+        axes.axvline(study.plan.train_length_of(task), color="0.6", linewidth=0.8)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.minorticks_off()
+        if lower_is_better(task):
+            axes.set_yscale("log")
+        elif ends:
+            axes.set_ylim(*_score_limits(ends))
+    _name_axes(figure, every, "tokens (the line: the train length)", metric_name(task))
     return _png(figure)
+
+
+def are_many(study: Study) -> bool:
+    """Whether lines of all schemes in one picture would hide each other: then each has its own."""
+    return len(study.schemes) > len(PALETTE)
+
+
+def _line_grid(study: Study, lines: dict[str, Line], bars: bool) -> "tuple[Figure, list[Axes]]":
+    """All lines in one picture, or each in its own before the others in grey; intervals as bars or as bands."""
+    if not are_many(study):
+        figure, axes = _figure(_WIDTH, 4)
+        for scheme in lines:
+            _draw_line(axes, lines[scheme], _style(study, scheme), bars, scheme)
+        figure.legend(fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=4)
+        axes.grid(color="0.92")
+        return figure, [axes]
+    rows = -(-len(lines) // _COLUMNS)
+    figure, every = _grid(rows, _COLUMNS, _WIDE, 0.4 + 1.7 * rows, sharey=True)
+    for axes, scheme in zip(every, lines, strict=False):
+        for other in lines.values():
+            axes.plot(other[0], other[1], color="0.8", linewidth=0.8, zorder=1)
+        _draw_line(axes, lines[scheme], {"color": PALETTE[0], "linewidth": 2, "marker": "o", "markersize": 3}, bars)
+        axes.set_title(scheme, fontsize=_SMALL + 1, loc="left")
+        axes.grid(color="0.94")
+    for axes in every[len(lines) :]:
+        axes.set_visible(False)
+    return figure, every[: len(lines)]
+
+
+def _draw_line(axes: "Axes", line: Line, style: dict[str, Any], bars: bool, label: str | None = None) -> None:
+    x, mean, low, high = line
+    if bars:
+        errors = [np.subtract(mean, low), np.subtract(high, mean)]
+        axes.errorbar(x, mean, errors, capsize=2, elinewidth=1, label=label, zorder=3, **style)
+        return
+    style = {**style, "marker": None}
+    axes.plot(x, mean, label=label, zorder=3, **style)
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0, zorder=2)
+
+
+def _name_axes(figure: "Figure", every: "list[Axes]", x: str, y: str) -> None:
+    if len(every) > 1:
+        figure.supxlabel(x, fontsize=_SMALL)
+        figure.supylabel(y, fontsize=_SMALL)
+        return
+    every[0].set_xlabel(x, fontsize=_SMALL)
+    every[0].set_ylabel(y, fontsize=_SMALL)
 
 
 def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
@@ -170,63 +222,26 @@ def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
     return figure
 
 
-def _legend(figure: "Figure") -> None:
-    """Below the picture, where a narrow one has room."""
-    figure.legend(fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=4)
-
-
-def cost_chart(study: Study, task: Task, length: int) -> bytes:
-    """The metric against the speed of training."""
-    figure, axes = _figure(_WIDTH, 3.4)
-    found = []
-    for scheme in study.schemes:
-        value, speed = study.score(task, scheme, length), study.median_of(task, scheme, study.speed)
-        if value is not None and speed is not None:
-            found.append((speed, scheme, value))
-    for place, (speed, scheme, value) in enumerate(sorted(found, key=lambda one: one[0])):
-        style = _style(study, scheme)
-        if value.low is not None and value.high is not None:
-            axes.plot([speed, speed], [value.low, value.high], color=style["color"], linewidth=1)
-        axes.plot([speed], [value.mean], color=style["color"], marker=style["marker"])
-        axes.annotate(
-            scheme,
-            (speed, value.mean),
-            textcoords="offset points",
-            xytext=(6, 4 if place % 2 else -11),  # neighbours on both sides
-            fontsize=_SMALL,
-            color=style["color"],
-        )
-    axes.margins(x=0.12)
-    axes.set_xlabel(
-        f"{study.speed.replace('_', ' ').replace('cpu', 'CPU')} in training (median over seeds)", fontsize=_SMALL
-    )
-    axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
-    axes.grid(color="0.92")
-    return _png(figure)
-
-
 def curve_chart(study: Study, task: Task) -> bytes:
-    """The training loss against steps, the mean over seeds."""
-    figure, axes = _figure(_WIDTH, 4)
+    """The training loss against steps: the mean over seeds, and from the least to the greatest."""
+    lines: dict[str, Line] = {}
     for scheme in study.schemes:
         curves = [dict(map(tuple, run["loss"])) for run in study.runs(task, scheme)]
         if not curves:
             continue
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
-        style = {**_style(study, scheme), "marker": None}
-        axes.plot(steps, [np.mean([curve[step] for curve in curves]) for step in steps], label=scheme, **style)
-    axes.set_xlabel("steps", fontsize=_SMALL)
-    axes.set_ylabel("training loss", fontsize=_SMALL)
-    axes.grid(color="0.92")
-    _legend(figure)
+        values = np.array([[curve[step] for step in steps] for curve in curves])
+        lines[scheme] = (steps, values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist())
+    figure, every = _line_grid(study, lines, bars=False)
+    _name_axes(figure, every, "steps", "training loss")
     return _png(figure)
 
 
 def heat_chart(
     study: Study, columns: Sequence[tuple[str, Task, list[Interval | None]]], marked: set[tuple[int, int]]
 ) -> bytes:
-    """Scores, a row for each scheme and a column for each part of each task; framed where one differs."""
-    figure, axes = _figure(max(_WIDTH, 1.2 + 0.5 * len(columns)), 1.4 + 0.3 * len(study.schemes))
+    """Scores and half their intervals, a row for each scheme, a column for each part; framed where one differs."""
+    figure, axes = _figure(max(_WIDTH, 1.2 + 0.6 * len(columns)), 1.4 + 0.42 * len(study.schemes))
     colours = np.full((len(study.schemes), len(columns)), np.nan)
     for place, (_, task, values) in enumerate(columns):
         means = np.array([np.nan if value is None else value.mean for value in values])
@@ -241,9 +256,9 @@ def heat_chart(
     for place, (_, _, values) in enumerate(columns):
         for line, value in enumerate(values):
             dark = value is not None and (colours[line, place] - low) / (high - low) < 0.55
-            text = "-" if value is None else f"{value.mean:.2f}"
+            text = "-" if value is None else f"{value.mean:.2f}{_spread(value)}"
             colour = "0.4" if value is None else "white" if dark else "black"
-            axes.text(place, line, text, ha="center", va="center", fontsize=_SMALL, color=colour)
+            axes.text(place, line, text, ha="center", va="center", fontsize=_SMALL, color=colour, linespacing=0.95)
             if (line, place) in marked:
                 corner = (place - 0.44, line - 0.4)
                 axes.add_patch(Rectangle(corner, 0.88, 0.8, fill=False, edgecolor=colour, linewidth=1.2))
@@ -252,3 +267,7 @@ def heat_chart(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return _png(figure)
+
+
+def _spread(value: Interval) -> str:
+    return "" if value.low is None or value.high is None else f"\n±{(value.high - value.low) / 2:.2f}"

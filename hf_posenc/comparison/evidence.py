@@ -11,8 +11,9 @@ from pathlib import Path
 
 from hf_posenc.training.checkpoints import write_text
 
+from .page import markdown_table
 from .plan import about, known_plans
-from .report import conclusions, interval_text, markdown_table, mean_of
+from .report import conclusions, interval_text, mean_of
 from .statistics import ALPHA
 from .study import Study, lower_is_better
 

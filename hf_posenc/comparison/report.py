@@ -1,66 +1,22 @@
 """The report of a comparison: Markdown with pictures beside it, and one HTML page that holds everything."""
 
-import base64
-import html
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hf_posenc.inspection import describe_schemes
 from hf_posenc.training.checkpoints import write_bytes, write_text
 
-from .charts import cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
+from .charts import are_many, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
+from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
 from .probes import PROBES
 from .statistics import ALPHA, NO_EVIDENCE, Difference, Interval
 from .study import Study, lower_is_better
 
-MARKDOWN_NAME, HTML_NAME, PICTURES_NAME = "report.md", "report.html", "report_pictures"
+MARKDOWN_NAME, HTML_NAME = "report.md", "report.html"
 TITLE = "Positional schemes compared"
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A line above a section."""
-
-    level: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Text:
-    """A paragraph; `code` and **bold** as in Markdown."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Points:
-    """A list."""
-
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the first column stands left, numbers right."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture with words for those who don't see it."""
-
-    name: str
-    png: bytes
-    text: str
-    wide: bool = False
-    """Whether a narrow screen had better scroll than shrink it."""
-
-
-Block = Heading | Text | Points | Table | Picture
+TASKS = "Tasks and schemes"
+NOTHING = "Nothing: fewer than two schemes have a result at one length."
 
 
 def write_report(results: str | Path, output: str | Path | None = None) -> tuple[Path, Path]:
@@ -90,19 +46,17 @@ def write_report(results: str | Path, output: str | Path | None = None) -> tuple
 
 def make_report(study: Study) -> list[Block]:
     """All that a report says."""
-    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study))]
+    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), Text(_rates(study))]
     if study.failed or study.missing:
         blocks.append(Points(tuple(_what_is_lacking(study))))
-    blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(conclusions(study)))]
+    said = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in _findings(study)]
+    blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(said or [NOTHING]))]
     blocks.append(Text(_how_to_read(study)))
     if len(study.tasks) + sum(len(study.parts(task)) for task in study.tasks) > 2:
         blocks += _heat(study)
     for task in study.tasks:
         blocks += _task(study, task)
-    blocks += _cost(study)
-    blocks += _learned(study)
-    blocks += _made_of(study)
-    return blocks
+    return [*blocks, *_cost(study), *_schemes(study), *_made_of(study)]
 
 
 # What it says
@@ -117,6 +71,45 @@ def _introduction(study: Study) -> str:
         f"their order and the budget are the same; only positions change, and how fast their own parameters learn. "
         f"Everything is compared with "
         f"`{plan.baseline}`."
+    )
+
+
+def _counts(study: Study) -> Table:
+    """How much each task rests on."""
+    rows = []
+    for task in study.tasks:
+        done = [run for run in study.done if run["task"] == task.name]
+        trained = {run["train_examples"] for run in done if "train_examples" in run}
+        asked = study.plan.train_examples_of(task)
+        shown = trained or ({asked} if asked else set())
+        tests = {(test["part"], test["length"]): test["examples"] for run in done for test in run["tests"]}
+        rows.append(
+            (
+                f"[{task.name}](#{anchor(task.name)})",
+                _range(shown) or "all",
+                _range({run["steps"] for run in done if "steps" in run}),
+                f"{len(tests):,}",
+                _range(set(tests.values())),
+                f"{len({run['seed'] for run in done})}",
+                f"{len(done)} of {len(study.plan.schemes) * len(study.plan.seeds)}",
+            )
+        )
+    return Table(("task", "training examples", "steps", "tests", "examples a test", "seeds", "runs"), tuple(rows))
+
+
+def _range(values: set[int]) -> str:
+    return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)})) if values else ""
+
+
+def _rates(study: Study) -> str:
+    """Whether the learning rate was chosen for each scheme, and what that means."""
+    rates = {task.name: study.plan.options_of(task)["learning_rate"] for task in study.tasks}
+    shown = "; ".join(f"{rate:g} in {task}" for task, rate in rates.items())
+    if len(set(rates.values())) == 1:
+        shown = f"{next(iter(rates.values())):g}"
+    return (
+        f"**One learning rate for all schemes**: {shown}. It was tuned for none of them, and another may change who is "
+        "ahead: `hf-posenc compare --search` chooses a rate for each scheme, on seeds that aren't reported."
     )
 
 
@@ -149,7 +142,11 @@ def _how_to_read(study: Study) -> str:
 
 def conclusions(study: Study) -> list[str]:
     """Sentences on each task, at the train length and at the longest; nothing that the tests don't carry."""
-    sentences = []
+    return [sentence for _, sentence in _findings(study)] or [NOTHING]
+
+
+def _findings(study: Study) -> Iterator[tuple[str, str]]:
+    """The same sentences, each with the heading of its table."""
     for task in study.tasks:
         home, longest = study.home_length(task), study.lengths(task)[-1]
         for length in dict.fromkeys((home, longest)):
@@ -162,14 +159,25 @@ def conclusions(study: Study) -> list[str]:
             if not said:
                 continue
             against = "" if baseline is None else f"against `{study.plan.baseline}` ({baseline.mean:.3f}) "
-            sentences.append(
-                f"**{task.name}, {length:,} tokens**: {against}{'; '.join(said)}.{_of_the_best(study, task, length)}"
+            yield (
+                ranking_heading(task, home) if length == home else length_heading(task),
+                f"**{task.name}, {length:,} tokens**: {against}{'; '.join(said)}.{_of_the_best(study, task, length)}",
             )
         changes = study.changes(task, home, longest) if longest > home else {}
         if changes and len(study.plan.seeds) > 1:
             said = _by_verdict(changes, lower_is_better(task))
-            sentences.append(f"**{task.name}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}.")
-    return sentences or ["Nothing: fewer than two schemes have a result at one length."]
+            sentence = f"**{task.name}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}."
+            yield length_heading(task), sentence
+
+
+def ranking_heading(task: Task, length: int) -> str:
+    """Of a task's table of schemes."""
+    return f"{task.name}: ranking at {length:,} tokens"
+
+
+def length_heading(task: Task) -> str:
+    """Of a task's table of lengths."""
+    return f"{task.name}: {metric_name(task)} against length"
 
 
 def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
@@ -259,23 +267,38 @@ def _task(study: Study, task: Task) -> list[Block]:
     if study.ranking(task, home):
         picture = ranking_chart(study, task, home)
         blocks += [
-            Heading(3, f"Ranking at {home:,} tokens"),
+            Heading(3, ranking_heading(task, home)),
             *([Text(f"{mean_of(tuple(study.averaged(task, home)), study, task)}.")] if several else []),
             _ranking_table(study, task, home),
-            Picture(f"{task.name}-ranking", picture, f"{task.name}: {metric_name(task)} by scheme"),
+            Picture(
+                f"{task.name}-ranking",
+                picture,
+                f"{task.name}: {metric_name(task)} by scheme",
+                f"Means, {_bars(study)}.",
+            ),
         ]
     if len(lengths) > 1:
         blocks += [
-            Heading(3, f"{metric_name(task).capitalize()} against length"),
+            Heading(3, length_heading(task)),
             *([Text(f"{mean_of(study.curve_parts(task), study, task)}.")] if several else []),
             _length_table(study, task),
             Picture(
-                f"{task.name}-lengths", length_chart(study, task), f"{task.name}: {metric_name(task)} against length"
+                f"{task.name}-lengths",
+                length_chart(study, task),
+                f"{task.name}: {metric_name(task)} against length",
+                f"{metric_name(task).capitalize()} at each length, {_bars(study)}{_greys(study)}.",
+                wide=are_many(study),
             ),
         ]
     blocks += [
-        Heading(3, "Learning curves"),
-        Picture(f"{task.name}-curves", curve_chart(study, task), f"{task.name}: training loss against steps"),
+        Heading(3, f"{task.name}: learning curves"),
+        Picture(
+            f"{task.name}-curves",
+            curve_chart(study, task),
+            f"{task.name}: training loss against steps",
+            f"Training loss: the mean over seeds; the band reaches from the least to the greatest{_greys(study)}.",
+            wide=are_many(study),
+        ),
     ]
     return blocks
 
@@ -342,69 +365,78 @@ def _heat(study: Study) -> list[Block]:
     if not columns:
         return []
     return [
-        Heading(2, "Tasks and schemes"),
+        Heading(2, TASKS),
         Text(
             f"At each task's train length, or the next one tested. Bold, and framed in the picture: differs from "
             f"`{study.plan.baseline}` (Holm over the whole table)."
         ),
         Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in cells)),
-        Picture("heat", heat_chart(study, columns, marked), "Scores of every scheme in every task"),
-    ]
-
-
-def _cost(study: Study) -> list[Block]:
-    blocks: list[Block] = [Heading(2, "Cost")]
-    for task in study.tasks:
-        base = study.median_of(task, study.plan.baseline, study.speed)
-        rows = []
-        for scheme in study.schemes:
-            speed = study.median_of(task, scheme, study.speed)
-            memory = study.median_of(task, scheme, "peak_memory_mib")
-            runs = study.runs(task, scheme)
-            if not runs:
-                continue
-            rows.append(
-                (
-                    f"`{scheme}`",
-                    f"{runs[0]['parameters']:,}",
-                    f"{runs[0]['positional_parameters']:,}",
-                    "" if speed is None else f"{speed:,.0f}",
-                    "" if speed is None or not base else f"{speed / base:.2f}",
-                    "" if memory is None else f"{memory:,.0f}",
-                    f"{study.median_of(task, scheme, 'seconds') or 0:,.0f}",
-                )
-            )
-        unit = "tokens/CPU s" if study.speed == "tokens_per_cpu_second" else "tokens/s"
-        head = ("scheme", "parameters", "positional", unit, f"of {study.plan.baseline}'s", "MiB", "seconds")
-        blocks += [Heading(3, f"Training on {task.name}"), Table(head, tuple(rows))]
-        if study.ranking(task, study.home_length(task)):
-            picture = cost_chart(study, task, study.home_length(task))
-            words = f"{task.name}: {metric_name(task)} against speed of training"
-            blocks.append(Picture(f"{task.name}-cost", picture, words))
-    return [
-        *blocks,
-        Text(
-            "Medians over seeds; seconds include the tests. Tokens per second are those of training, on the machine "
-            "named below (on a CPU, per second of its work, set-up included: what else the machine does counts less); "
-            "they are unsteady where runs are short. MiB: the most memory in use above what was in use before the run."
+        Picture(
+            "heat",
+            heat_chart(study, columns, marked),
+            "Scores of every scheme in every task",
+            "Means; below each, half of its 95 % interval. Light is good. Framed: differs from "
+            f"`{study.plan.baseline}`.",
+            wide=len(columns) > 6,
         ),
     ]
 
 
-def _learned(study: Study) -> list[Block]:
-    pictures = study.pictures()
-    if not pictures:
-        return []
+def _bars(study: Study) -> str:
+    return "with 95 % intervals" if len(study.plan.seeds) > 1 else "of one seed: there are no intervals"
+
+
+def _greys(study: Study) -> str:
+    return "; the others in grey" if are_many(study) else ""
+
+
+def _cost(study: Study) -> list[Block]:
     blocks: list[Block] = [
-        Heading(2, "What the schemes learned"),
-        Text("The trained scheme of one seed each, as `hf-posenc plot` draws it."),
+        Heading(2, "Cost"),
+        Text(
+            "How large the models are. Their speed isn't shown: single runs don't measure it, since each had the "
+            "machine at another time."
+        ),
     ]
-    for scheme, path in pictures.items():
-        blocks += [
-            Heading(3, f"`{scheme}`"),
-            Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained", _is_wide(path)),
-        ]
+    for task in study.tasks:
+        runs = [runs[0] for scheme in study.schemes if (runs := study.runs(task, scheme))]
+        rows = [(f"`{run['scheme']}`", f"{run['parameters']:,}", f"{run['positional_parameters']:,}") for run in runs]
+        blocks += [Heading(3, f"{task.name}: cost"), Table(("scheme", "parameters", "positional"), tuple(rows))]
     return blocks
+
+
+def _schemes(study: Study) -> list[Block]:
+    """What each scheme is, where it stands, and what it learned."""
+    words = {row.name: row.summary for row in describe_schemes()}
+    pictures = study.pictures()
+    blocks: list[Block] = [Heading(2, "Schemes")]
+    for scheme in study.schemes:
+        blocks.append(Heading(3, f"`{scheme}`"))
+        said = "; ".join(words[part] for part in scheme.split("+") if part in words)
+        if said:
+            blocks.append(Text(f"{said}."))
+        blocks.append(Points(tuple(_standing(study, task, scheme) for task in study.tasks)))
+        if scheme in pictures:
+            path = pictures[scheme]
+            caption = "What it does after training, of one seed, as `hf-posenc plot` draws it."
+            blocks.append(
+                Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained", caption, _is_wide(path))
+            )
+    return blocks
+
+
+def _standing(study: Study, task: Task, scheme: str) -> str:
+    """A scheme's place in a task, and the way to its table."""
+    home = study.home_length(task)
+    ranking = study.ranking(task, home)
+    place = next((place for place, (name, _) in enumerate(ranking, start=1) if name == scheme), None)
+    if place is None:
+        return f"{task.name}: {study.why_not(task, scheme, home)}."
+    found = study.differences(task, home).get(scheme)
+    verdict = "" if found is None else f"; against `{study.plan.baseline}`: {found.verdict(lower_is_better(task))}"
+    where = f"[{task.name}](#{anchor(ranking_heading(task, home))})"
+    score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"
+    return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."
 
 
 def _is_wide(path: Path) -> bool:
@@ -428,90 +460,3 @@ def _made_of(study: Study) -> list[Block]:
             )
         ),
     ]
-
-
-# How it is written
-
-
-def to_markdown(blocks: Sequence[Block]) -> str:
-    """Markdown; pictures are files in `report_pictures`."""
-    parts = []
-    for block in blocks:
-        match block:
-            case Heading(level, text):
-                parts.append(f"{'#' * level} {text}")
-            case Text(text):
-                parts.append(text)
-            case Points(items):
-                parts.append("\n".join(f"- {item}" for item in items))
-            case Table(head, rows):
-                parts.append(markdown_table(head, rows))
-            case Picture(name=name, text=text):
-                parts.append(f"![{text}]({PICTURES_NAME}/{name}.png)")
-    return "\n\n".join(parts) + "\n"
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, numbers to the right."""
-    rule = ["---", *("---:" if _is_number(index, rows) else "---" for index in range(1, len(head)))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-
-
-def _is_number(column: int, rows: Sequence[Sequence[str]]) -> bool:
-    cells = [row[column].strip("*") for row in rows if row[column]]
-    return any(re.match(r"[<+-]? ?[\d.]+", cell) for cell in cells)
-
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto; padding: 1rem;
-  max-width: 56rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.2rem; border-top: 1px solid #ddd;
-  padding-top: 1rem; } h3 { font-size: 1.05rem; }
-.table, .wide { overflow-x: auto; } .wide img { max-width: 100%; min-width: 40rem; }
-table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #e4e4e4; text-align: left; }
-th:first-child, td:first-child { position: sticky; left: 0; background: #fff; } .n { text-align: right;
-  font-variant-numeric: tabular-nums; }
-img { max-width: min(100%, 36rem); height: auto; } code { background: #f2f2f2; padding: 0 .2em; border-radius: 3px; }
-li, p { overflow-wrap: break-word; }
-"""
-
-
-def to_html(blocks: Sequence[Block]) -> str:
-    """One page that needs no other file; tables scroll where the screen is narrow."""
-    parts = []
-    for block in blocks:
-        match block:
-            case Heading(level, text):
-                parts.append(f"<h{level}>{_inline(text)}</h{level}>")
-            case Text(text):
-                parts.append(f"<p>{_inline(text)}</p>")
-            case Points(items):
-                parts.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>")
-            case Table(head, rows):
-                numbers = [index > 0 and _is_number(index, rows) for index in range(len(head))]
-                lines = [_html_row("th", head, numbers), *(_html_row("td", row, numbers) for row in rows)]
-                parts.append(f'<div class="table"><table>{"".join(lines)}</table></div>')
-            case Picture(png=png, text=text, wide=wide):
-                data = base64.b64encode(png).decode()
-                image = f'<img alt="{html.escape(text)}" src="data:image/png;base64,{data}">'
-                parts.append(f'<div class="wide">{image}</div>' if wide else f"<p>{image}</p>")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{TITLE}</title><style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
-
-
-def _html_row(kind: str, cells: Sequence[str], numbers: Sequence[bool]) -> str:
-    made = (
-        f"<{kind}{' class=n' if number else ''}>{_inline(cell)}</{kind}>"
-        for cell, number in zip(cells, numbers, strict=True)
-    )
-    return f"<tr>{''.join(made)}</tr>"
-
-
-def _inline(text: str) -> str:
-    text = html.escape(text, quote=False)
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
-    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)

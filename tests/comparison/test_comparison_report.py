@@ -4,12 +4,14 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
-from hf_posenc.comparison.charts import cost_chart, ranking_chart
-from hf_posenc.comparison.report import conclusions, interval_text, make_report, markdown_table, rivals, write_report
+from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
+from hf_posenc.comparison.page import markdown_table, to_html
+from hf_posenc.comparison.report import conclusions, interval_text, make_report, rivals, write_report
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.training import UserError
@@ -45,7 +47,7 @@ def test_markdown_says_who_is_better_and_who_cannot_be_told(results):
     assert "The control: are most words" in text
     for name in re.findall(r"!\[[^]]+\]\((\S+)\)", text):
         assert (results / name).read_bytes().startswith(b"\x89PNG")
-    names = {"heat", "probes-ranking", "probes-lengths", "probes-curves", "halves-cost"}
+    names = {"heat", "probes-ranking", "probes-lengths", "probes-curves", "halves-ranking"}
     assert {f"report_pictures/{name}.png" for name in names} <= set(re.findall(r"\((report_\S+)\)", text))
 
 
@@ -54,12 +56,14 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.sources, self.open, self.metas, self.images = [], [], [], 0
+        self.sources, self.links, self.names, self.open, self.metas, self.images = [], [], set(), [], [], 0
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
-        self.sources += [value for name, value in attributes if name in ("src", "href")]
+        self.sources += [value for name, value in attributes if name == "src"]
+        self.links += [value for name, value in attributes if name == "href"]
+        self.names |= {value for name, value in attributes if name == "id"}
         self.images += tag == "img"
         assert tag != "img" or found["alt"]
         assert tag not in ("script", "link", "iframe")
@@ -77,13 +81,58 @@ def test_the_page_is_whole_and_fits_a_phone(results):
     text = path.read_text()
     page = Page(text)
     assert page.open == []
-    assert page.images >= 8
+    assert page.images >= 7
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.metas
     assert "http" not in re.sub(r"base64,[^\"]+", "", text)
-    assert text.count('<div class="table">') == text.count("<table>") >= 6
+    assert text.count('<div class="table" role="region"') == text.count("<table>") >= 6
     assert "overflow-x: auto" in text
     assert "max-width: min(100%" in text
+
+
+def test_every_section_is_linked_and_every_link_leads_somewhere(results):
+    """From the contents to sections, from verdicts to tables, from schemes to what they are."""
+    markdown, path = write_report(results)
+    page = Page(path.read_text())
+    assert all(link.startswith("#") and link[1:] in page.names for link in page.links)
+    assert set(page.links) == {f"#{name}" for name in page.names}
+    verdict = next(line for line in path.read_text().split("<li>") if "<b>probes, 32 tokens</b>" in line)
+    assert '<a href="#probes-ranking-at-32-tokens">Table</a>' in verdict
+    assert '<a href="#rope"><code>rope</code></a>' in verdict
+    text = markdown.read_text()
+    assert "[Table](#probes-ranking-at-32-tokens)" in text
+    assert "### probes: ranking at 32 tokens" in text
+    rope = text[text.index("### `rope`") :]
+    assert "Rotary position embedding" in rope
+    assert "[probes](#probes-ranking-at-32-tokens): place 1 of 3 at 32 tokens" in rope
+
+
+def test_the_page_says_how_much_it_rests_on(results):
+    text = write_report(results)[0].read_text()
+    assert row(text, "[probes](#probes)") == "| [probes](#probes) | 64 |  | 4 | 100 | 4 | 12 of 12 |"
+    assert "**One learning rate for all schemes**: 0.001. It was tuned for none of them" in text
+
+
+def test_texts_of_a_plan_are_no_markup(tmp_path):
+    folder = made_up(tmp_path / "one", plan(tasks=[{"data": "hans", "metric": "accuracy"}]), RATES)
+    run = folder / "runs" / "hans-rope-seed0" / "run.json"
+    run.write_text(json.dumps({**json.loads(run.read_text()), "status": "failed", "error": "<script>1</script>"}))
+    page = to_html(make_report(Study.read(folder)))
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+
+
+def test_the_page_is_dark_where_the_screen_is_and_says_that_tables_scroll(results):
+    text = write_report(results)[1].read_text()
+    assert "prefers-color-scheme: dark" in text
+    assert re.search(r"\.table \{[^}]*linear-gradient[^}]*local", text)
+
+
+def test_speed_is_not_read_off_single_runs(results):
+    text = write_report(results)[0].read_text()
+    cost = text[text.index("## Cost") : text.index("## Schemes")]
+    assert "Their speed isn't shown" in cost
+    assert row(cost, "`rope`") == "| `rope` | 1,000 | 10 |"
 
 
 def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
@@ -185,8 +234,6 @@ def test_one_seed_has_no_intervals_and_says_so(tmp_path):
 
 
 def test_perplexity_is_better_when_it_is_small(tmp_path):
-    import numpy as np
-
     from hf_posenc.comparison.outcomes import likelihood_outcome
 
     small = plan(tasks=[{"masked_lm": "imdb"}], seeds=3)
@@ -242,7 +289,27 @@ def test_many_schemes_stay_apart_in_the_pictures(tmp_path):
     styles = [tuple(_style(study, scheme).values()) for scheme in study.schemes]
     assert len(set(styles)) == len(styles) == len(POSITIONS) >= 15
     assert ranking_chart(study, study.tasks[0], 32).startswith(b"\x89PNG")
-    assert cost_chart(study, study.tasks[0], 32).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("schemes", [["none", "rope"], "all"])
+def test_every_picture_has_intervals(tmp_path, monkeypatch, schemes):
+    """As bars or as bands, each scheme's own where there are many."""
+    from hf_posenc.comparison import charts
+
+    drawn = {"bars": 0, "bands": 0}
+    draw = charts._draw_line
+
+    def counted(axes, line, style, bars, label=None):
+        assert np.all(np.less(line[2], line[3])[1:])
+        drawn["bars" if bars else "bands"] += 1
+        draw(axes, line, style, bars, label)
+
+    monkeypatch.setattr(charts, "_draw_line", counted)
+    small = plan(schemes=schemes, seeds=3)
+    study = Study.read(made_up(tmp_path / "some", small, dict.fromkeys(small.schemes, 0.7)))
+    length_chart(study, study.tasks[0])
+    curve_chart(study, study.tasks[0])
+    assert drawn == {"bars": len(study.schemes), "bands": len(study.schemes)}
 
 
 def test_numbers_are_written_alike():
