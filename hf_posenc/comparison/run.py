@@ -141,7 +141,8 @@ def _train(run: Run, options: dict[str, Any]) -> TrainingResult:
     console = Console(file=io.StringIO())
     if run.task.kind == "masked_lm":
         return train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **options), console=console)
-    return train_classifier(*make_arguments(**options), console=console)
+    # The baselines are measured by the report, once for all runs of a task.
+    return train_classifier(*make_arguments(**{"baseline": False, **options}), console=console)
 
 
 def _config(model: PreTrainedModel) -> dict[str, Any]:

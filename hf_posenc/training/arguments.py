@@ -345,6 +345,19 @@ class ClassificationTrainingArguments(RunArguments):
         default=False,
         metadata={"help": "Score the test split, as do_predict does, if there is one and it has labels."},
     )
+    baseline: bool = field(
+        default=True,
+        metadata={
+            "help": "Before training, score what an encoder has to beat: the most frequent answer, and a linear model "
+            "on words and word pairs (TF-IDF). It takes seconds."
+        },
+    )
+    errors_shown: int = field(
+        default=10,
+        metadata={
+            "help": "How many wrong answers, the surest ones, results.json and the card list. 0: no texts there."
+        },
+    )
     class_weights: str | None = field(
         default=None,
         metadata={

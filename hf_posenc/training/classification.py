@@ -1,7 +1,7 @@
 """Training a text classifier (or regressor): from options to a checkpoint, through the stock Trainer."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,10 @@ from transformers import (
 from transformers.utils import logging
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
+from .assessment import Assessment, assess, to_beat
+from .baseline import MOST_ROWS, Texts, baseline_scores
 from .data import (
+    Columns,
     Labels,
     encode,
     find_columns,
@@ -51,7 +54,7 @@ from .run import (
     run_trainer,
     wanted_splits,
 )
-from .streaming import SEEN_BATCHES, Passes, check_streaming, open_stream
+from .streaming import SEEN_BATCHES, Passes, Stream, check_streaming, open_stream, read_rows
 
 logger = logging.get_logger(__name__)
 
@@ -67,8 +70,11 @@ class Setup(Run):
     no end."""
     collator: DataCollatorWithPadding
     loss: ClassificationLoss
-    compute_metrics: Callable[[EvalPrediction], dict[str, float]]
-    """`loss` and the metrics of the task."""
+    compute_metrics: "LossAndMetrics"
+    examples: dict[str, tuple[Texts, list[Any]]]
+    """Texts and labels of what is scored, by the prefix of its metrics: `eval`, `test`."""
+    baselines: dict[str, dict[str, float]]
+    """The metrics of simpler models on them."""
     resume_from: Path | None = None
 
 
@@ -140,6 +146,11 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         }
         if stream is not None:
             encoded["train"] = stream.encoded(tokenizer, max_length, labels)
+    examples = {
+        prefix: (_texts(splits[split], columns), cast(list[Any], numbers[split]))
+        for split, prefix in (("validation", "eval"), ("test", "test"))
+        if numbers.get(split) is not None
+    }
     return Setup(
         data=data,
         arguments=arguments,
@@ -151,28 +162,60 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         model=model,
         collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training.fp16 else None),
         loss=loss,
-        compute_metrics=_loss_and_metrics(loss, labels.problem_type),
+        compute_metrics=LossAndMetrics(loss, labels.problem_type),
+        examples=examples,
+        baselines=_baselines(training, stream, splits, numbers, columns, labels, examples),
         summary=summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size),
         resume_from=resume_from,
     )
 
 
-def _loss_and_metrics(loss: ClassificationLoss, problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Loss and metrics, each example counting once.
+class LossAndMetrics:
+    """`compute_metrics` of the Trainer: `loss` and the metrics of the task, each example counting once.
 
     The Trainer's own `eval_loss` averages over batches. Where several processes have batches of different sizes, or
     examples twice to fill up the last one, that is another number.
     """
-    metrics = compute_metrics_for(problem_type)
+
+    def __init__(self, loss: ClassificationLoss, problem_type: str) -> None:
+        self.loss = loss
+        self.metrics = compute_metrics_for(problem_type)
+        self.last: tuple[np.ndarray, np.ndarray] | None = None
+        """Logits and labels of the last call."""
 
     @torch.no_grad()
-    def compute(prediction: EvalPrediction) -> dict[str, float]:
+    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The numbers of one evaluation."""
         found = prediction.predictions
-        logits = torch.from_numpy(np.asarray(found[0] if isinstance(found, tuple) else found)).double()
-        labels = torch.from_numpy(np.asarray(prediction.label_ids))
-        return {"loss": loss((logits,), labels).item(), **metrics(prediction)}
+        self.last = np.asarray(found[0] if isinstance(found, tuple) else found), np.asarray(prediction.label_ids)
+        logits, labels = map(torch.from_numpy, self.last)
+        return {"loss": self.loss((logits.double(),), labels).item(), **self.metrics(prediction)}
 
-    return compute
+
+def _baselines(
+    training: ClassificationTrainingArguments,
+    stream: Stream | None,
+    splits: Mapping[str, Dataset],
+    numbers: Mapping[str, list[Any] | None],
+    columns: Columns,
+    labels: Labels,
+    examples: dict[str, tuple[Texts, list[Any]]],
+) -> dict[str, dict[str, float]]:
+    """Scores of simpler models, of a run that trains; of a stream its first rows are their training data."""
+    if not (training.baseline and training.do_train and examples) or training.process_index != 0:
+        return {}
+    if stream is None:
+        rows, known = splits["train"], numbers["train"]
+    else:
+        rows = read_rows(stream.training_rows(), MOST_ROWS, "train")
+        known = stream.numbered(list(rows[columns.label]), labels)
+    assert known is not None
+    return baseline_scores((_texts(rows, columns), known), examples, labels.problem_type)
+
+
+def _texts(rows: Dataset, columns: Columns) -> Texts:
+    first, second = columns.texts(cast(dict[str, list[Any]], rows[:]))
+    return (first,) if second is None else (first, second)
 
 
 def _trained_labels(config: Any) -> list[str] | None:
@@ -209,6 +252,8 @@ def train_classifier(
     setup = set_up(data, model, training)
     if training.process_index == 0:
         setup.summary.show(console)
+        if setup.baselines:
+            (console or Console()).print(to_beat(setup.baselines, setup.labels.problem_type), highlight=False)
     trainer = make_trainer(setup)
     metrics: dict[str, float] = {}
     with ending_clearly(training):
@@ -216,11 +261,15 @@ def train_classifier(
             metrics |= run_trainer(trainer, setup, console)
         if training.do_eval:
             metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
+            setup.assessment = _assess(setup, "eval", metrics, trainer.state.log_history)
         logits = None
         if training.do_predict:
             output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
             metrics |= output.metrics or {}
             logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+            setup.assessment = _assess(setup, "test", metrics, trainer.state.log_history) or setup.assessment
+        if setup.assessment is not None and training.process_index == 0:
+            setup.assessment.show(console)
         history = finish(trainer, metrics, logits, time.time() - started)
     return TrainingResult(
         Path(str(training.output_dir)),
@@ -229,6 +278,25 @@ def train_classifier(
         history,
         model=setup.model,
         tokenizer=setup.tokenizer,
+    )
+
+
+def _assess(setup: Setup, prefix: str, metrics: dict[str, float], history: list[dict[str, Any]]) -> Assessment | None:
+    """Where the model stands on the examples that were just scored; None where they have no labels."""
+    if prefix not in setup.examples or setup.compute_metrics.last is None:
+        return None
+    logits, labels = setup.compute_metrics.last
+    return assess(
+        split={"eval": "validation"}.get(prefix, prefix),
+        logits=logits,
+        labels=labels,
+        texts=setup.examples[prefix][0],
+        names=setup.labels.names,
+        problem_type=setup.labels.problem_type,
+        metrics=metrics,
+        baselines=setup.baselines,
+        history=history,
+        errors_shown=setup.training.errors_shown,
     )
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from torch import nn
 from transformers import PreTrainedModel
 
+from .assessment import Assessment
 from .data import Columns, Labels
 
 POSENC_MODEL_TYPE = "posenc"
@@ -142,6 +143,7 @@ def model_card(
     dataset: str,
     metrics: dict[str, float],
     hyperparameters: dict[str, Any],
+    assessment: Assessment | None = None,
     license: str | None = None,
     base_model: str | None = None,
 ) -> str:
@@ -211,6 +213,8 @@ def model_card(
         ]
     else:
         lines += ["Not evaluated."]
+    if assessment is not None:
+        lines += assessment.markdown()
     if labels is not None:
         lines += ["", "## Labels", ""]
         lines += [f"{number}. `{label}`" for number, label in enumerate(labels.names)] or ["One number (regression)."]

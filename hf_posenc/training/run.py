@@ -36,6 +36,7 @@ from transformers.utils import logging
 from ..optimizer import speed_up_positions
 from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
+from .assessment import Assessment
 from .data import Columns, Labels, hold_out, texts
 from .errors import Interrupted, UserError, one_line
 from .metrics import answers_from_logits
@@ -64,6 +65,8 @@ class Run:
     """Whose weights were kept: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last ones."""
     metrics: dict[str, float] | None = field(default=None, kw_only=True)
     """What was measured, once all has been."""
+    assessment: Assessment | None = field(default=None, kw_only=True)
+    """Where a classifier stands, once it has been scored."""
 
 
 @dataclass
@@ -533,6 +536,7 @@ def _results(
     return {
         "metrics": metrics,
         "best": run.best,
+        "assessment": run.assessment and run.assessment.to_dict(),
         "problem_type": run.summary.problem_type,
         "labels": list(run.summary.labels),
         "summary": run.summary.to_dict(),
@@ -586,6 +590,7 @@ def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) ->
         dataset=dataset_name(run.data),
         metrics=metrics,
         hyperparameters={name: value for name, value in shown.items() if value is not None},
+        assessment=run.assessment,
         license=training.license,
         base_model=hub_name(run.arguments.model_name_or_path),
     )

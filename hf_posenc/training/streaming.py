@@ -263,6 +263,25 @@ class Stream:
             found.info.builder_name = "csv"
         return found
 
+    def numbered(self, cells: list[Any], labels: Labels) -> list[Any]:
+        """Cells of the label column in the form in which a model takes labels.
+
+        Raises:
+            UserError: one is missing or unknown.
+        """
+        missing = sum(map(is_missing, cells)) if self.data.label_delimiter is None else 0
+        if missing:
+            raise UserError(
+                f"Missing label in the train data: {missing} of {len(cells)} rows in a row have none in column "
+                f"{self.columns.label!r}. Fill it in or leave the rows out."
+            )
+        # The kind of all labels has been decided: a few whole numbers among words are words.
+        regression = labels.problem_type == "regression"
+        column = read_values(
+            cells, self.feature, self.is_csv, self.columns.label, "train", self.data.label_delimiter, regression
+        )
+        return apply_labels(labels, labels.numbers(), column, "train", self.columns.label)
+
     def encoded(self, tokenizer: PreTrainedTokenizerBase, max_length: int, labels: Labels) -> "Passes":
         """Examples to train on: token numbers and `labels`, without an end.
 
@@ -271,28 +290,13 @@ class Stream:
         Raises:
             UserError: a label of the first rows isn't known.
         """
-        numbers = labels.numbers()
-
-        def number(cells: list[Any]) -> list[Any]:
-            missing = sum(map(is_missing, cells)) if self.data.label_delimiter is None else 0
-            if missing:
-                raise UserError(
-                    f"Missing label in the train data: {missing} of {len(cells)} rows in a row have none in column "
-                    f"{self.columns.label!r}. Fill it in or leave the rows out."
-                )
-            # The kind of all labels has been decided: a few whole numbers among words are words.
-            regression = labels.problem_type == "regression"
-            column = read_values(
-                cells, self.feature, self.is_csv, self.columns.label, "train", self.data.label_delimiter, regression
-            )
-            return apply_labels(labels, numbers, column, "train", self.columns.label)
 
         def convert(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
             found = tokenize_texts(batch, tokenizer, self.columns, max_length)
-            return {**found, "labels": number(batch[self.columns.label])}
+            return {**found, "labels": self.numbered(batch[self.columns.label], labels)}
 
         encode(self.sample, None, tokenizer, self.columns, max_length, labels.problem_type)
-        number(list(self.sample[self.columns.label]))
+        self.numbered(list(self.sample[self.columns.label]), labels)
         rows = self.training_rows()
         buffer = self.data.shuffle_buffer_size or SHUFFLE_BUFFER
         if buffer > 1:

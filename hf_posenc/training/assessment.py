@@ -1,0 +1,288 @@
+"""Where a classifier stands: beside baselines, class by class, where it errs, and what to doubt."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
+
+MOST_CLASSES_SHOWN = 12
+"""Tables in the terminal and in the card have this many classes at most; results.json has all."""
+_TEXT_SHOWN = 160
+_NAMES = {"majority": "majority", "word_pairs": "word pairs", "none": "without positions"}
+_LOWER_IS_BETTER = ("mse",)
+
+
+@dataclass
+class Assessment:
+    """What is said of a trained classifier beside its metrics; `to_dict` is in `results.json`."""
+
+    split: str
+    """`validation` or `test`: the examples that all of this is about."""
+    metric: str
+    score: float
+    baselines: dict[str, float]
+    """The same metric of `majority`, `word_pairs` and, where it was trained too, `none`."""
+    warnings: list[str] = field(default_factory=list)
+    classes: list[dict[str, Any]] = field(default_factory=list)
+    """`label`, `precision`, `recall`, `f1`, `examples` of each class; empty for a regression."""
+    confusion: list[list[int]] | None = None
+    """Examples by right label (rows) and predicted label (columns); None for several labels per text and numbers."""
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    """The wrong answers of which the model was surest: `row` (from 1), `text`, `label`, `predicted`, `probability`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def __rich__(self) -> RenderableType:
+        """Tables for the terminal; warnings last, where they are seen."""
+        parts: list[RenderableType] = [self._standing()]
+        if self.classes:
+            parts.append(self._class_table())
+        if self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN:
+            parts.append(self._confusion_table())
+        parts += [f"[yellow]Warning:[/yellow] {escape(warning)}" for warning in self.warnings]
+        return Group(*parts)
+
+    def show(self, console: Console | None = None) -> None:
+        """Prints it."""
+        (console or Console()).print(self, highlight=False)
+
+    def _standing(self) -> Table:
+        table = Table(title=f"Where it stands, on the {self.split} data", title_justify="left")
+        table.add_column("")
+        table.add_column(self.metric, justify="right")
+        table.add_row("this model", f"{self.score:.4f}", style="bold")
+        for name, score in self.baselines.items():
+            table.add_row(_NAMES.get(name, name), f"{score:.4f}")
+        return table
+
+    def _class_table(self) -> Table:
+        table = Table("class", title="Class by class", title_justify="left")
+        for name in ("precision", "recall", "f1", "examples"):
+            table.add_column(name, justify="right")
+        for row in self.classes[:MOST_CLASSES_SHOWN]:
+            shares = (f"{row[name]:.3f}" for name in ("precision", "recall", "f1"))
+            table.add_row(escape(_short(row["label"], 30)), *shares, f"{row['examples']:,}")
+        if len(self.classes) > MOST_CLASSES_SHOWN:
+            table.add_row(f"... {len(self.classes) - MOST_CLASSES_SHOWN} more in results.json")
+        return table
+
+    def _confusion_table(self) -> Table:
+        assert self.confusion is not None
+        table = Table("right \\ predicted", title="Confusion matrix", title_justify="left")
+        for row in self.classes:
+            table.add_column(escape(_short(row["label"], 10)), justify="right")
+        for row, counts in zip(self.classes, self.confusion, strict=True):
+            table.add_row(escape(_short(row["label"], 16)), *(f"{count:,}" for count in counts))
+        return table
+
+    def markdown(self) -> list[str]:
+        """The lines of the model card."""
+        lines = ["", "## Where it stands", "", f"{self.metric} on the {self.split} data.", ""]
+        scores = {"this model": self.score} | {_NAMES.get(k, k): v for k, v in self.baselines.items()}
+        lines += _rows(["", self.metric], [[name, f"{score:.4f}"] for name, score in scores.items()])
+        if "word_pairs" in self.baselines:
+            lines += ["", "Word pairs: TF-IDF of words and pairs of neighbouring words, and a linear model."]
+        lines += [line for warning in self.warnings for line in ("", f"> {warning}")]
+        if self.classes:
+            lines += ["", "## Class by class", ""]
+            lines += _rows(
+                ["class", "precision", "recall", "f1", "examples"],
+                [
+                    [_cell(row["label"]), *(f"{row[k]:.3f}" for k in ("precision", "recall", "f1")), row["examples"]]
+                    for row in self.classes[:MOST_CLASSES_SHOWN]
+                ],
+            )
+        if self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN:
+            names = [_cell(row["label"]) for row in self.classes]
+            lines += ["", "## Confusion matrix", "", "Rows: the right label. Columns: the predicted one.", ""]
+            counts = zip(names, self.confusion, strict=True)
+            lines += _rows(["", *names], [[name, *row] for name, row in counts])
+        if self.errors:
+            lines += ["", "## Errors", "", f"The wrong answers of which it was surest, of the {self.split} data.", ""]
+            lines += _rows(
+                ["row", "text", "right", "predicted"],
+                [
+                    [
+                        error["row"],
+                        _cell(" / ".join(filter(None, (error["text"], error.get("text_pair"))))),
+                        _cell(error["label"]),
+                        _cell(error["predicted"])
+                        + (f" ({error['probability']:.2f})" if "probability" in error else ""),
+                    ]
+                    for error in self.errors
+                ],
+            )
+        return lines
+
+
+def _rows(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]
+
+
+def _cell(value: Any) -> str:
+    """Text that can't end a Markdown cell or begin a tag."""
+    text = ", ".join(value) if isinstance(value, list) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return _short(text, _TEXT_SHOWN).translate({ord(mark): f"\\{mark}" for mark in "\\|`*_[]<>$"})
+
+
+def _short(text: str, length: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def to_beat(baselines: Mapping[str, Mapping[str, float]], problem_type: str) -> str:
+    """One line for before the training: the scores of the baselines, on the validation data where there is some."""
+    metric = METRICS[problem_type][0].key
+    key = next(f"{prefix}_{metric}" for prefix in ("eval", "test") if f"{prefix}_{metric}" in baselines["majority"])
+    scores = ", ".join(f"{_NAMES.get(name, name)} {scores[key]:.3f}" for name, scores in baselines.items())
+    return f"To beat: {scores} ({'test' if key.startswith('test') else 'validation'} {metric})"
+
+
+def assess(
+    *,
+    split: str,
+    logits: np.ndarray,
+    labels: np.ndarray,
+    texts: Sequence[Sequence[str]],
+    names: Sequence[str],
+    problem_type: str,
+    metrics: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float]],
+    history: Sequence[Mapping[str, Any]] = (),
+    errors_shown: int = 10,
+) -> Assessment:
+    """Looks at the predictions of one split.
+
+    Args:
+        split: `validation` or `test`.
+        logits: (n, C).
+        labels: what is right, in the form in which the model takes it.
+        texts: `(first,)`, or `(first, second)` for pairs.
+        names: of the classes.
+        problem_type: the task.
+        metrics: of the run, with prefixes `eval_` and `test_`.
+        baselines: the same of each baseline.
+        history: what the Trainer logged.
+        errors_shown: how many errors are listed.
+    """
+    metric, prefix = METRICS[problem_type][0].key, "test" if split == "test" else "eval"
+    key = f"{prefix}_{metric}"
+    found = Assessment(
+        split=split,
+        metric=metric,
+        score=float(metrics[key]),
+        baselines={name: scores[key] for name, scores in baselines.items() if key in scores},
+    )
+    predicted = predictions_from_logits(logits, problem_type)
+    if problem_type != "regression":
+        columns = precision_recall_fscore_support(
+            labels.astype(int), predicted, labels=range(len(names)), zero_division=0
+        )
+        found.classes = [
+            {"label": name, "precision": float(p), "recall": float(r), "f1": float(f), "examples": int(n)}
+            for name, p, r, f, n in zip(names, *columns, strict=True)
+        ]
+    if problem_type == "single_label_classification":
+        found.confusion = confusion_matrix(labels, predicted, labels=range(len(names))).tolist()
+    found.errors = _errors(logits, labels, texts, names, problem_type, errors_shown)
+    found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history)
+    return found
+
+
+def _errors(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    texts: Sequence[Sequence[str]],
+    names: Sequence[str],
+    problem_type: str,
+    most: int,
+) -> list[dict[str, Any]]:
+    """The wrong answers with the highest probability; of numbers those that are farthest off."""
+    right: list[Any]
+    said: list[Any]
+    if problem_type == "regression":
+        said, right = logits.reshape(-1).tolist(), labels.reshape(-1).tolist()
+        sure = np.abs(logits.reshape(-1) - labels.reshape(-1))
+    else:
+        chances = probabilities_from_logits(logits, problem_type)
+        predicted = predictions_from_logits(logits, problem_type)
+        if problem_type == "single_label_classification":
+            sure = np.where(predicted == labels, 0.0, chances.max(-1))
+            right, said = ([names[int(n)] for n in column] for column in (labels, predicted))
+        else:  # the surest of the labels that are wrongly there or wrongly missing
+            sure = np.where(predicted == labels, 0.0, np.maximum(chances, 1 - chances)).max(-1)
+            right, said = (
+                [[names[n] for n in np.flatnonzero(row).tolist()] for row in rows] for rows in (labels, predicted)
+            )
+    found = []
+    for row in np.argsort(-sure, kind="stable")[:most]:
+        if sure[row] <= 0:
+            break
+        error = {"row": int(row) + 1, "text": _short(texts[0][row], _TEXT_SHOWN)}
+        if len(texts) > 1:
+            error["text_pair"] = _short(texts[1][row], _TEXT_SHOWN)
+        error |= {"label": right[row], "predicted": said[row]}
+        if problem_type != "regression":
+            error["probability"] = round(float(sure[row]), 4)
+        found.append(error)
+    return found
+
+
+def _warnings(
+    found: Assessment,
+    predicted: np.ndarray,
+    examples: int,
+    names: Sequence[str],
+    problem_type: str,
+    history: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """What a person should doubt, in words."""
+    said: list[str] = []
+    score, others = found.score, found.baselines
+    lower = found.metric in _LOWER_IS_BETTER
+    one_class = problem_type == "single_label_classification" and len(np.unique(predicted)) == 1
+    if one_class and len(names) > 1:
+        said.append(
+            f"It predicts {names[int(predicted[0])]!r} for all {examples:,} {found.split} examples. Train longer, try "
+            "another --learning-rate, or start from pretrained weights (--pretrained)."
+        )
+    elif "majority" in others and not lower:
+        chance = others["majority"]
+        if score <= chance + 2 * math.sqrt(chance * (1 - chance) / examples):
+            said.append(
+                f"It is no better than chance: {found.metric} {score:.3f}, and always the most frequent answer has "
+                f"{chance:.3f} ({examples:,} examples)."
+            )
+    elif "majority" in others and score >= others["majority"]:
+        said.append(f"It is no better than always the mean: {found.metric} {score:.4g} and {others['majority']:.4g}.")
+    if "word_pairs" in others and (score > others["word_pairs"] if lower else score < others["word_pairs"]):
+        said.append(
+            f"It is below word pairs: {found.metric} {score:.3f}, and a linear model on words and word pairs has "
+            f"{others['word_pairs']:.3f}. Start from pretrained weights (--pretrained), train longer, or "
+            "give more rows."
+        )
+    if "none" in others and not one_class:
+        margin = 0.0 if lower else 2 * math.sqrt(max(score * (1 - score), 1e-4) / examples)
+        if (score + margin >= others["none"]) if lower else (score - margin <= others["none"]):
+            said.append(
+                f"The same encoder without positions is as good, within chance: {found.metric} {others['none']:.3f}. "
+                "This data hardly needs word order."
+            )
+    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    if len(losses) > 1 and losses[-1] <= min(losses) and losses[-1] < 0.97 * losses[-2]:
+        said.append(
+            f"The validation loss was still falling ({losses[-2]:.3f}, {losses[-1]:.3f}). Train longer: "
+            "--num-train-epochs."
+        )
+    return said

@@ -1,0 +1,135 @@
+"""What an encoder has to beat: the majority, and a linear model on words and word pairs."""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, hstack
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+
+from .metrics import metrics_for
+
+MOST_ROWS = 20_000
+MOST_CHARACTERS = 5_000_000
+"""A sample this large is read, so that the baseline takes seconds."""
+
+_TOKEN = r"\w+|[^\w\s]"
+_FEATURES = 100_000
+
+Texts = Sequence[Sequence[str]]
+"""One sequence of texts, or for pairs the first texts and the second texts."""
+
+
+class WordPairs:
+    """TF-IDF of words and pairs of neighbouring words, and logistic regression on it; ridge regression for numbers.
+
+    It knows no order beyond two neighbours. Each text of a pair has features of its own.
+
+    Args:
+        problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
+    """
+
+    def __init__(self, problem_type: str = "single_label_classification") -> None:
+        self.problem_type = problem_type
+        self._vectorizers: list[TfidfVectorizer] = []
+        self._model: Any = None
+
+    def fit(self, texts: Texts, labels: Sequence[Any]) -> "WordPairs":
+        """Learns from texts and labels in the form in which a model takes them; reads a sample of many.
+
+        Args:
+            texts: `(first,)`, or `(first, second)` for pairs.
+            labels: class numbers, rows of 0 and 1, or numbers.
+
+        Raises:
+            ValueError: there is no word in the texts, or just one class.
+        """
+        rows = _sample(texts)
+        chosen = [[column[row] for row in rows] for column in texts]
+        self._vectorizers = [
+            TfidfVectorizer(ngram_range=(1, 2), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES)
+            for _ in chosen
+        ]
+        features = hstack(
+            [vectorizer.fit_transform(column) for vectorizer, column in zip(self._vectorizers, chosen, strict=True)]
+        ).tocsr()
+        if self.problem_type == "regression":
+            self._model = Ridge()
+        else:
+            self._model = LogisticRegression(C=10.0, max_iter=100)
+            if self.problem_type == "multi_label_classification":
+                self._model = OneVsRestClassifier(self._model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # near enough, and it has to be quick
+            warnings.filterwarnings("ignore", "Label .* is present in all training examples")
+            self._model.fit(features, np.asarray(labels)[rows])
+        return self
+
+    def predict(self, texts: Texts) -> np.ndarray:
+        """Class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
+        features: csr_matrix = hstack(
+            [vectorizer.transform(column) for vectorizer, column in zip(self._vectorizers, texts, strict=True)]
+        ).tocsr()
+        predicted: np.ndarray = self._model.predict(features)
+        return predicted
+
+
+def _sample(texts: Texts) -> np.ndarray:
+    """Numbers of the rows that are read: all, or drawn from a fixed seed up to the limits."""
+    lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)])
+    rows = np.random.default_rng(0).permutation(len(lengths))[:MOST_ROWS]
+    within = np.cumsum(lengths[rows]) <= MOST_CHARACTERS
+    within[:2] = True
+    return np.sort(rows[within])
+
+
+def most_frequent(labels: Sequence[Any], problem_type: str) -> Any:
+    """What to say without looking at the text: the most frequent class, set of labels, or the mean."""
+    if problem_type == "regression":
+        return float(np.mean(np.asarray(labels, dtype=np.float64)))
+    (answer, _), *_ = Counter(tuple(row) if isinstance(row, Sequence) else row for row in labels).most_common(1)
+    return list(answer) if isinstance(answer, tuple) else answer
+
+
+def baseline_scores(
+    train: tuple[Texts, Sequence[Any]], tests: Mapping[str, tuple[Texts, Sequence[Any]]], problem_type: str
+) -> dict[str, dict[str, float]]:
+    """The metrics of both baselines on each test set, by prefix: `{"majority": {"eval_accuracy": .5, ...}, ...}`.
+
+    Args:
+        train: texts (see `WordPairs.fit`) and labels.
+        tests: the same for each set, by the prefix of its metrics (`eval`, `test`).
+        problem_type: the task.
+
+    Returns:
+        `majority` (for a regression the mean) and `word_pairs`; the latter only where the texts allow it.
+    """
+    constant = most_frequent(train[1], problem_type)
+    predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
+    try:
+        model = WordPairs(problem_type).fit(*train)
+    except ValueError:  # no words, or one class in the sample
+        pass
+    else:
+        predicted["word_pairs"] = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+    metrics = metrics_for(problem_type)
+    kind = float if problem_type == "regression" else int
+    return {
+        baseline: {
+            f"{name}_{metric}": value
+            for name, answers in by_test.items()
+            for metric, value in metrics.compute(
+                predictions=_as(kind, answers), references=_as(kind, tests[name][1])
+            ).items()
+        }
+        for baseline, by_test in predicted.items()
+    }
+
+
+def _as(kind: type, values: Sequence[Any]) -> list[Any]:
+    return [[kind(item) for item in value] if isinstance(value, list | tuple) else kind(value) for value in values]

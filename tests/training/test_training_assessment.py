@@ -1,0 +1,188 @@
+"""Where a classifier stands: baselines, classes, errors and warnings."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from training_harness import results, rows, train, write_jsonl
+
+from hf_posenc.training.assessment import assess
+from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
+
+ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
+
+
+def test_word_pairs_know_neighbours_and_no_other_order():
+    # "b a" and "a b" hold the same words; "a x b" and "b x a" the same words and no pair of a and b.
+    near = [f"{first} {second} end" for first, second in [("a", "b"), ("b", "a")] * 20]
+    far = [f"{first} x y {second}" for first, second in [("a", "b"), ("b", "a")] * 20]
+    labels = [0, 1] * 20
+    assert WordPairs().fit([near], labels).predict([near]).tolist() == labels
+    inside = [f"s {text} e" for text in far]  # the ends tell: s a, s b
+    assert WordPairs().fit([inside], labels).predict([inside]).tolist() == labels
+    hidden = [f"s s {text.replace(' y ', ' y z ')} e" for text in far]
+    known, unknown = WordPairs().fit([hidden], labels), ["q a q q b q", "q b q q a q"]
+    first, second = known.predict([unknown]).tolist()
+    assert first == second  # the same words without the pairs that were seen
+
+
+def test_word_pairs_of_a_pair_of_texts_are_kept_apart():
+    first, second = ["yes", "no"] * 10, ["no", "yes"] * 10
+    labels = [0, 1] * 10
+    model = WordPairs().fit([first, second], labels)
+    assert model.predict([first, second]).tolist() == labels
+    assert model.predict([["yes", "no"], ["none", "none"]]).tolist() == [0, 1]
+    assert model.predict([["none", "none"], ["yes", "no"]]).tolist() == [1, 0]
+
+
+def test_a_sample_of_much_text_is_read():
+    texts = [["x" * 1000] * 30_000]
+    chosen = _sample(texts)
+    assert len(chosen) == MOST_CHARACTERS // 1000
+    assert len(set(chosen.tolist())) == len(chosen)
+    assert _sample([["a"] * 100]).tolist() == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "labels", "wanted"),
+    [(ONE, [1, 0, 1], 1), (SEVERAL, [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [0.0, 1.0]), (NUMBER, [1.0, 2.0, 6.0], 3.0)],
+)
+def test_the_simplest_answer(problem_type: str, labels: list[Any], wanted: Any):
+    assert most_frequent(labels, problem_type) == wanted
+
+
+def test_baselines_of_each_task_have_its_metrics():
+    texts = [["a b", "c d", "a b", "c d"]]
+    one = baseline_scores((texts, [0, 1, 0, 1]), {"eval": (texts, [0, 1, 0, 0])}, ONE)
+    assert one["majority"]["eval_accuracy"] == 0.75
+    assert one["word_pairs"]["eval_accuracy"] == 0.75
+    several = baseline_scores((texts, [[1.0, 0.0], [1.0, 1.0]] * 2), {"test": (texts, [[1.0, 0.0]] * 4)}, SEVERAL)
+    assert several["word_pairs"]["test_accuracy"] == 0.5
+    number = baseline_scores((texts, [1.0, 3.0, 1.0, 3.0]), {"test": (texts, [2.0] * 4)}, NUMBER)
+    assert number["majority"]["test_mse"] == 0.0
+    assert 0.1 < number["word_pairs"]["test_mse"] < 1.0
+    assert "word_pairs" not in baseline_scores(([["", ""]], [0, 1]), {"test": ([[""]], [0])}, ONE)
+
+
+def stand(logits: Any, labels: Any, problem_type: str = ONE, **given: Any) -> Any:
+    logits, labels = np.array(logits, dtype=np.float32), np.array(labels)
+    metric = {NUMBER: "mse"}.get(problem_type, "accuracy")
+    score = given.pop("score", None)
+    if score is None:
+        score = float((logits.argmax(-1) == labels).mean()) if problem_type == ONE else 0.5
+    values = {
+        "split": "test",
+        "texts": [[f"text {row}" for row in range(1, len(labels) + 1)]],
+        "names": ["no", "yes"],
+        "baselines": {},
+        **given,
+    }
+    return assess(logits=logits, labels=labels, problem_type=problem_type, metrics={f"test_{metric}": score}, **values)
+
+
+def test_classes_confusion_and_errors_are_those_of_the_predictions():
+    found = stand([[2, 0], [0, 3], [1, 0], [0, 1], [5, 0]], [0, 0, 0, 1, 1])
+    assert found.confusion == [[2, 1], [1, 1]]
+    no, yes = found.classes
+    assert no == {"label": "no", "precision": 2 / 3, "recall": 2 / 3, "f1": pytest.approx(2 / 3), "examples": 3}
+    assert (yes["precision"], yes["recall"], yes["examples"]) == (0.5, 0.5, 2)
+    assert [(error["row"], error["label"], error["predicted"]) for error in found.errors] == [
+        (5, "yes", "no"),
+        (2, "no", "yes"),
+    ]
+    assert found.errors[0]["probability"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
+    assert not stand([[2, 0]], [1], errors_shown=0).errors
+
+
+def test_errors_of_several_labels_and_of_numbers():
+    found = stand([[3.0, -3.0], [-1.0, 4.0]], [[1.0, 0.0], [0.0, 0.0]], SEVERAL)
+    assert found.confusion is None
+    (error,) = found.errors
+    assert (error["row"], error["label"], error["predicted"]) == (2, [], ["yes"])
+    numbers = stand([[1.0], [2.0], [9.0]], [1.0, 4.0, 8.0], NUMBER, names=[])
+    assert [error["row"] for error in numbers.errors] == [2, 3]
+    assert "probability" not in numbers.errors[0]
+
+
+GOOD = [[3, 0], [0, 3]] * 50
+RIGHT = [0, 1] * 50
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ({"logits": [[1, 0]] * 100}, "predicts 'no' for all 100"),
+        ({"score": 0.53, "baselines": {"majority": {"test_accuracy": 0.5}}}, "no better than chance"),
+        ({"score": 0.76, "baselines": {"word_pairs": {"test_accuracy": 0.79}}}, "below word pairs: accuracy 0.760"),
+        ({"score": 0.8, "baselines": {"none": {"test_accuracy": 0.79}}}, "without positions is as good"),
+        ({"history": [{"eval_loss": 0.6}, {"eval_loss": 0.5}]}, "still falling (0.600, 0.500)"),
+    ],
+)
+def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
+    found = stand(**{"logits": GOOD, "labels": RIGHT, **what})
+    assert len(found.warnings) == 1
+    assert says in found.warnings[0]
+    console = Console(file=StringIO(), width=80)
+    found.show(console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert says in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_good_result_warns_of_nothing():
+    scores = {"majority": 0.5, "word_pairs": 0.8, "none": 0.7}
+    found = stand(
+        GOOD,
+        RIGHT,
+        baselines={name: {"test_accuracy": score} for name, score in scores.items()},
+        history=[{"eval_loss": 0.5}, {"eval_loss": 0.2}, {"eval_loss": 0.21}],
+    )
+    assert found.warnings == []
+
+
+@pytest.mark.parametrize(("scores", "says"), [((0.5, 0.4), "below word pairs"), ((2.0, 3.0), "always the mean")])
+def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: str):
+    score, pairs = scores
+    baselines = {"majority": {"test_mse": 1.5}, "word_pairs": {"test_mse": pairs}}
+    found = stand([[1.0], [2.0]], [1.0, 4.0], NUMBER, names=[], score=score, baselines=baselines)
+    assert [warning for warning in found.warnings if says in warning] == found.warnings
+    assert len(found.warnings) == 1
+
+
+def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
+    # a text that would break a table, twice and with both labels, so that one of them is an error
+    examples = [*rows("test", 60), *({"text": "a | <b> [c](d) $e$", "label": label} for label in ("acceptable",) * 2)]
+    examples[-1]["label"] = "unacceptable"
+    order["test_file"] = write_jsonl(tmp_path / "odd.jsonl", examples)
+    trained = train(tmp_path / "run", **order, do_eval=True, do_predict=True, errors_shown=62)
+    found = results(tmp_path / "run")["assessment"]
+    assert found["split"] == "test"
+    assert found["score"] == pytest.approx(trained.metrics["test_accuracy"])
+    assert set(found["baselines"]) == {"majority", "word_pairs"}
+    assert sum(map(sum, found["confusion"])) == 62
+    assert sum(row["examples"] for row in found["classes"]) == 62
+    wrong = round(62 * (1 - found["score"]))
+    assert len(found["errors"]) == wrong
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert f"| word pairs | {found['baselines']['word_pairs']:.4f} |" in card
+    assert "a \\| \\<b\\> \\[c\\](d) \\$e\\$" in card
+    answers = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    missed = [n for n, (a, e) in enumerate(zip(answers, examples, strict=True), 1) if a["label"] != e["label"]]
+    assert sorted(error["row"] for error in found["errors"]) == missed
+
+
+def test_a_run_can_do_without(tmp_path: Path, order: dict[str, str]):
+    train(tmp_path / "run", **order, do_eval=True, baseline=False, errors_shown=0)
+    found = results(tmp_path / "run")["assessment"]
+    assert found["split"] == "validation"
+    assert found["baselines"] == {}
+    assert found["errors"] == []
+
+
+def test_a_stream_has_baselines_too(tmp_path: Path, order: dict[str, str]):
+    train(tmp_path / "run", **order, do_eval=True, streaming=True, max_steps=3, save_strategy="no")
+    assert set(results(tmp_path / "run")["assessment"]["baselines"]) == {"majority", "word_pairs"}
