@@ -8,8 +8,9 @@ With the data that comes with the package:
 With your own file, which has columns `text` and `label` (10 % is set aside for validation):
     python examples/run_classification.py --train_file mine.csv --do_train --do_eval --output_dir runs/mine
 
-From a pretrained model, on a data set of the Hub:
-    python examples/run_classification.py --model_name_or_path me/my-posenc --dataset_name stanfordnlp/sst2 \
+From pretrained weights, which are converted to the scheme, on a data set of the Hub:
+    python examples/run_classification.py --pretrained sentence-transformers/all-MiniLM-L6-v2 \
+        --dataset_name stanfordnlp/sst2 \
         --do_train --do_eval --output_dir runs/sst2
 
 On data that doesn't fit into memory or on the disk, read while training:
@@ -22,12 +23,13 @@ All of transformers' TrainingArguments are options too; --help lists them. On tw
 
 from rich import print
 
-from hf_posenc.training import parse_arguments, run_script, train_classifier
+from hf_posenc.conversion import fine_tune
+from hf_posenc.training import parse_arguments, run_script
 
 
 def main() -> None:
     data, model, training = parse_arguments(description=__doc__)
-    result = train_classifier(data, model, training)
+    result = fine_tune(data, model, training)
     if training.process_index == 0:
         for name, value in result.metrics.items():
             print(f"{name:32} {value:.4f}")

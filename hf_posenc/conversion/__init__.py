@@ -3,6 +3,7 @@
 from .convert import convert
 from .export import export_bert
 from .families import FAMILIES, TASKS
+from .fine_tune import fine_tune
 from .report import Accounting, Agreement, ConversionReport
 
-__all__ = ["FAMILIES", "TASKS", "Accounting", "Agreement", "ConversionReport", "convert", "export_bert"]
+__all__ = ["FAMILIES", "TASKS", "Accounting", "Agreement", "ConversionReport", "convert", "export_bert", "fine_tune"]

@@ -87,6 +87,25 @@ class ConversionReport:
         """Plain values, for JSON."""
         return asdict(self)
 
+    def sentence(self) -> str:
+        """What was kept, in a few words."""
+        if self.before is None:
+            text = f"Converted {self.source}, positions {self.to_scheme} as they were"
+            if self.exact is None:
+                return f"{text}."
+            return f"{text}: hidden states differ from the original's by at most {self.exact.hidden_max:.2g}."
+        order = self.before.order_r2
+        text = (
+            f"Converted {self.source} from {self.from_scheme} to {self.to_scheme}: text embeddings keep a cosine of "
+            f"{self.before.cosine:.3f} with the original's"
+        )
+        if order is not None and order < 0.5:
+            return (
+                f"{text}, but what it knew of word order is lost (R² {order:.2f}) and has to be learned anew. "
+                "`hf-posenc convert --heal TEXT` brings it back first."
+            )
+        return f"{text}." if order is None else f"{text}, and what it knew of word order with an R² of {order:.2f}."
+
     def __rich__(self) -> Any:
         """A table for the terminal."""
         from rich.table import Table

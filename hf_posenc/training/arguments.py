@@ -100,6 +100,13 @@ class DataArguments:
 class ModelArguments:
     """A trained model, or the sizes and the positional scheme of a new one."""
 
+    pretrained: str | None = field(
+        default=None,
+        metadata={
+            "help": "Pretrained weights to start from: BERT, RoBERTa, DistilBERT, ELECTRA and the like, or a PosEnc "
+            "checkpoint, folder or Hub name. They are converted to position_embedding_type (default: their own)."
+        },
+    )
     model_name_or_path: str | None = field(
         default=None,
         metadata={"help": "A checkpoint to start from: folder or Hub name. Default: a new PosEnc encoder."},
@@ -351,6 +358,10 @@ class ClassificationTrainingArguments(RunArguments):
             "help": "Before training, score what an encoder has to beat: the most frequent answer, and a linear model "
             "on words and word pairs (TF-IDF). It takes seconds."
         },
+    )
+    compare_none: bool = field(
+        default=False,
+        metadata={"help": "Train the same without positions first, and say whether that would do as well."},
     )
     errors_shown: int = field(
         default=10,

@@ -161,6 +161,7 @@ def assess(
     baselines: Mapping[str, Mapping[str, float]],
     history: Sequence[Mapping[str, Any]] = (),
     errors_shown: int = 10,
+    pretrained: bool = False,
 ) -> Assessment:
     """Looks at the predictions of one split.
 
@@ -175,6 +176,7 @@ def assess(
         baselines: the same of each baseline.
         history: what the Trainer logged.
         errors_shown: how many errors are listed.
+        pretrained: whether it began with trained weights, so that this isn't what one could try.
     """
     metric, prefix = METRICS[problem_type][0].key, "test" if split == "test" else "eval"
     key = f"{prefix}_{metric}"
@@ -196,7 +198,7 @@ def assess(
     if problem_type == "single_label_classification":
         found.confusion = confusion_matrix(labels, predicted, labels=range(len(names))).tolist()
     found.errors = _errors(logits, labels, texts, names, problem_type, errors_shown)
-    found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history)
+    found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history, pretrained)
     return found
 
 
@@ -246,17 +248,20 @@ def _warnings(
     names: Sequence[str],
     problem_type: str,
     history: Sequence[Mapping[str, Any]],
+    pretrained: bool,
 ) -> list[str]:
     """What a person should doubt, in words."""
     said: list[str] = []
+    try_this = (
+        "Train longer, or give more rows."
+        if pretrained
+        else ("Start from pretrained weights (--pretrained), train longer, or give more rows.")
+    )
     score, others = found.score, found.baselines
     lower = found.metric in _LOWER_IS_BETTER
     one_class = problem_type == "single_label_classification" and len(np.unique(predicted)) == 1
     if one_class and len(names) > 1:
-        said.append(
-            f"It predicts {names[int(predicted[0])]!r} for all {examples:,} {found.split} examples. Train longer, try "
-            "another --learning-rate, or start from pretrained weights (--pretrained)."
-        )
+        said.append(f"It predicts {names[int(predicted[0])]!r} for all {examples:,} {found.split} examples. {try_this}")
     elif "majority" in others and not lower:
         chance = others["majority"]
         if score <= chance + 2 * math.sqrt(chance * (1 - chance) / examples):
@@ -266,13 +271,13 @@ def _warnings(
             )
     elif "majority" in others and score >= others["majority"]:
         said.append(f"It is no better than always the mean: {found.metric} {score:.4g} and {others['majority']:.4g}.")
+    at_chance = bool(said)
     if "word_pairs" in others and (score > others["word_pairs"] if lower else score < others["word_pairs"]):
         said.append(
             f"It is below word pairs: {found.metric} {score:.3f}, and a linear model on words and word pairs has "
-            f"{others['word_pairs']:.3f}. Start from pretrained weights (--pretrained), train longer, or "
-            "give more rows."
+            f"{others['word_pairs']:.3f}. {try_this}"
         )
-    if "none" in others and not one_class:
+    if "none" in others and not at_chance:
         margin = 0.0 if lower else 2 * math.sqrt(max(score * (1 - score), 1e-4) / examples)
         if (score + margin >= others["none"]) if lower else (score - margin <= others["none"]):
             said.append(

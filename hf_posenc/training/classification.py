@@ -232,6 +232,7 @@ def train_classifier(
     training: ClassificationTrainingArguments,
     *,
     console: Console | None = None,
+    controls: Mapping[str, dict[str, float]] | None = None,
 ) -> TrainingResult:
     """Trains, evaluates and predicts, as `training.do_train`, `do_eval` and `do_predict` say, with the stock Trainer.
 
@@ -243,6 +244,7 @@ def train_classifier(
         model: which model.
         training: transformers' TrainingArguments and a few more.
         console: where the summary is printed. None: standard output.
+        controls: metrics of other models on the same data, by name, to set beside the baselines' (`none`).
 
     Raises:
         UserError: something in the options or the data is wrong, or the disk is full.
@@ -250,9 +252,10 @@ def train_classifier(
     """
     started = time.time()
     setup = set_up(data, model, training)
+    setup.baselines |= controls or {}
     if training.process_index == 0:
         setup.summary.show(console)
-        if setup.baselines:
+        if "majority" in setup.baselines:
             (console or Console()).print(to_beat(setup.baselines, setup.labels.problem_type), highlight=False)
     trainer = make_trainer(setup)
     metrics: dict[str, float] = {}
@@ -297,6 +300,7 @@ def _assess(setup: Setup, prefix: str, metrics: dict[str, float], history: list[
         baselines=setup.baselines,
         history=history,
         errors_shown=setup.training.errors_shown,
+        pretrained=setup.arguments.model_name_or_path is not None,
     )
 
 

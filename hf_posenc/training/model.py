@@ -13,8 +13,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .. import PosEncConfig, PositionScheme, register_scheme_file
+from ..model.configuration_posenc import PosEncConfig
+from ..model.position_base import PositionScheme
 from ..model.positions import own_code
+from ..scheme_file import register_scheme_file
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
 from .checkpoints import RESULTS_NAME
 from .data import Labels
@@ -39,6 +41,8 @@ def load_config(arguments: ModelArguments) -> Any:
         except ValueError as error:
             raise UserError(one_line(error)) from error
     if arguments.model_name_or_path is None:
+        if arguments.pretrained is not None:
+            raise UserError("pretrained is converted by hf_posenc.conversion.fine_tune. Call that instead.")
         return None
     for name in _FOR_NEW_ENCODERS:
         if getattr(arguments, name) is not None:

@@ -592,7 +592,7 @@ def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) ->
         hyperparameters={name: value for name, value in shown.items() if value is not None},
         assessment=run.assessment,
         license=training.license,
-        base_model=hub_name(run.arguments.model_name_or_path),
+        base_model=hub_name(run.arguments.pretrained or run.arguments.model_name_or_path),
     )
 
 

@@ -1,0 +1,119 @@
+"""From pretrained weights to a classifier in one call: convert to a scheme, then fine-tune. And the control."""
+
+import contextlib
+import copy
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ..training import TrainingResult, UserError, train_classifier
+from ..training.arguments import (
+    ClassificationTrainingArguments,
+    DataArguments,
+    ModelArguments,
+    parse_json_option,
+)
+from ..training.errors import one_line
+from .convert import convert
+from .output import REPORT_NAME
+
+
+def fine_tune(
+    data: DataArguments,
+    model: ModelArguments,
+    training: ClassificationTrainingArguments,
+    *,
+    console: Console | None = None,
+) -> TrainingResult:
+    """`train_classifier`, from `model.pretrained` where that is set, with the control of `training.compare_none`.
+
+    The pretrained checkpoint is converted as `convert` does it, to `model.position_embedding_type` or with its own
+    scheme, and `conversion.json` in the output folder says what the conversion kept.
+
+    Raises:
+        UserError: something in the options or the data is wrong, or the checkpoint can't be converted.
+        Interrupted: Ctrl-C; a checkpoint was saved.
+    """
+    console = console or Console()
+    controls = {}
+    if training.compare_none and training.do_train:
+        controls["none"] = _control(data, model, training, console)
+    with converted(model, training, console) as started:
+        result = train_classifier(data, started, training, console=console, controls=controls)
+        if started is not model and training.process_index == 0:
+            shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
+    return result
+
+
+@contextlib.contextmanager
+def converted(
+    arguments: ModelArguments, training: ClassificationTrainingArguments, console: Console
+) -> Iterator[ModelArguments]:
+    """The options with `pretrained` converted into a folder that is there while entered; prints what was kept."""
+    if arguments.pretrained is None:
+        yield arguments
+        return
+    for name in ("model_name_or_path", "config_name", "config_preset"):
+        if getattr(arguments, name) is not None:
+            raise UserError(
+                f"--{name} {getattr(arguments, name)!r}: --pretrained {arguments.pretrained!r} says already what to "
+                "start from. Leave one of them out."
+            )
+    with tempfile.TemporaryDirectory(prefix="hf-posenc-") as folder:
+        out = Path(folder) / "converted"
+        try:
+            _, report = convert(
+                arguments.pretrained,
+                out,
+                position_embedding_type=arguments.position_embedding_type,
+                position_embedding_kwargs=parse_json_option(
+                    "position_embedding_kwargs", arguments.position_embedding_kwargs
+                ),
+                rope_parameters=parse_json_option("rope_parameters", arguments.rope_parameters),
+                max_position_embeddings=arguments.max_position_embeddings,
+                task="feature-extraction",
+                revision=arguments.model_revision if arguments.model_revision != "main" else None,
+                seed=training.seed,
+            )
+        except ValueError as error:
+            raise UserError(f"--pretrained {arguments.pretrained!r}: {one_line(error)}") from error
+        if training.process_index == 0:
+            console.print(report.sentence(), highlight=False, markup=False)
+        yield replace(arguments, model_name_or_path=str(out), model_revision="main", max_position_embeddings=None)
+
+
+def _control(
+    data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments, console: Console
+) -> dict[str, float]:
+    """The metrics of the same run without positions; nothing of it is kept."""
+    if model.model_name_or_path is not None:
+        raise UserError(
+            f"--compare_none: {model.model_name_or_path!r} has its own positions. It is for new encoders and "
+            "--pretrained."
+        )
+    if training.resume_from_checkpoint:
+        raise UserError("--compare_none can't resume. Leave one of --compare_none and --resume_from_checkpoint out.")
+    if training.process_index == 0:
+        console.print("First the control: the same training without positions (none).")
+    with tempfile.TemporaryDirectory(prefix="hf-posenc-none-") as folder:
+        changed = copy.deepcopy(training)
+        changed.output_dir, changed.push_to_hub, changed.compare_none, changed.baseline = folder, False, False, False
+        result = fine_tune(
+            copy.deepcopy(data),
+            replace(
+                model,
+                position_embedding_type="none",
+                position_embedding_kwargs=None,
+                rope_parameters=None,
+                position_augmentation=None,
+                scheme_file=None,
+            ),
+            changed,
+            console=Console(file=io.StringIO()),
+        )
+    return result.metrics

@@ -1,0 +1,117 @@
+"""Pretrained weights to a classifier in one call, and the control without positions."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conversion_harness import WORDS, sentences, tiny_source, tiny_tokenizer
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+from hf_posenc.conversion import convert, fine_tune
+from hf_posenc.training import UserError, make_arguments, train_classifier
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    folder = tmp_path / "bert"
+    tiny_source(folder)
+    tiny_tokenizer(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    found = {}
+    for split, count, seed in (("train", 48, 0), ("validation", 16, 1), ("test", 16, 2)):
+        # which of two words is first: nothing but order decides
+        first, second = WORDS[2:4]
+        examples = [
+            {"text": f"{a} {text} {b}", "label": "yes" if a == first else "no"}
+            for row, text in enumerate(sentences(count, seed))
+            for a, b in [(first, second) if row % 2 else (second, first)]
+        ]
+        path = tmp_path / f"{split}.jsonl"
+        path.write_text("".join(json.dumps(example) + "\n" for example in examples))
+        found[f"{split}_file"] = str(path)
+    return found
+
+
+def run(tmp_path: Path, files: dict[str, str], **options: Any) -> tuple[Any, str]:
+    console = Console(file=StringIO(), width=200)
+    given = {
+        **files,
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": True,
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "output_dir": str(tmp_path / "run"),
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "seed": 1,
+        **options,
+    }
+    result = fine_tune(*make_arguments(**given), console=console)
+    return result, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def results(tmp_path: Path) -> dict[str, Any]:
+    return json.loads((tmp_path / "run" / "results.json").read_text())
+
+
+@pytest.mark.parametrize("scheme", [None, "rope"])
+def test_a_run_begins_with_the_converted_weights(tmp_path: Path, source: str, files: dict[str, str], scheme):
+    _, printed = run(tmp_path, files, pretrained=source, position_embedding_type=scheme, learning_rate=0.0)
+    kind = scheme or "learned"
+    convert(source, tmp_path / "converted", position_embedding_type=scheme, task="feature-extraction", seed=1)
+    wanted, found = (load_file(tmp_path / name / "model.safetensors") for name in ("converted", "run"))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[f"model.{name}"], value, rtol=0, atol=0)
+    assert f"positions {kind} as they were" in printed if scheme is None else f"learned to {kind}" in printed
+    report = json.loads((tmp_path / "run" / "conversion.json").read_text())
+    assert (report["source"], report["to_scheme"]) == ("bert", kind)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
+    assert model.config.position_embedding_type == kind
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    assert results(tmp_path)["arguments"]["model"]["pretrained"] == "bert"
+
+
+def test_pretrained_goes_with_no_other_start(tmp_path: Path, source: str, files: dict[str, str]):
+    for name, value in (("model_name_or_path", source), ("config_preset", "tiny"), ("config_name", source)):
+        with pytest.raises(UserError, match=f"--{name} .*Leave one of them out"):
+            run(tmp_path, files, pretrained=source, **{name: value})
+    with pytest.raises(UserError, match=r"--pretrained .*nowhere"):
+        run(tmp_path, files, pretrained=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="fine_tune"):
+        train_classifier(*make_arguments(pretrained=source, output_dir=str(tmp_path / "x"), do_train=True, **files))
+
+
+def test_the_control_is_the_same_run_without_positions(tmp_path: Path, source: str, files: dict[str, str]):
+    _, printed = run(tmp_path, files, pretrained=source, position_embedding_type="rope", compare_none=True)
+    assert "First the control" in printed
+    assert "without positions" in printed
+    control = results(tmp_path)["assessment"]["baselines"]["none"]
+    run(tmp_path, files, pretrained=source, position_embedding_type="none", overwrite_output_dir=True)
+    assert control == results(tmp_path)["metrics"]["test_accuracy"]
+
+
+def test_a_new_encoder_has_a_control_too(tmp_path: Path, files: dict[str, str]):
+    small = "hidden_size=32,num_attention_heads=2,intermediate_size=64"
+    run(tmp_path, files, compare_none=True, baseline=False, config_overrides=small, position_embedding_type="learned")
+    found = results(tmp_path)["assessment"]["baselines"]
+    assert set(found) == {"none"}
+
+
+def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: str, files: dict[str, str]):
+    convert(source, tmp_path / "ours")
+    with pytest.raises(UserError, match="compare_none.*its own positions"):
+        run(tmp_path, files, model_name_or_path=str(tmp_path / "ours"), compare_none=True)
+    with pytest.raises(UserError, match="can't resume"):
+        run(tmp_path, files, pretrained=source, compare_none=True, resume_from_checkpoint="true")
