@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -13,8 +15,12 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MOST_CLASSES_SHOWN = 12
 """Tables in the terminal and in the card have this many classes at most; results.json has all."""
+MOST_CLASSES_DRAWN = 30
 _TEXT_SHOWN = 160
 _NAMES = {"majority": "majority", "word_pairs": "word pairs", "none": "without positions"}
 _LOWER_IS_BETTER = ("mse",)
@@ -38,9 +44,20 @@ class Assessment:
     errors: list[dict[str, Any]] = field(default_factory=list)
     """The wrong answers of which the model was surest: `row` (from 1), `text`, `label`, `predicted`, `probability`."""
 
+    picture: str | None = None
+    """Name of the file beside the card that shows the confusion matrix."""
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+    def draw(self, folder: Path) -> None:
+        """Draws the confusion matrix, if there is one of not too many classes, and matplotlib is installed."""
+        if self.confusion is None or len(self.classes) > MOST_CLASSES_DRAWN or find_spec("matplotlib") is None:
+            return
+        self.picture = "confusion_matrix.png"
+        names = [_short(row["label"], 20) for row in self.classes]
+        _confusion_figure(np.array(self.confusion), names, self.split).savefig(folder / self.picture, dpi=120)
 
     def __rich__(self) -> RenderableType:
         """Tables for the terminal; warnings last, where they are seen."""
@@ -107,6 +124,8 @@ class Assessment:
             lines += ["", "## Confusion matrix", "", "Rows: the right label. Columns: the predicted one.", ""]
             counts = zip(names, self.confusion, strict=True)
             lines += _rows(["", *names], [[name, *row] for name, row in counts])
+        if self.picture is not None:
+            lines += ["", f"![Confusion matrix]({self.picture})"]
         if self.errors:
             lines += ["", "## Errors", "", f"The wrong answers of which it was surest, of the {self.split} data.", ""]
             lines += _rows(
@@ -123,6 +142,25 @@ class Assessment:
                 ],
             )
         return lines
+
+
+def _confusion_figure(counts: np.ndarray, names: Sequence[str], split: str) -> "Figure":
+    """Counts in cells, whose colour is the share of the right label's examples."""
+    from matplotlib.figure import Figure
+
+    side = 2.2 + 0.45 * len(names)
+    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    axes = figure.add_subplot()
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    ticks = range(len(names))
+    axes.set_xticks(ticks, names, rotation=45, ha="right")
+    axes.set_yticks(ticks, names)
+    axes.set(xlabel="predicted", ylabel="right", title=f"Confusion matrix, {split} data")
+    for (row, column), count in np.ndenumerate(counts):
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=8)
+    return figure
 
 
 def _rows(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -524,6 +524,8 @@ def save_run(
         if not is_main:
             return
         if training.do_train:
+            if run.assessment is not None:
+                run.assessment.draw(folder)
             checkpoints.write_text(folder / "README.md", _card(run, metrics))
         if test_logits is not None and run.labels is not None:
             checkpoints.write_text(folder / checkpoints.PREDICTIONS_NAME, _predictions(test_logits, run.labels))

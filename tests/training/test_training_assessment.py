@@ -170,9 +170,19 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
     card = (tmp_path / "run" / "README.md").read_text()
     assert f"| word pairs | {found['baselines']['word_pairs']:.4f} |" in card
     assert "a \\| \\<b\\> \\[c\\](d) \\$e\\$" in card
+    assert "![Confusion matrix](confusion_matrix.png)" in card
+    assert (tmp_path / "run" / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
     answers = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
     missed = [n for n, (a, e) in enumerate(zip(answers, examples, strict=True), 1) if a["label"] != e["label"]]
     assert sorted(error["row"] for error in found["errors"]) == missed
+
+
+def test_no_picture_without_matplotlib(tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)
+    train(tmp_path / "run", **order, do_eval=True, baseline=False)
+    assert "Confusion matrix" in (tmp_path / "run" / "README.md").read_text()
+    assert "confusion_matrix.png" not in (tmp_path / "run" / "README.md").read_text()
+    assert not (tmp_path / "run" / "confusion_matrix.png").exists()
 
 
 def test_a_run_can_do_without(tmp_path: Path, order: dict[str, str]):
