@@ -1,61 +1,56 @@
 """hf_posenc: a Transformers encoder whose positional scheme is one config value.
 
 Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoints load without `trust_remote_code`.
+What it holds is imported when it is first used: `import hf_posenc` itself imports neither PyTorch nor transformers.
 """
 
 from . import _ctrl_c as _ctrl_c
 
 # isort: split
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
-from .conversion import ConversionReport, convert, export_bert
-from .model.configuration_posenc import POSENC_VERSION, PRESETS, PosEncConfig
-from .model.modeling_posenc import (
-    PosEncForMaskedLM,
-    PosEncForMultipleChoice,
-    PosEncForQuestionAnswering,
-    PosEncForSequenceClassification,
-    PosEncForTokenClassification,
-    PosEncModel,
-    PosEncPreTrainedModel,
-)
-from .model.position_alibi import AlibiPosition
-from .model.position_base import AddedPosition, PositionScheme
-from .model.position_deberta import DebertaPosition
-from .model.position_fire import FirePosition
-from .model.position_fourier import FourierPosition
-from .model.position_kerple import KerplePosition
-from .model.position_learned import LearnedPosition
-from .model.position_lspe import LSPEPosition
-from .model.position_mlp_bias import MLPBiasPosition
-from .model.position_none import NoPosition
-from .model.position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
-from .model.position_rope import RotaryPosition, apply_rotary
-from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
-from .model.position_t5 import T5Position
-from .model.position_tupe import TupePosition
-from .model.positions import POSITIONS, make_position, register_position
-from .optimizer import speed_up_positions
-from .scheme_file import register_scheme_file
+from ._auto_classes import register_when_imported
+from ._lazy import lazy_names
 
-__version__ = POSENC_VERSION
+if TYPE_CHECKING:
+    from .conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
+    from .conversion.convert import convert
+    from .conversion.export import export_bert
+    from .conversion.report import ConversionReport
+    from .model.configuration_posenc import PRESETS, PosEncConfig
+    from .model.modeling_posenc import (
+        PosEncForMaskedLM,
+        PosEncForMultipleChoice,
+        PosEncForQuestionAnswering,
+        PosEncForSequenceClassification,
+        PosEncForTokenClassification,
+        PosEncModel,
+        PosEncPreTrainedModel,
+    )
+    from .model.position_alibi import AlibiPosition
+    from .model.position_base import AddedPosition, PositionScheme
+    from .model.position_deberta import DebertaPosition
+    from .model.position_fire import FirePosition
+    from .model.position_fourier import FourierPosition
+    from .model.position_kerple import KerplePosition
+    from .model.position_learned import LearnedPosition
+    from .model.position_lspe import LSPEPosition
+    from .model.position_mlp_bias import MLPBiasPosition
+    from .model.position_none import NoPosition
+    from .model.position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
+    from .model.position_rope import RotaryPosition, apply_rotary
+    from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
+    from .model.position_t5 import T5Position
+    from .model.position_tupe import TupePosition
+    from .model.positions import POSITIONS, make_position, register_position
+    from .optimizer import speed_up_positions
+    from .scheme_file import register_scheme_file
 
-AutoConfig.register(PosEncConfig.model_type, PosEncConfig)
-AutoModel.register(PosEncConfig, PosEncModel)
-AutoModelForMaskedLM.register(PosEncConfig, PosEncForMaskedLM)
-AutoModelForMultipleChoice.register(PosEncConfig, PosEncForMultipleChoice)
-AutoModelForQuestionAnswering.register(PosEncConfig, PosEncForQuestionAnswering)
-AutoModelForSequenceClassification.register(PosEncConfig, PosEncForSequenceClassification)
-AutoModelForTokenClassification.register(PosEncConfig, PosEncForTokenClassification)
+# As the build reads it: importing the module would import PyTorch.
+_source = Path(__file__).with_name("model") / "configuration_posenc.py"
+__version__ = re.findall(r'^POSENC_VERSION = "(.+)"', _source.read_text(encoding="utf-8"), re.MULTILINE)[0]
 
 __all__ = [
     "POSITIONS",
@@ -99,3 +94,12 @@ __all__ = [
     "sinusoidal_table",
     "speed_up_positions",
 ]
+
+__getattr__ = lazy_names(__name__, __file__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register_when_imported()

@@ -1,6 +1,6 @@
-"""Ctrl-C while the command line is still importing torch and transformers: one line, not a traceback from within them.
+"""Ctrl-C while the command line is still being imported: one line, not a traceback.
 
-Python runs this package's `__init__`, which has to import both, before any module of it: too late for a try there.
+Python runs this package's `__init__` before any module of it: too late for a try there.
 """
 
 import os

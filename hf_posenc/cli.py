@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
+import hf_posenc
 from hf_posenc import _ctrl_c
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
@@ -47,12 +48,40 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     name="hf-posenc",
-    help="Encoders whose positional scheme is one config value: train, evaluate, predict, inspect.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hf-posenc {hf_posenc.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _hf_posenc(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Encoders whose positional scheme is one config value: train, evaluate, predict, inspect."""
+
+
+def _one_of(*choices: str) -> Callable[[str], list[str]]:
+    """Completion in the shell."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+# Not read from the table of schemes: completion can't wait for PyTorch. A test compares them.
+SCHEMES = (
+    *("alibi", "deberta", "fire", "fourier", "kerple", "learned", "lspe", "mlp_bias", "none", "relative_key"),
+    *("relative_key_query", "rope", "sinusoidal", "t5", "tupe"),
+)
+_complete_scheme = _one_of(*SCHEMES)
+_complete_preset = _one_of("tiny", "mini", "small", "base")
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a checkpoint on the Hub.")]
@@ -295,7 +324,8 @@ def train(
         str, typer.Option("--output-dir", "-o", help="Folder for the checkpoint.", show_default=False)
     ],
     overwrite_output_dir: Annotated[
-        str | None, typer.Option(metavar=_SWITCH, help="Replace the run that the folder holds.")
+        str | None,
+        typer.Option(metavar=_SWITCH, help="Replace the run that the folder holds."),
     ] = None,
     resume_from_checkpoint: Annotated[
         str | None,
@@ -333,7 +363,11 @@ def train(
     ] = None,
     streaming: Annotated[
         str | None,
-        typer.Option(metavar=_SWITCH, help="Read data while training; needs --max-steps.", rich_help_panel=_DATA),
+        typer.Option(
+            metavar=_SWITCH,
+            help="Read data while training; needs --max-steps.",
+            rich_help_panel=_DATA,
+        ),
     ] = None,
     pretrained: Annotated[
         str | None,
@@ -344,7 +378,9 @@ def train(
     position_embedding_type: Annotated[
         str | None,
         typer.Option(
-            help="Positional scheme: see `schemes`; default rope, or the pretrained one.", rich_help_panel=_MODEL
+            autocompletion=_complete_scheme,
+            help="Positional scheme: see `schemes`; default rope, or the pretrained one.",
+            rich_help_panel=_MODEL,
         ),
     ] = None,
     position_embedding_kwargs: Annotated[
@@ -355,14 +391,25 @@ def train(
     ] = None,
     position_augmentation: Annotated[
         str | None,
-        typer.Option(help="Positions in training: none (default), shift or random.", rich_help_panel=_MODEL),
+        typer.Option(
+            autocompletion=_one_of("none", "shift", "random"),
+            help="Positions in training: none (default), shift or random.",
+            rich_help_panel=_MODEL,
+        ),
     ] = None,
     config_preset: Annotated[
         str | None,
-        typer.Option(help="Size of a new encoder: tiny (default), mini, small, base.", rich_help_panel=_MODEL),
+        typer.Option(
+            autocompletion=_complete_preset,
+            help="Size of a new encoder: tiny (default), mini, small, base.",
+            rich_help_panel=_MODEL,
+        ),
     ] = None,
     classifier_pooling: Annotated[
-        str | None, typer.Option(help="mean (default), cls or max.", rich_help_panel=_MODEL)
+        str | None,
+        typer.Option(
+            autocompletion=_one_of("mean", "cls", "max"), help="mean (default), cls or max.", rich_help_panel=_MODEL
+        ),
     ] = None,
     model_name_or_path: Annotated[
         str | None, typer.Option(help="Go on from a checkpoint of ours, as it is.", rich_help_panel=_MODEL)
@@ -379,10 +426,19 @@ def train(
     ] = None,
     lr_scheduler_type: Annotated[
         str | None,
-        typer.Option(help="linear (default), cosine, constant_with_warmup, ...", rich_help_panel=_OPTIMIZER),
+        typer.Option(
+            autocompletion=_one_of("linear", "cosine", "constant", "constant_with_warmup", "polynomial"),
+            help="linear (default), cosine, constant_with_warmup, ...",
+            rich_help_panel=_OPTIMIZER,
+        ),
     ] = None,
     one_cycle: Annotated[
-        str | None, typer.Option(metavar=_SWITCH, help="The one-cycle schedule instead.", rich_help_panel=_OPTIMIZER)
+        str | None,
+        typer.Option(
+            metavar=_SWITCH,
+            help="The one-cycle schedule instead.",
+            rich_help_panel=_OPTIMIZER,
+        ),
     ] = None,
     warmup_steps: Annotated[
         float | None,
@@ -404,7 +460,11 @@ def train(
     ] = None,
     eval_strategy: Annotated[
         str | None,
-        typer.Option(help="When to evaluate and save: epoch (default), steps, no.", rich_help_panel=_KEPT),
+        typer.Option(
+            autocompletion=_one_of("epoch", "steps", "no"),
+            help="When to evaluate and save: epoch (default), steps, no.",
+            rich_help_panel=_KEPT,
+        ),
     ] = None,
     early_stopping_patience: Annotated[
         int | None, typer.Option(help="Stop after this many evaluations without a better one.", rich_help_panel=_KEPT)
@@ -414,7 +474,11 @@ def train(
     ] = None,
     load_best_model_at_end: Annotated[
         str | None,
-        typer.Option(metavar=_SWITCH, help="Keep the best weights (default), or the last.", rich_help_panel=_KEPT),
+        typer.Option(
+            metavar=_SWITCH,
+            help="Keep the best weights (default), or the last.",
+            rich_help_panel=_KEPT,
+        ),
     ] = None,
     per_device_train_batch_size: Annotated[
         int | None, typer.Option(help="Batch size; default 32.", rich_help_panel=_MACHINE)
@@ -550,7 +614,10 @@ def quickstart(
 
 @app.command()
 def check(
-    scheme: Annotated[str, typer.Argument(help="A positional scheme: see `schemes`.", show_default=False)],
+    scheme: Annotated[
+        str,
+        typer.Argument(autocompletion=_complete_scheme, help="A positional scheme: see `schemes`.", show_default=False),
+    ],
     kwargs: Annotated[str | None, typer.Option(help="The scheme's own arguments, as a JSON object.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
     scheme_file: SchemeFile = None,
@@ -591,7 +658,9 @@ def plot(
     ],
     max_positions: Annotated[int | None, typer.Option(help="Positions shown; default 128.")] = None,
     layer: Annotated[int, typer.Option(help="Layer, from 0, of what differs by layer.")] = 0,
-    config_preset: Annotated[str, typer.Option(help="Size, for a scheme's name: tiny, mini, small, base.")] = "base",
+    config_preset: Annotated[
+        str, typer.Option(autocompletion=_complete_preset, help="Size, for a scheme's name: tiny, mini, small, base.")
+    ] = "base",
     position_embedding_kwargs: Annotated[
         str | None, typer.Option(help="Arguments of a scheme given by name, as JSON.")
     ] = None,
@@ -652,7 +721,11 @@ def convert(
     ],
     out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
     position_embedding_type: Annotated[
-        str | None, typer.Option(help="Positional scheme: see `schemes`; default: the source's own, exactly.")
+        str | None,
+        typer.Option(
+            autocompletion=_complete_scheme,
+            help="Positional scheme: see `schemes`; default: the source's own, exactly.",
+        ),
     ] = None,
     position_embedding_kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")
@@ -841,7 +914,9 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="What the others are compared with; default: the folder's, or the first.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Size: tiny (default), mini, small, base.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(autocompletion=_complete_preset, help="Size: tiny (default), mini, small, base.")
+    ] = None,
     pretrained: Annotated[
         str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
     ] = None,

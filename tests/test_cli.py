@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import torch
 from common import SCHEMES
 from transformers import BertConfig
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
+from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
+from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +56,36 @@ def checkpoint(tmp_path_factory):
     }
     train_classifier(*make_arguments(**options))
     return folder
+
+
+def test_version_is_the_package_s(run):
+    code, out, _ = run("--version")
+    assert (code, out) == (0, f"hf-posenc {POSENC_VERSION}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("train --position-embedding-type ro", {"rope"}),
+        ("train --config-preset ", set(PRESETS)),
+        ("check ", set(SCHEMES)),
+    ],
+)
+def test_the_shell_completes_names(typed, expected):
+    words = typed.split(" ")
+    environment = {
+        **os.environ,
+        "_HF_POSENC_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"hf-posenc {typed}",
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from hf_posenc.cli import main; main()"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert set(done.stdout.split()) == expected, done.stderr
 
 
 def test_schemes_lists_every_scheme_with_its_parameters_and_length(run):

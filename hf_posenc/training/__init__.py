@@ -1,25 +1,29 @@
 """Training: from a file or a Hub data set to a checkpoint. What the scripts and the command line share."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from .arguments import (
-    ClassificationTrainingArguments,
-    DataArguments,
-    MaskedLMTrainingArguments,
-    ModelArguments,
-    make_arguments,
-    parse_arguments,
-)
-from .checkpoints import is_complete, last_complete_checkpoint
-from .classification import Setup, epoch_metrics, set_up, train_classifier
-from .data import Columns, Labels, example_data
-from .errors import Interrupted, UserError, run_script
-from .losses import ClassificationLoss
-from .masked_lm import train_masked_lm
-from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
-from .report import Summary
-from .run import TrainingResult, ending_clearly, save_run, show_best
-from .tokenizer import load_tokenizer, train_tokenizer
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .arguments import (
+        ClassificationTrainingArguments,
+        DataArguments,
+        MaskedLMTrainingArguments,
+        ModelArguments,
+        make_arguments,
+        parse_arguments,
+    )
+    from .checkpoints import is_complete, last_complete_checkpoint
+    from .classification import Setup, epoch_metrics, set_up, train_classifier
+    from .data import Columns, Labels, example_data
+    from .errors import Interrupted, UserError, run_script
+    from .losses import ClassificationLoss
+    from .masked_lm import train_masked_lm
+    from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
+    from .quick_start import quickstart
+    from .report import Summary
+    from .run import TrainingResult, ending_clearly, save_run, show_best
+    from .tokenizer import load_tokenizer, train_tokenizer
 
 __all__ = [
     "MSE",
@@ -60,11 +64,6 @@ __all__ = [
     "train_tokenizer",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # Imported when asked for, so that `python -m hf_posenc.training.quick_start` finds it not yet imported.
-    if name == "quickstart":
-        from .quick_start import quickstart
-
-        return quickstart
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# So that `hf_posenc.training.errors` doesn't wait for PyTorch, and `python -m hf_posenc.training.quick_start` finds its
+# module not yet imported.
+__getattr__ = lazy_names(__name__, __file__)

@@ -1,0 +1,38 @@
+"""Packages that import what they hold when it is first used."""
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def lazy_names(package: str, file: str) -> Callable[[str], Any]:
+    """A package's `__getattr__` (PEP 562) for the names that it imports under `if TYPE_CHECKING:`.
+
+    They are read from its source, so that type checkers and Python go by one list (as lazy_loader's `attach_stub`).
+
+    Args:
+        package: its `__name__`.
+        file: its `__file__`.
+    """
+    modules: dict[str, str] = {}
+    for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for node in block.body:
+                assert isinstance(node, ast.ImportFrom)
+                assert node.module is not None
+                modules |= {alias.asname or alias.name: node.module for alias in node.names}
+    packages = {module.partition(".")[0] for module in modules.values()}
+
+    def __getattr__(name: str) -> Any:
+        if name in modules:
+            value = getattr(importlib.import_module(f".{modules[name]}", package), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        if name in packages:
+            return importlib.import_module(f".{name}", package)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return __getattr__

@@ -1,0 +1,67 @@
+"""`import hf_posenc` is light, and everything still is there, and registered, when it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import hf_posenc
+import hf_posenc.training
+from hf_posenc import cli
+
+HEAVY = (
+    "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas'} & set(sys.modules)\nassert not heavy, heavy\n"
+)
+
+
+def in_a_fresh_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", f"import sys\n{code}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_the_package_imports_no_framework():
+    in_a_fresh_process(f"import hf_posenc, hf_posenc.training.errors\nassert hf_posenc.__version__\n{HEAVY}")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["train", "--learning-rate"]])
+def test_help_version_and_usage_errors_import_no_framework(arguments):
+    main = "import contextlib\nfrom hf_posenc.cli import main\nwith contextlib.suppress(SystemExit):\n    main()\n"
+    in_a_fresh_process(f"sys.argv = {['hf-posenc', *arguments]}\n{main}{HEAVY}")
+
+
+LOAD = """
+from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
+config = AutoConfig.for_model("posenc", vocab_size=9, hidden_size=8, num_attention_heads=1, num_hidden_layers=1)
+print(type(AutoModel.from_config(config)).__name__, type(AutoModelForTokenClassification.from_config(config)).__name__)
+assert not any("hf_posenc" in type(finder).__module__ for finder in sys.meta_path), "the watch has done its work"
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import hf_posenc",
+        "from transformers import AutoModel\nimport hf_posenc",
+        # Modules that are half-imported while the Auto classes are imported.
+        "import hf_posenc\nimport transformers.modeling_layers",
+        "import hf_posenc.model.modeling_posenc",
+        "import hf_posenc\nfrom transformers import Trainer",
+    ],
+)
+def test_the_auto_classes_know_the_model_whatever_was_imported_first(first):
+    assert in_a_fresh_process(first + LOAD).split() == ["PosEncModel", "PosEncForTokenClassification"]
+
+
+def test_the_table_of_schemes_is_full_whichever_module_is_imported_first():
+    code = "from hf_posenc.model.positions import POSITIONS\nprint(*sorted(POSITIONS))"
+    assert in_a_fresh_process(code).split() == sorted(cli.SCHEMES)
+
+
+@pytest.mark.parametrize("package", [hf_posenc, hf_posenc.training], ids=lambda package: package.__name__)
+def test_every_public_name_is_there(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+        assert name in dir(package)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = package.nonsense
