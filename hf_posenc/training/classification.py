@@ -279,6 +279,7 @@ def train_classifier(
         metrics,
         setup.summary,
         history,
+        assessment=setup.assessment,
         model=setup.model,
         tokenizer=setup.tokenizer,
     )

@@ -130,6 +130,7 @@ def quickstart(
     started = time.time()
     results: list[SchemeResult] = []
     logits = torch.empty(0)
+    word_pairs = 0.0
     for scheme in schemes:
         console.rule(f"{scheme} ({len(results) + 1} of {len(schemes)})")
         begun = time.time()
@@ -139,6 +140,7 @@ def quickstart(
                     **OPTIONS,
                     "eval_strategy": "no",
                     "save_strategy": "no",
+                    "baseline": not results,  # the same for all
                     **(options or {}),
                     "position_embedding_type": scheme,
                     "output_dir": str(Path(output_dir) / scheme),
@@ -150,10 +152,12 @@ def quickstart(
             ),
             console=console,
         )
+        if not results and trained.assessment is not None:
+            word_pairs = trained.assessment.baselines.get("word_pairs", 0.0)
         logits = _logits(trained.model, trained.tokenizer, PAIR)
         results.append(_result(scheme, trained, logits, time.time() - begun))
     console.rule("What they learned")
-    _show(results, console)
+    _show(results, word_pairs, console)
     last = results[-1]
     console.print(f"Loading [bold]{last.checkpoint}[/bold] in a new process that can't import hf_posenc ...")
     difference = (torch.tensor(logits_in_fresh_process(last.checkpoint, PAIR)) - logits).abs().max().item()
@@ -208,13 +212,15 @@ def logits_in_fresh_process(checkpoint: str | Path, texts: Sequence[str]) -> lis
     return logits
 
 
-def _show(results: Sequence[SchemeResult], console: Console) -> None:
+def _show(results: Sequence[SchemeResult], word_pairs: float, console: Console) -> None:
     table = Table(title="Test accuracy on sentences that only word order makes acceptable")
     table.add_column("positions")
     table.add_column("parameters for them", justify="right")
     table.add_column("test accuracy", justify="right")
     for sentence in PAIR:
         table.add_column(f'P(acceptable)\n"{sentence}"', justify="right")
+    if word_pairs:
+        table.add_row("word pairs", "", f"{word_pairs:.3f}", *("" for _ in PAIR), style="dim", end_section=True)
     for result in results:
         table.add_row(
             result.scheme,
@@ -224,7 +230,8 @@ def _show(results: Sequence[SchemeResult], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "The first sentence is acceptable, the second isn't. Without positions they are the same bag of words."
+        "The first sentence is acceptable, the second isn't. Without positions they are the same bag of words. "
+        "Word pairs: a linear model on words and pairs of neighbouring words."
     )
 
 

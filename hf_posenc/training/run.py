@@ -79,6 +79,8 @@ class TrainingResult:
     summary: Summary
     history: list[dict[str, Any]] = field(default_factory=list)
     """What was logged, in order: losses, learning rates, training and validation metrics of each epoch."""
+    assessment: Assessment | None = field(default=None, kw_only=True, repr=False)
+    """Where a classifier stands, of its test data or else its validation data."""
     model: PreTrainedModel = field(kw_only=True, repr=False)
     tokenizer: PreTrainedTokenizerBase = field(kw_only=True, repr=False)
 

@@ -37,6 +37,8 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path):
     assert found[0].probabilities[0] == pytest.approx(found[0].probabilities[1], abs=1e-6)
     shown = text.getvalue()
     assert re.search(rf"none\s+│\s+0\s+│\s+{found[0].accuracy:.3f}", shown)
+    pairs = json.loads((tmp_path / "none" / "results.json").read_text())["assessment"]["baselines"]["word_pairs"]
+    assert re.search(rf"word pairs\s+│\s+│\s+{pairs:.3f}", shown)
     assert "Same logits there" in shown
     assert str(tmp_path / "rope") in shown
     assert (tmp_path / "rope" / "README.md").exists()
