@@ -289,6 +289,7 @@ class _Train(TyperCommand):
         "--load-best-model-at-end",
         "--overwrite-output-dir",
         "--streaming",
+        "--skip-missing",
         "--resume-from-checkpoint",
     )
 
@@ -357,6 +358,14 @@ def train(
     label_column_name: Annotated[str | None, typer.Option(help="Label column.", rich_help_panel=_DATA)] = None,
     label_delimiter: Annotated[
         str | None, typer.Option(help="Between several labels in one cell.", rich_help_panel=_DATA)
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="classification or regression; default: what the labels look like.", rich_help_panel=_DATA),
+    ] = None,
+    skip_missing: Annotated[
+        str | None,
+        typer.Option(metavar=_SWITCH, help="Leave rows without label or text out.", rich_help_panel=_DATA),
     ] = None,
     max_seq_length: Annotated[
         int | None, typer.Option(help="Longer inputs are cut to this many tokens.", rich_help_panel=_DATA)
@@ -545,6 +554,7 @@ def evaluate(
     label_column_name: Annotated[str | None, typer.Option(help="Label column.")] = None,
     label_delimiter: Annotated[str | None, typer.Option(help="What separates several labels in a csv cell.")] = None,
     text_column_delimiter: Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")] = None,
+    skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave rows without label or text out.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     trust_remote_code: Trust = False,
@@ -574,6 +584,7 @@ def evaluate(
                 trust_remote_code=trust_remote_code,
                 do_eval=True,
                 output_dir=folder,
+                skip_missing=skip_missing,
                 per_device_eval_batch_size=batch_size,
                 disable_tqdm=as_json,
                 **source,

@@ -119,11 +119,10 @@ def check_data(plan: Plan, task: Task) -> None:
 def _check_labels(plan: Plan, task: Task, train: Dataset, name: str, rows: Dataset) -> None:
     """Refuses a test that couldn't be scored: after training is too late."""
     data = _data_arguments(plan, task)
-    count = plan.train_examples_of(task)
     labels, numbers = number_labels(
-        {"train": train if count is None else train.select(range(min(count, len(train)))), "test": rows},
+        {"train": train, "test": rows},
         find_columns(train, data),
-        do_regression=data.do_regression,
+        task=data.task,
         delimiter=data.label_delimiter,
     )
     if labels.problem_type != "single_label_classification":
@@ -196,7 +195,7 @@ def test_parts(
         numbers = number_labels(
             DatasetDict({"test": rows}),
             columns,
-            do_regression=data.do_regression,
+            task=data.task,
             delimiter=data.label_delimiter,
             given=labels,
             given_problem_type=problem_type,

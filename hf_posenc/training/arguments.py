@@ -54,9 +54,18 @@ class DataArguments:
         default=None,
         metadata={"help": "Several labels in one cell of a csv, with this between them: multi-label classification."},
     )
-    do_regression: bool = field(  # type: ignore[assignment]
+    task: str | None = field(
         default=None,
-        metadata={"help": "Predict a number. Default: if the labels are real numbers."},
+        metadata={
+            "help": "classification or regression. Default: a regression if the labels are real numbers; few whole "
+            "ones such as 0.0 and 1.0 are labels."
+        },
+    )
+    do_regression: bool = field(  # type: ignore[assignment]
+        default=None, metadata={"help": "An older name: true for --task regression, false for classification."}
+    )
+    skip_missing: bool = field(
+        default=False, metadata={"help": "Leave rows without a label or without text out; otherwise the former end it."}
     )
     max_seq_length: int | None = field(
         default=None,
@@ -94,6 +103,13 @@ class DataArguments:
             value = getattr(self, name)
             if value is not None and not _COUNT.holds(value):
                 raise UserError(f"--{name} {value} is out of range. Give {_COUNT.text}.")
+        if self.task not in (None, "classification", "regression"):
+            raise UserError(f"--task {self.task!r} is unknown. Choose classification or regression.")
+        if self.do_regression is not None:
+            task = "regression" if self.do_regression else "classification"
+            if self.task not in (None, task):
+                raise UserError(f"--task {self.task} and --do_regression {self.do_regression} disagree. Give --task.")
+            self.task = task
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from rich.console import Console
 from transformers import (
     DataCollatorWithPadding,
@@ -47,6 +47,7 @@ from .run import (
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
+    choose_rows,
     ending_clearly,
     finish,
     make_tokenizer,
@@ -105,16 +106,20 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         labels, numbers = number_labels(
             splits if stream is None else {**splits, "train": stream.labelled()},
             columns,
-            do_regression=data.do_regression,
+            task=data.task,
             delimiter=columns.label_delimiter,
             given=trained if stream is None else stream.class_names(trained),
             given_problem_type=None if config is None else config.problem_type,
+            skip_missing=data.skip_missing,
+            sampled=stream is not None,
         )
         if training.score_test and not training.do_predict and "test" in splits:
             training.do_predict = numbers["test"] is not None
             if not training.do_predict:
                 del splits["test"]
                 logger.warning("The test split has no labels and isn't scored; --do_predict true labels it.")
+        set_aside = training.do_eval and "validation" not in found
+        splits, numbers, chosen = _chosen(splits, numbers, columns, labels, data, training, set_aside)
         rows = splits if stream is None else {"train": stream.first_rows()}
         tokenizer = make_tokenizer(arguments, data, rows, columns, resume_from)
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
@@ -167,7 +172,31 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
         baselines=_baselines(training, stream, splits, numbers, columns, labels, examples),
         summary=summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size),
         resume_from=resume_from,
+        test_rows=chosen.get("test"),
     )
+
+
+def _chosen(
+    splits: DatasetDict,
+    numbers: dict[str, list[Any] | None],
+    columns: Columns,
+    labels: Labels,
+    data: DataArguments,
+    training: ClassificationTrainingArguments,
+    set_aside: bool,
+) -> tuple[DatasetDict, dict[str, list[Any] | None], dict[str, list[int]]]:
+    """The splits of those rows that are used, their labels, and which rows these are."""
+    streamed = ("train",) if data.streaming else ()  # the sample of a stream stays as it is
+    whole = {split: dataset for split, dataset in splits.items() if split not in streamed}
+    rows = choose_rows(whole, columns, data, training, labels, numbers, set_aside=set_aside)
+    kept = {split: splits[split] for split in streamed}
+    labelled = {split: numbers[split] for split in streamed}
+    for split, chosen in rows.items():
+        source = split if split in splits else "train"
+        given = numbers[source]
+        kept[split] = splits[source].select(chosen)
+        labelled[split] = None if given is None else [given[row] for row in chosen]
+    return DatasetDict(kept), labelled, rows
 
 
 class LossAndMetrics:

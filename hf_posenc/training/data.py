@@ -2,16 +2,19 @@
 
 import contextlib
 import gzip
+import heapq
+import itertools
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 from datasets import (
     ClassLabel,
@@ -310,18 +313,55 @@ def check_percentage(percentage: int) -> None:
         raise UserError(f"--validation_split_percentage {percentage} is out of range. Give 1 to 99.")
 
 
-def hold_out(splits: DatasetDict, percentage: int) -> DatasetDict:
-    """Takes a validation split from the training split; always the same examples, whatever the seed.
+def hold_out(groups: Sequence[Hashable], percentage: int) -> tuple[list[int], list[int]]:
+    """Divides rows into those to train on and those to validate on; always the same, whatever the seed.
+
+    Each group (the rows of one label) is divided in its share. One row of each group stays to train on; as far as the
+    validation rows go round, each group has one of them, and two groups do wherever two have more than one row.
+
+    Args:
+        groups: of each row.
+        percentage: of the rows to validate on.
+
+    Returns:
+        The numbers of the rows to train on and of those to validate on.
 
     Raises:
-        UserError: the percentage isn't 1 to 99, or there are too few examples.
+        UserError: the percentage isn't 1 to 99, or no row can be spared.
     """
     check_percentage(percentage)
-    train = splits["train"]
-    if len(train) < 2:
-        raise UserError("There is one training example and no validation data. Give --validation_file.")
-    parts = train.train_test_split(test_size=min(max(percentage / 100, 1 / len(train)), 1 - 1 / len(train)), seed=0)
-    return DatasetDict({**splits, "train": parts["train"], "validation": parts["test"]})
+    rows = np.random.default_rng(0).permutation(len(groups)).tolist()
+    members: dict[Hashable, list[int]] = {}
+    for row in rows:
+        members.setdefault(groups[row], []).append(row)
+    spare = [group for group in members.values() if len(group) > 1]
+    if not spare:
+        what = "one training example" if len(groups) == 1 else f"one training example of each of {len(groups)} labels"
+        raise UserError(
+            f"There is {what} and no validation data. Give --validation_file, train without one (--do_eval false), "
+            "or, where labels are numbers to be predicted, give --task regression."
+        )
+    least = min(2, len(spare)) if len(members) > 1 else min(2, len(groups) // 4)
+    wanted = min(max(-(-len(groups) * percentage // 100), least, 1), sum(len(group) - 1 for group in spare))
+    taken = Counter(itertools.islice(in_shares([len(group) - 1 for group in spare]), wanted))
+    held = {row for number, group in enumerate(spare) for row in group[: taken[number]]}
+    return [row for row in rows if row not in held], [row for row in rows if row in held]
+
+
+def in_shares(sizes: Sequence[int]) -> Iterator[int]:
+    """Groups in turns, each as often as it is large: first every one, the largest first, then the one that lags most.
+
+    That is the method of Sainte-Lague: the shares are near, after whatever number of turns.
+    """
+    turns: list[tuple[int, float, int]] = [(0, -size, number) for number, size in enumerate(sizes) if size]
+    heapq.heapify(turns)
+    taken = [0] * len(sizes)
+    while turns:
+        number = heapq.heappop(turns)[2]
+        yield number
+        taken[number] += 1
+        if taken[number] < sizes[number]:
+            heapq.heappush(turns, (1, -sizes[number] / (2 * taken[number] + 1), number))
 
 
 # ---- columns --------------------------------------------------------------------------------------------------------
@@ -458,8 +498,16 @@ def is_csv_data(dataset: Any) -> bool:
     return dataset.info.builder_name == "csv"
 
 
+def row_name(index: int, is_csv: bool) -> str:
+    """A row, as who has the file counts."""
+    return f"row {index + 2} (the header is row 1)" if is_csv else f"row {index + 1}"
+
+
 def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
-    """The cells of a csv column as whole numbers if all are, as real ones if all are numbers, else as strings."""
+    """The cells of a csv column as whole numbers if all are, as real ones if all are numbers, else as strings.
+
+    Without `numbers`, real ones are strings too unless all are whole: 1.10 isn't 1.1 where these are names.
+    """
     stripped = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
     present = {cell for cell in stripped if cell is not None}
     if not present or not all(isinstance(cell, str) for cell in present):
@@ -467,12 +515,10 @@ def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
     if all(_WHOLE.fullmatch(cell) for cell in present):
         return [None if cell is None else int(cell) for cell in stripped]
     real = any(_REAL.fullmatch(cell) for cell in present)
-    if (
-        numbers
-        and real
-        and all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) or cell.lower() in _NO_NUMBER for cell in present)
-    ):
-        return [None if cell is None else float(cell) for cell in stripped]
+    if real and all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) or cell.lower() in _NO_NUMBER for cell in present):
+        found = [None if cell is None else float(cell) for cell in stripped]
+        if numbers or all(value is None or math.isnan(value) or value.is_integer() for value in found):
+            return found
     return stripped
 
 
@@ -507,14 +553,22 @@ class _Column:
     is_list: bool
     known: tuple[str, ...] | None = None
     """All labels, where the data set itself says what they are."""
+    is_csv: bool = False
+    from_file: bool = True
+    """Whether the rows are those of the file, from its first on."""
 
+    @property
+    def present(self) -> list[Any]:
+        """The values that aren't missing."""
+        return [value for value in self.values if value is not None]
 
-def _read_labels(
-    dataset: Dataset, column: str, split: str, delimiter: str | None, do_regression: bool | None
-) -> _Column:
-    return read_values(
-        list(dataset[column]), dataset.features[column], is_csv_data(dataset), column, split, delimiter, do_regression
-    )
+    def items(self) -> list[Any]:
+        """Every label, one for each text that has it."""
+        return [item for value in self.present for item in (value if self.is_list else (value,))]
+
+    def where(self, index: int, before: str = "") -> str:
+        """The name of a row, after `before`; nothing where rows aren't the file's."""
+        return f"{before}{row_name(index, self.is_csv)}" if self.from_file else ""
 
 
 def read_values(
@@ -524,7 +578,9 @@ def read_values(
     column: str,
     split: str,
     delimiter: str | None,
-    do_regression: bool | None,
+    task: str | None,
+    *,
+    from_file: bool = True,
 ) -> _Column:
     """Cells of a column of labels as Python values.
 
@@ -532,7 +588,7 @@ def read_values(
         UserError: they are of mixed types.
     """
     if is_csv and delimiter is None:
-        values = _as_written(values, numbers=do_regression is not False)
+        values = _as_written(values, numbers=task != "classification")
     inner = feature.feature if isinstance(feature, List) else feature
     known = tuple(inner.names) if isinstance(inner, ClassLabel) else None
     if delimiter is not None:
@@ -569,7 +625,7 @@ def read_values(
     converted = [
         None if is_missing(value) else [name(item) for item in value] if lists else name(value) for value in values
     ]
-    return _Column(converted, kind, bool(lists), known)
+    return _Column(converted, kind, bool(lists), known, is_csv, from_file)
 
 
 def is_missing(value: Any) -> bool:
@@ -601,28 +657,33 @@ def number_labels(
     splits: Mapping[str, Dataset],
     columns: Columns,
     *,
-    do_regression: bool | None = None,
+    task: str | None = None,
     delimiter: str | None = None,
     given: Sequence[str] | None = None,
     given_problem_type: str | None = None,
+    skip_missing: bool = False,
+    sampled: bool = False,
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
     Lists are several labels per text; real numbers a regression; all else is one label per text. Whole numbers keep
-    their order, words are sorted.
+    their order, words are sorted. Whole numbers that are written as real ones (0.0, 1.0) are labels where there are few
+    of them, each of several texts.
 
     Args:
         splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
-        do_regression: whether numbers are to be predicted. None: if they are real numbers.
+        task: classification or regression. None: what the labels look like.
         delimiter: between the labels of one cell.
         given: label names of a trained model. They keep their order if they are the data's, and alone count where
             there is no training split.
         given_problem_type: its task.
+        skip_missing: leave rows without a label out, rather than refuse them.
+        sampled: the training split holds each label, but not the rows of its file.
 
     Returns:
         The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
-        1.0 for each label, or float.
+        1.0 for each label, or float; with `skip_missing` None for each row without one.
 
     Raises:
         UserError: a label is missing, unknown in training, or labels are of mixed types.
@@ -633,19 +694,26 @@ def number_labels(
             read[split] = None
             continue
         require_columns(dataset, [columns.label], "--label_column_name", split)
-        column = _read_labels(dataset, columns.label, split, delimiter, do_regression)
+        column = read_values(
+            list(dataset[columns.label]),
+            dataset.features[columns.label],
+            is_csv_data(dataset),
+            columns.label,
+            split,
+            delimiter,
+            task,
+            from_file=not (sampled and split == "train"),
+        )
         missing = [row for row, value in enumerate(column.values) if value is None]
         if split == "test" and len(missing) == len(column.values):
             read[split] = None
             continue
+        if len(missing) == len(column.values):
+            raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
         if missing:
-            raise UserError(
-                f"Missing label in the {split} data: row {missing[0] + 1} of {len(column.values)} has none in column "
-                f"{columns.label!r}{f', nor have {len(missing) - 1} others' if len(missing) > 1 else ''}. Fill it in "
-                "or leave the row out."
-            )
+            _check_missing(column, missing, columns.label, split, skip_missing)
         read[split] = column
-    labels = _decide(read, columns.label, do_regression, given, given_problem_type)
+    labels = _decide(read, columns.label, task, given, given_problem_type)
     numbers = labels.numbers()
     return labels, {
         split: None if column is None else apply_labels(labels, numbers, column, split, columns.label)
@@ -653,10 +721,27 @@ def number_labels(
     }
 
 
+_NAME_LABELS = "Name the right one with --label_column_name."
+
+
+def _check_missing(column: _Column, missing: Sequence[int], name: str, split: str, skip: bool) -> None:
+    if skip:
+        logger.warning(
+            f"{len(missing)} of {len(column.values)} {split} rows have no label and are left out (--skip_missing)"
+            f"{column.where(missing[0], ', first ')}."
+        )
+        return
+    others = f", nor have {len(missing) - 1} others" if len(missing) > 1 else ""
+    raise UserError(
+        f"Missing label in the {split} data: {column.where(missing[0])} has none in column {name!r}{others}. Fill it "
+        "in, or leave such rows out with --skip_missing."
+    )
+
+
 def _decide(
     read: Mapping[str, _Column | None],
     name: str,
-    do_regression: bool | None,
+    task: str | None,
     given: Sequence[str] | None,
     given_problem_type: str | None,
 ) -> Labels:
@@ -670,31 +755,18 @@ def _decide(
         return Labels(given_problem_type or "single_label_classification", tuple(given))
     if train is None and given_problem_type is not None:
         _check_labels_fit(source, name, given_problem_type)
-    regression = do_regression
-    if regression is None:
-        regression = source.kind == "number" or (train is None and given_problem_type == "regression")
-    if regression:
+        task = "regression" if given_problem_type == "regression" else "classification"
+    if (task or _looks_like(source, name)) == "regression":
         if source.is_list or source.kind not in ("number", "integer") or source.known is not None:
             raise UserError(
-                f"--do_regression needs one number per text, column {name!r} has {source.values[0]!r}. Leave it out to "
-                "predict labels."
+                f"--task regression needs one number per text, column {name!r} has {source.present[0]!r}. Leave it out "
+                "to predict labels."
             )
         return Labels("regression", kind="number")
-    if source.kind == "number":
-        raise UserError(
-            f"Column {name!r} has real numbers such as {source.values[0]!r}, which aren't labels. Write labels as "
-            "strings or whole numbers, or leave --do_regression to its default."
-        )
     problem = "multi_label_classification" if source.is_list else "single_label_classification"
     if train is None and given:
         return Labels(problem, tuple(given), source.kind)
-    seen = {item for value in source.values for item in (value if source.is_list else (value,))}
-    if source.known is not None:
-        names = source.known
-    elif source.kind == "integer":
-        names = tuple(sorted(seen, key=int))
-    else:
-        names = tuple(sorted(seen))
+    names = _label_names(source)
     if given and set(given) == set(names):
         names = tuple(given)
     if len(names) < 2 and problem == "single_label_classification":
@@ -703,26 +775,75 @@ def _decide(
             "column with --label_column_name."
         )
     if not names:
-        raise UserError(f"No training example has a label in column {name!r}. Name the right one: --label_column_name.")
-    return Labels(problem, names, source.kind)
+        raise UserError(f"No training example has a label in column {name!r}. {_NAME_LABELS}")
+    return Labels(problem, names, "integer" if _are_whole(source) else source.kind)
+
+
+MOST_NUMBERED = 50
+"""More whole numbers than these, written as real ones, are no labels."""
+
+
+def _looks_like(column: _Column, name: str) -> str:
+    """The task, where nobody says."""
+    if column.kind not in ("number", "integer") or column.is_list or column.known is not None:
+        return "classification"
+    distinct = set(column.present)
+    # Each of several texts: a label is there to be learned.
+    are_labels = 2 * len(distinct) <= len(column.present)
+    if column.kind == "integer":
+        if not are_labels:
+            logger.warning(
+                f"Column {name!r} has {len(distinct)} different whole numbers in {len(column.present)} rows, each of "
+                "which is a label of its own. --task regression predicts numbers."
+            )
+        return "classification"
+    if not (are_labels and len(distinct) <= MOST_NUMBERED and _are_whole(column)):
+        return "regression"
+    logger.warning(
+        f"Column {name!r} has the numbers {', '.join(map(str, sorted(distinct)[:5]))}"
+        f"{', ...' if len(distinct) > 5 else ''}, which are taken for labels. --task regression predicts numbers."
+    )
+    return "classification"
+
+
+def _are_whole(column: _Column) -> bool:
+    """Whether labels are real numbers that are all whole."""
+    return column.kind == "number" and all(value.is_integer() for value in column.items())
+
+
+def _label_names(column: _Column) -> tuple[str, ...]:
+    if column.known is not None:
+        return column.known
+    seen = set(column.items())
+    if column.kind == "number":
+        return tuple(str(int(value) if _are_whole(column) else value) for value in sorted(seen))
+    return tuple(sorted(seen, key=int) if column.kind == "integer" else sorted(seen))
+
+
+def _as_label(value: Any, numbers: Mapping[str, int]) -> str:
+    """The name of a label that may be a number: 1.0 is the label 1, if there is that."""
+    if isinstance(value, float) and value.is_integer() and str(value) not in numbers:
+        return str(int(value))
+    return str(value)
 
 
 def _check_labels_fit(column: _Column, name: str, problem_type: str) -> None:
     """Refuses labels of another task than the trained model's, which would be scored as if that were its own."""
     numbers = column.kind in ("number", "integer") and not column.is_list and column.known is None
+    real = column.kind == "number" and not _are_whole(column)
     if problem_type == "regression" and not numbers:
         way_out = "Give data with one number per text"
         does = "predicts a number"
     elif problem_type == "multi_label_classification" and not column.is_list:
         way_out = "Write lists of labels, say what separates labels in one cell with --label_delimiter"
         does = "gives each text several labels"
-    elif problem_type == "single_label_classification" and (column.is_list or column.kind == "number"):
+    elif problem_type == "single_label_classification" and (column.is_list or real):
         way_out = "Give data with one label per text"
         does = "gives each text one label"
     else:
         return
     raise UserError(
-        f"The model {does}, column {name!r} has {column.values[0]!r}. {way_out}, or name the right column with "
+        f"The model {does}, column {name!r} has {column.present[0]!r}. {way_out}, or name the right column with "
         "--label_column_name."
     )
 
@@ -736,40 +857,77 @@ def apply_labels(labels: Labels, numbers: Mapping[str, int], column: _Column, sp
     if labels.problem_type == "regression":
         if column.kind not in ("number", "integer") or column.is_list:
             raise UserError(
-                f"Mixed label types: column {name!r} has numbers in the training data and {column.values[0]!r} in the "
+                f"Mixed label types: column {name!r} has numbers in the training data and {column.present[0]!r} in the "
                 f"{split} data. Write numbers in both."
             )
-        values = [float(value) for value in column.values]
-        if bad := [row for row, value in enumerate(values) if not math.isfinite(value)]:
+        values = [None if value is None else float(value) for value in column.values]
+        if bad := [row for row, value in enumerate(values) if value is not None and not math.isfinite(value)]:
             raise UserError(
-                f"The {split} data has {values[bad[0]]} in column {name!r}, row {bad[0] + 1}. Give a finite number."
+                f"The {split} data has {values[bad[0]]} in column {name!r}{column.where(bad[0], ', ')}. Give a finite "
+                "number."
             )
         return values
-    if column.is_list != (labels.problem_type == "multi_label_classification") or column.kind == "number":
+    if column.is_list != (labels.problem_type == "multi_label_classification"):
         raise UserError(
-            f"Mixed label types: column {name!r} has {column.values[0]!r} in the {split} data, unlike what was trained "
-            f"on ({'lists of labels' if labels.problem_type.startswith('multi') else 'one label per text'}). "
+            f"Mixed label types: column {name!r} has {column.present[0]!r} in the {split} data, unlike what was "
+            f"trained on ({'lists of labels' if labels.problem_type.startswith('multi') else 'one label per text'}). "
             "Write both alike."
         )
-    unknown = Counter(
-        item for value in column.values for item in (value if column.is_list else (value,)) if item not in numbers
-    )
+    found: list[Any] = []
+    unknown: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for row, value in enumerate(column.values):
+        named = [] if value is None else [_as_label(item, numbers) for item in (value if column.is_list else (value,))]
+        for label in named:
+            if label not in numbers:
+                unknown[label] += 1
+                first.setdefault(label, row)
+        if column.is_list and len(set(named)) != len(named):
+            raise UserError(
+                f"The {split} data names a label twice{column.where(row, ' in ')}: {value!r}. Give each text a list of "
+                "the labels that apply (not a 0 or 1 for each label)."
+            )
+        if value is None:
+            found.append(None)
+        elif column.is_list:
+            found.append([float(label in set(named)) for label in labels.names])
+        else:
+            found.append(numbers.get(named[0]))
     if unknown:
         label, count = unknown.most_common(1)[0]
         raise UserError(
-            f"The {split} data has the label {label!r} ({count} times), which training never saw. It knows "
-            f"{', '.join(map(repr, labels.names[:10]))}{', ...' if len(labels.names) > 10 else ''}. Add examples to "
-            "the training data or leave these rows out."
+            f"The {split} data has the label {label!r} ({count} times{column.where(first[label], ', first in ')}), "
+            f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
+            f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
         )
-    if not column.is_list:
-        return [numbers[value] for value in column.values]
-    for row, value in enumerate(column.values):
-        if len(set(value)) != len(value):
-            raise UserError(
-                f"The {split} data names a label twice in row {row + 1}: {value!r}. Give each text a list of the "
-                "labels that apply (not a 0 or 1 for each label)."
-            )
-    return [[float(label in set(value)) for label in labels.names] for value in column.values]
+    return found
+
+
+# ---- which rows -----------------------------------------------------------------------------------------------------
+
+
+def groups_of(labels: Labels | None, numbers: Sequence[Any] | None, rows: Sequence[int]) -> list[Hashable]:
+    """What a validation split is to hold in its share: a row's label, the rarest where it has several."""
+    if labels is None or numbers is None or labels.problem_type == "regression":
+        return [None] * len(rows)
+    if labels.problem_type == "single_label_classification":
+        return [numbers[row] for row in rows]
+    counts = np.sum([numbers[row] for row in rows], axis=0)
+    by_count = sorted(range(len(labels.names)), key=lambda number: (counts[number], labels.names[number]))
+    return [next((number for number in by_count if numbers[row][number]), None) for row in rows]
+
+
+def blank_rows(dataset: Dataset, columns: Columns) -> list[int]:
+    """The rows that hold no text."""
+    found: list[int] = []
+    start = 0
+    for batch in dataset.select_columns(list(columns.text)).iter(1000):
+        cells = [cast(dict[str, list[Any]], batch)[name] for name in columns.text]
+        for row, values in enumerate(zip(*cells, strict=True), start=start):
+            if all(value is None or not str(value).strip() for value in values):
+                found.append(row)
+        start += len(cells[0])
+    return found
 
 
 # ---- tokens ---------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from .run import (
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
+    choose_rows,
     ending_clearly,
     finish,
     make_tokenizer,
@@ -121,9 +122,13 @@ def train_masked_lm(
     if not training.do_train:
         require_head(config, str(model.model_name_or_path), "ForMaskedLM")
     with training.main_process_first(desc="reading the data"):
-        splits = wanted_splits(load_splits(data, model.token, model.cache_dir), data, training)
+        found = load_splits(data, model.token, model.cache_dir)
+        splits = wanted_splits(found, data, training)
         known = None if training.do_train else remembered_columns(config)
         columns = find_columns(next(iter(splits.values())), data, known)
+        set_aside = training.do_eval and "validation" not in found
+        rows = choose_rows(splits, columns, data, training, set_aside=set_aside)
+        splits = DatasetDict({name: splits.get(name, splits.get("train")).select(rows[name]) for name in rows})
         tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
     if tokenizer.mask_token_id is None:
         raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")

@@ -261,7 +261,7 @@ _OF_AN_OPTIMIZER = ("one_cycle", "lr_scheduler_type", "optim", "position_learnin
 
 
 _OF_A_STREAM = (
-    *("data", "dataset_config_name", "train_split_name", "shuffle_buffer_size", "max_train_samples"),
+    *("data", "dataset_config_name", "train_split_name", "shuffle_buffer_size", "max_train_samples", "skip_missing"),
     *("do_eval", "validation data", "processes"),  # whether rows were set aside, and whose turn it is
 )
 _OF_ITS_HELD_OUT = ("validation_split_percentage", "max_eval_samples")

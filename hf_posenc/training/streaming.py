@@ -25,11 +25,13 @@ from .data import (
     check_percentage,
     encode,
     find_columns,
+    in_shares,
     is_csv_data,
     is_missing,
     read_values,
     reading,
     require_columns,
+    row_name,
     tokenize_texts,
 )
 from .errors import UserError
@@ -118,13 +120,23 @@ class Stream:
         self.sample = read_rows(self.rows, SAMPLE, "train")
         self.columns = find_columns(self.sample, data)
         require_columns(self.sample, [self.columns.label], "--label_column_name")
+        if data.skip_missing:
+            logger.warning("Rows of the training data that have no label or no text are left out (--skip_missing).")
+            self.rows = self.rows.filter(self._is_whole)
+            self.sample = read_rows(self.rows, SAMPLE, "train")
         self.feature = self.sample.features[self.columns.label]
         self.is_csv = is_csv_data(self.sample)
         self.count: int | None = None
         """Rows, if they have been counted."""
+        self._read = 0
         self._distinct: list[Any] | None = None
         self._held_out: set[int] = set()
         """Marks of the texts that were set aside."""
+
+    def _is_whole(self, row: dict[str, Any]) -> bool:
+        """Whether a row has a label and a text."""
+        label = self.data.label_delimiter is not None or not is_missing(row[self.columns.label])
+        return label and any(not is_missing(row[name]) for name in self.columns.text)
 
     def read_once(self, hold_out: bool) -> Dataset | None:
         """Reads the stream once if labels have to be found or rows to be set aside for validation; returns the latter.
@@ -154,8 +166,7 @@ class Stream:
         with reading(_WHAT, _WAY_OUT):
             names = [self.columns.label, *(self.columns.text if hold_out else ())]
             for batch in self.rows.select_columns(names).iter(SAMPLE):
-                if wants_labels:
-                    labels.add(batch[self.columns.label], count)
+                labels.add(batch[self.columns.label], count)
                 for row, mark in enumerate(self._marks(batch) if hold_out else ()):
                     if mark in repeats:
                         repeats[mark] += 1
@@ -165,25 +176,20 @@ class Stream:
                         heapq.heappush(least, (-mark, count + row, {name: batch[name][row] for name in names}))
                         repeats[mark] = 1
                 count += len(batch[self.columns.label])
-        self.count = count
+        self.count = self._read = count
         if wants_labels:
             self._distinct = labels.values()
         if not hold_out:
             return None
         if count < 2:
             raise UserError("There is one training example and no validation data. Give --validation_file.")
-        wanted = max(1, count * self.data.validation_split_percentage // 100)
-        taken = 0
-        chosen = []
-        for mark, _, held in sorted(((-mark, row, held) for mark, row, held in least), key=lambda entry: entry[:2]):
-            if taken + repeats[mark] <= wanted:
-                taken += repeats[mark]
-                self._held_out.add(mark)
-                chosen.append(held)
+        texts = sorted(((-mark, row, held) for mark, row, held in least), key=lambda entry: entry[:2])
+        chosen, taken = self._chosen(texts, repeats, count)
         if not chosen:
             raise UserError(
-                f"No text is in at most {wanted} of the {count} training examples, so that none can be set aside for "
-                "validation. Give --validation_file, or a greater --validation_split_percentage."
+                f"None of the texts of the {count} training examples can be set aside for validation: each stands in "
+                "too many of them, or is the only one of its label. Give --validation_file, or a greater "
+                "--validation_split_percentage."
             )
         self.count -= taken
         features = self.rows.features and Features({name: self.rows.features[name] for name in names})
@@ -194,6 +200,31 @@ class Stream:
             "(--validation_split_percentage, --max_eval_samples)."
         )
         return held
+
+    def _chosen(
+        self, texts: Sequence[tuple[int, int, dict[str, Any]]], repeats: dict[int, int], count: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Which texts (mark, row, cells) are set aside, each label in its share; and in how many rows these are."""
+        groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        for mark, _, held in texts:
+            groups.setdefault(str(held[self.columns.label]), []).append((mark, held))
+        if 2 * len(groups) > len(texts):  # numbers
+            groups = {"": [(mark, held) for mark, _, held in texts]}
+        wanted = max(1, min(2, len(groups)), count * self.data.validation_split_percentage // 100)
+        # Where these are all texts, each label keeps one to train on.
+        keep = int(sum(repeats.values()) == count)
+        left = [len(group) for group in groups.values()]
+        waiting = [iter(group) for group in groups.values()]
+        taken = 0
+        chosen = []
+        for number in in_shares(tuple(left)):
+            mark, held = next(waiting[number])
+            if taken + repeats[mark] <= wanted and left[number] > keep:
+                taken += repeats[mark]
+                left[number] -= 1
+                self._held_out.add(mark)
+                chosen.append(held)
+        return chosen, taken
 
     def _marks(self, batch: dict[str, list[Any]]) -> list[int]:
         """A number for each row of a batch that depends on its text alone."""
@@ -218,12 +249,12 @@ class Stream:
         names = self._given_names()
         several = isinstance(self.feature, List)
         inner = self.feature.feature if isinstance(self.feature, List) else self.feature
-        if names and (isinstance(inner, ClassLabel) or self.data.do_regression):
-            why = "is a regression" if self.data.do_regression else f"has the labels {', '.join(inner.names)}"
+        if names and (isinstance(inner, ClassLabel) or self.data.task == "regression"):
+            why = "is a regression" if self.data.task == "regression" else f"has the labels {', '.join(inner.names)}"
             raise UserError(f"--class_names {self.data.class_names}: the data {why}. Leave it out.")
         if names:
             return [[name] for name in names] if several else names
-        if isinstance(inner, ClassLabel) or self.data.do_regression:
+        if isinstance(inner, ClassLabel) or self.data.task == "regression":
             return list(self.sample[self.columns.label])
         return None
 
@@ -256,7 +287,8 @@ class Stream:
             feature = None  # names, whatever type the labels in the data are of
         elif cells is None:
             assert self._distinct is not None
-            cells = self._distinct
+            # Each twice says what _looks_like asks for: that labels are those of several texts.
+            cells = self._distinct * (2 if self._read >= 2 * len(self._distinct) else 1)
         features = None if feature is None else Features({self.columns.label: feature})
         found = Dataset.from_dict({self.columns.label: cells}, features=features)
         if self.is_csv:
@@ -273,13 +305,12 @@ class Stream:
         if missing:
             raise UserError(
                 f"Missing label in the train data: {missing} of {len(cells)} rows in a row have none in column "
-                f"{self.columns.label!r}. Fill it in or leave the rows out."
+                f"{self.columns.label!r}. Fill it in, or leave such rows out with --skip_missing."
             )
         # The kind of all labels has been decided: a few whole numbers among words are words.
-        regression = labels.problem_type == "regression"
-        column = read_values(
-            cells, self.feature, self.is_csv, self.columns.label, "train", self.data.label_delimiter, regression
-        )
+        task = "regression" if labels.problem_type == "regression" else "classification"
+        delimiter, name = self.data.label_delimiter, self.columns.label
+        column = read_values(cells, self.feature, self.is_csv, name, "train", delimiter, task, from_file=False)
         return apply_labels(labels, labels.numbers(), column, "train", self.columns.label)
 
     def encoded(self, tokenizer: PreTrainedTokenizerBase, max_length: int, labels: Labels) -> "Passes":
@@ -317,15 +348,15 @@ class _DistinctLabels:
 
     def add(self, cells: list[Any], first_row: int) -> None:
         column, delimiter = self.stream.columns.label, self.stream.data.label_delimiter
-        for row, cell in enumerate(cells, start=first_row + 1):
+        for row, cell in enumerate(cells, start=first_row):
             if delimiter is not None and (cell is None or isinstance(cell, str)):
                 self._listed.update(
                     dict.fromkeys(part.strip() for part in (cell or "").split(delimiter) if part.strip())
                 )
             elif is_missing(cell):
                 raise UserError(
-                    f"Missing label in the train data: row {row} has none in column {column!r}. Fill it in or leave "
-                    "the row out."
+                    f"Missing label in the train data: {row_name(row, self.stream.is_csv)} has none in column "
+                    f"{column!r}. Fill it in, or leave such rows out with --skip_missing."
                 )
             elif isinstance(cell, list | tuple):
                 self._listed.update(dict.fromkeys(cell))
@@ -336,12 +367,12 @@ class _DistinctLabels:
             if not self._numbers:
                 raise UserError(
                     f"Column {column!r} has more than {MOST_LABELS} different labels. Name the right column with "
-                    "--label_column_name, or predict a number with --do_regression true."
+                    "--label_column_name, or predict a number with --task regression."
                 )
 
     def _are_numbers(self) -> bool:
         stream = self.stream
-        if self._listed or stream.data.do_regression is False:
+        if self._listed or stream.data.task == "classification":
             return False
         found = read_values(
             list(self._single), stream.feature, stream.is_csv, stream.columns.label, "train", None, None

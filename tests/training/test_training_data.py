@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,11 +11,12 @@ from training_harness import rows, write_csv, write_jsonl
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
-from hf_posenc.training import DataArguments, UserError, example_data, train_tokenizer
+from hf_posenc.training import DataArguments, Labels, UserError, example_data, train_tokenizer
 from hf_posenc.training.data import (
     Columns,
     encode,
     find_columns,
+    groups_of,
     hold_out,
     load_splits,
     number_labels,
@@ -129,13 +131,70 @@ def test_a_label_of_a_csv_keeps_its_spelling(cells, names, tmp_path):
 def test_numbers_of_a_csv_are_numbers(tmp_path):
     labels, numbers = _csv_labels(tmp_path, ["0.5", "+2.0", "-3", "1e-05", ".25"])
     assert (labels.problem_type, numbers["train"]) == ("regression", [0.5, 2.0, -3.0, 1e-05, 0.25])
-    assert _csv_labels(tmp_path, ["1.0", "2.0"], do_regression=False)[0].names == ("1.0", "2.0")
-    with pytest.raises(UserError, match="Missing label in the train data: row 2 of 2"):
+    with pytest.raises(UserError, match=r"Missing label in the train data: row 3 \(the header is row 1\) has none"):
         _csv_labels(tmp_path, ["0.5", "nan"])
-    with pytest.raises(UserError, match="has inf in column 'label', row 2"):
+    with pytest.raises(UserError, match=r"has inf in column 'label', row 3 \(the header is row 1\)"):
         _csv_labels(tmp_path, ["0.5", "inf"])
-    with pytest.raises(UserError, match="Missing label in the train data: row 1 of 2"):
+    with pytest.raises(UserError, match=r"Missing label in the train data: row 2 \(the header is row 1\) has none"):
         _csv_labels(tmp_path, ['"  "', "x"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "names"),
+    [
+        (["0.0", "1.0", "1.0", "0.0"], {}, ("0", "1")),  # as pandas writes whole numbers beside an empty cell
+        (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
+        (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
+        (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
+        (["1.0", "2.0"], {}, ()),  # each is there once
+        ([f"{number}.0" for number in range(60)] * 2, {}, ()),  # too many
+        (["0.0", "1.0", "1.0", "0.5"], {}, ()),
+        (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
+    ],
+)
+def test_few_whole_numbers_that_are_written_as_real_ones_are_labels(cells, options, names, tmp_path):
+    labels, numbers = _csv_labels(tmp_path, cells, **options)
+    assert labels.names == names
+    assert (labels.problem_type == "regression") == (not names)
+    if not names:
+        assert numbers["train"] == [float(cell) for cell in cells]
+    real = [float(cell) for cell in cells]
+    if "1.10" not in cells:  # in a .jsonl
+        assert numbered(real, **options)[0] == labels
+
+
+def test_whole_numbers_are_the_same_labels_however_they_are_written():
+    labels, found = numbered([0.0, 1.0, 2.0] * 2, [2, 0])
+    assert (labels.names, found["test"]) == (("0", "1", "2"), [2, 0])
+    assert numbered([0, 1, 2], [2.0, 0.0])[1]["test"] == [2, 0]
+    splits = DatasetDict(validation=Dataset.from_dict({"text": ["x", "y"], "label": [1.0, 0.0]}))
+    trained = {"given": ["0", "1"], "given_problem_type": "single_label_classification"}
+    assert number_labels(splits, Columns(("text",), "label"), **trained)[1] == {"validation": [1, 0]}
+
+
+def test_real_numbers_are_labels_where_that_is_asked():
+    labels, found = numbered([0.5, 1.0, 0.5, 10.5], [1.0], task="classification")
+    assert (labels.names, found["test"]) == (("0.5", "1.0", "10.5"), [1])
+
+
+def test_many_whole_numbers_are_labels_but_that_is_said(monkeypatch):
+    messages = []
+    monkeypatch.setattr("hf_posenc.training.data.logger.warning", messages.append)
+    assert len(numbered(list(range(40)))[0].names) == 40
+    assert messages[0].startswith("Column 'label' has 40 different whole numbers in 40 rows, each of which is a label")
+
+
+@pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
+def test_rows_without_a_label_are_left_out_where_that_is_asked(cells, monkeypatch):
+    messages = []
+    monkeypatch.setattr("hf_posenc.training.data.logger.warning", messages.append)
+    _, found = numbered(cells, skip_missing=True)
+    assert [value is None for value in found["train"]] == [False, True, False]
+    assert messages == ["1 of 3 train rows have no label and are left out (--skip_missing), first row 2."]
+    with pytest.raises(UserError, match="row 2 has none in column 'label'. Fill it in, or leave such rows out with --"):
+        numbered(cells)
+    with pytest.raises(UserError, match="No row of the train data has a label in column 'label'. Name the right one"):
+        numbered([None, None], skip_missing=True)
 
 
 def test_texts_of_a_csv_stay_as_they_are_written(tmp_path):
@@ -160,11 +219,59 @@ def test_rows_inside_an_object_are_found(tmp_path):
 
 
 def test_the_held_out_part_is_always_the_same():
-    splits = DatasetDict({"train": Dataset.from_dict({"text": [str(n) for n in range(50)]})})
-    first, second = (hold_out(splits, 10) for _ in range(2))
-    assert first["validation"]["text"] == second["validation"]["text"]
-    assert len(first["validation"]) == 5
-    assert not set(first["validation"]["text"]) & set(first["train"]["text"])
+    first, second = (hold_out([None] * 50, 10) for _ in range(2))
+    assert first == second
+    assert len(first[1]) == 5
+    assert sorted(first[0] + first[1]) == list(range(50))
+
+
+def divided(groups, percentage):
+    """How often each group is trained on and validated on."""
+    train, validation = hold_out(groups, percentage)
+    assert sorted(train + validation) == list(range(len(groups)))
+    return tuple(dict(sorted(Counter(groups[row] for row in rows).items())) for rows in (train, validation))
+
+
+@pytest.mark.parametrize(
+    ("groups", "percentage", "train", "validation"),
+    [
+        ("ab" * 5, 10, {"a": 4, "b": 4}, {"a": 1, "b": 1}),  # ten rows
+        ("a" * 8 + "bb", 10, {"a": 7, "b": 1}, {"a": 1, "b": 1}),
+        ("a" * 970 + "b" * 20 + "c" * 10, 10, {"a": 873, "b": 18, "c": 9}, {"a": 97, "b": 2, "c": 1}),
+        ("a" * 995 + "b" * 5, 10, {"a": 896, "b": 4}, {"a": 99, "b": 1}),
+        ("a" * 50 + "b" * 49 + "c", 10, {"a": 45, "b": 44, "c": 1}, {"a": 5, "b": 5}),  # a rare one is trained on
+        ("aaab", 99, {"a": 1, "b": 1}, {"a": 2}),
+        ("abcdefghij" * 2, 10, dict.fromkeys("cdefghij", 2), None),  # not all labels go round
+        ("x" * 10, 10, {"x": 8}, {"x": 2}),  # numbers
+        ("xx", 50, {"x": 1}, {"x": 1}),
+    ],
+)
+def test_each_label_is_held_out_in_its_share(groups, percentage, train, validation):
+    found = divided(groups, percentage)
+    if validation is None:
+        assert (sum(found[1].values()), len(found[1])) == (2, 2)
+        assert len(found[0]) == 10
+    else:
+        assert found == (train, validation)
+
+
+def test_what_is_held_out_does_not_depend_on_the_numbers_of_the_labels():
+    groups = [0, 1, 2, 0, 1, 0, 2, 0, 0, 1] * 7
+    assert hold_out(groups, 20) == hold_out([(2, 0, 1)[group] for group in groups], 20)
+
+
+@pytest.mark.parametrize(("groups", "message"), [("a", "one training example and"), ("abc", "of each of 3 labels and")])
+def test_what_cannot_be_divided_is_refused(groups, message):
+    with pytest.raises(UserError, match=f"There is .*{message} no validation data. Give --validation_file"):
+        hold_out(groups, 10)
+
+
+def test_a_row_with_several_labels_is_held_out_by_the_rarest():
+    labels = Labels("multi_label_classification", ("a", "b", "c"))
+    numbers = [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
+    assert groups_of(labels, numbers, range(5)) == [0, 1, None, 2, 1]
+    assert groups_of(labels, numbers, [0, 1]) == [0, 1]
+    assert groups_of(Labels("regression"), [0.5, 1.5], range(2)) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +316,7 @@ def test_several_labels_in_one_cell():
 def test_real_numbers_are_a_regression_and_whole_ones_are_where_asked():
     assert numbered([0.5, 1.5])[0].problem_type == "regression"
     assert numbered([0.5, 1.5], [1, 2], split="validation")[1]["validation"] == [1.0, 2.0]
-    labels, found = numbered([1, 2, 5], do_regression=True)
+    labels, found = numbered([1, 2, 5], task="regression")
     assert (labels.num_labels, found["train"]) == (1, [1.0, 2.0, 5.0])
 
 
@@ -236,12 +343,12 @@ def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
 @pytest.mark.parametrize(
     ("train", "test", "options", "message"),
     [
-        (["a", None, "b"], None, {}, "Missing label in the train data: row 2 of 3 has none in column 'label'"),
+        (["a", None, "b"], None, {}, "Missing label in the train data: row 2 has none in column 'label'"),
         (
             ["a", "b"],
             ["a", "z"],
             {},
-            r"test data has the label 'z' \(1 times\), which training never saw. It knows 'a'",
+            r"test data has the label 'z' \(1 times, first in row 2\), which training never saw. It knows 'a'",
         ),
         (["a", "b"], [1, 2], {}, "'1' .*which training never saw"),
         ([["a"], ["b"]], ["a"], {}, "Mixed label types: column 'label' has 'a' in the test data, unlike"),
@@ -249,8 +356,8 @@ def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
         ([0.5, float("inf")], None, {}, "has inf in column 'label', row 2"),
         (["a", "a"], None, {}, "All training examples have the label 'a'"),
         ([[0, 1, 0]], None, {}, "names a label twice in row 1"),
-        ([0.5, 1.5], None, {"do_regression": False}, "has real numbers such as 0.5"),
-        (["a", "b"], None, {"do_regression": True}, "--do_regression needs one number per text"),
+        (["a", "b"], None, {"task": "regression"}, "--task regression needs one number per text, column 'label' has"),
+        ([1, 2], [2.5], {}, r"'2.5' \(1 times, first in row 1\), which training never saw"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(train, test, options, message):

@@ -123,8 +123,9 @@ def test_one_text_many_times_is_one_example_of_validation(tmp_path: Path) -> Non
     given = rows("train", 40)
     path = write_jsonl(tmp_path / "a.jsonl", [*[given[0]] * 100, *given])
     setup = stream(tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=50)
-    assert setup.encoded["validation"].num_rows == 39  # 70 rows at most, and the one text stands in 101
-    assert setup.summary.examples["train"] == 101
+    # 70 rows at most, and the one text stands in 101; a text of the other label stays to train on.
+    assert setup.encoded["validation"].num_rows == 38
+    assert setup.summary.examples["train"] == 102
 
 
 def test_a_data_set_that_names_its_labels_is_not_read_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,10 @@ def test_named_labels_spare_the_first_reading_and_others_end_the_run(order: dict
     assert [example["labels"] for example in examples(setup, 160)] == expected
     late = write_jsonl(tmp_path / "late.jsonl", [*rows("train", 1500), {"text": "x", "label": "other"}])
     setup = stream(tmp_path / "run", train_file=late, class_names="unacceptable,acceptable", shuffle_buffer_size=1)
-    with pytest.raises(UserError, match="The train data has the label 'other' .1 times., which training never saw"):
+    with pytest.raises(
+        UserError,
+        match="The train data has the label 'other' .1 times., which training never saw",
+    ):
         examples(setup, 1501)
 
 
@@ -161,6 +165,8 @@ def test_named_labels_spare_the_first_reading_and_others_end_the_run(order: dict
         (["007", "7"], {}, "single_label_classification", ("007", "7"), 0),
         (["1.5", "2"], {}, "regression", (), 1.5),
         (["1", "2"], {"do_regression": True}, "regression", (), 1.0),
+        (["1.0", "0.0"], {}, "single_label_classification", ("0", "1"), 1),
+        (["1.0", "0.0"], {"task": "regression"}, "regression", (), 1.0),
         (["a;b", "c", ""], {"label_delimiter": ";"}, "multi_label_classification", ("a", "b", "c"), [1.0, 1.0, 0.0]),
     ],
 )
@@ -315,7 +321,10 @@ def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: 
         ({"class_names": "a,b", "do_regression": True}, "--class_names a,b: the data is a regression"),
         ({"validation_split_percentage": 0, "do_eval": True, "validation_file": None}, "percentage 0 is out of range"),
         ({"label_column_name": "nothing"}, "The train data has no column 'nothing'"),
-        ({"class_names": "yes,no"}, "The train data has the label 'unacceptable' .80 times., which training never saw"),
+        (
+            {"class_names": "yes,no"},
+            "The train data has the label 'unacceptable' .80 times., which training never saw",
+        ),
     ],
 )
 def test_what_a_stream_cannot_do_is_named(
