@@ -352,6 +352,9 @@ def train(
             help="A Hub data set, a folder of split files, or blimp_order, which comes along.", rich_help_panel=_DATA
         ),
     ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between csv columns; default: found.", rich_help_panel=_DATA)
+    ] = None,
     text_column_names: Annotated[
         str | None, typer.Option(help="Text column; two, with a comma, for pairs.", rich_help_panel=_DATA)
     ] = None,
@@ -550,8 +553,11 @@ def evaluate(
         str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
-    text_column_names: Annotated[str | None, typer.Option(help="Text column; two, with a comma, for pairs.")] = None,
-    label_column_name: Annotated[str | None, typer.Option(help="Label column.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Between csv columns; default: found.")] = None,
+    text_column_names: Annotated[
+        str | None, typer.Option(help="Text column; two, with a comma, for pairs. Default: as trained.")
+    ] = None,
+    label_column_name: Annotated[str | None, typer.Option(help="Label column. Default: as trained.")] = None,
     label_delimiter: Annotated[str | None, typer.Option(help="What separates several labels in a csv cell.")] = None,
     text_column_delimiter: Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")] = None,
     skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave rows without label or text out.")] = False,
@@ -571,6 +577,7 @@ def evaluate(
     check_is_checkpoint(checkpoint)
     source = {"validation_file": file} if file else {"dataset_name": dataset_name, "validation_split_name": split}
     columns = {
+        "delimiter": delimiter,
         "text_column_names": text_column_names,
         "label_column_name": label_column_name,
         "label_delimiter": label_delimiter,

@@ -33,6 +33,10 @@ class DataArguments:
     )
     validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same form."})
     test_file: str | None = field(default=None, metadata={"help": "Test data, in the same form; may lack labels."})
+    delimiter: str | None = field(
+        default=None,
+        metadata={"help": "Between the columns of a .csv or .tsv: one character, or tab. Default: found in the file."},
+    )
     train_split_name: str | None = field(default=None, metadata={"help": "The training split, if not train."})
     validation_split_name: str | None = field(
         default=None, metadata={"help": "The validation split, if not validation, valid, val or dev."}
@@ -103,6 +107,10 @@ class DataArguments:
             value = getattr(self, name)
             if value is not None and not _COUNT.holds(value):
                 raise UserError(f"--{name} {value} is out of range. Give {_COUNT.text}.")
+        if self.delimiter in ("tab", "\\t"):
+            self.delimiter = "\t"
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
         if self.task not in (None, "classification", "regression"):
             raise UserError(f"--task {self.task!r} is unknown. Choose classification or regression.")
         if self.do_regression is not None:

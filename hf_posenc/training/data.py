@@ -1,8 +1,10 @@
 """From files or a Hub data set to numbered examples: finding splits and columns, numbering labels, tokenizing."""
 
 import contextlib
+import csv
 import gzip
 import heapq
+import io
 import itertools
 import json
 import math
@@ -41,6 +43,7 @@ _SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val"
 _SHARD = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)$")
 """train-00000-of-00002.csv is a part of train."""
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
+_DELIMITERS = (",", ";", "\t", "|")
 _PAIRS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),
     ("sentence1", "sentence2"),
@@ -84,7 +87,12 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
             "data set, or files."
         )
     if files:
-        return _splits({split: read_file(path, cache_dir, data.streaming) for split, path in files.items()})
+        return _splits(
+            {
+                split: read_file(path, cache_dir, data.streaming, delimiter=data.delimiter)
+                for split, path in files.items()
+            }
+        )
     if data.dataset_name is None:
         raise UserError(
             "No data. Give --train_file (and --validation_file, --test_file), or --dataset_name: a Hub name, a folder, "
@@ -92,8 +100,9 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
         )
     name = data.dataset_name
     folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
-    found = _load_folder(folder, cache_dir, data.streaming) if folder.is_dir() else None
+    found = _load_folder(folder, cache_dir, data.streaming, data.delimiter) if folder.is_dir() else None
     if found is None:
+        _refuse_delimiter(data.delimiter, f"--dataset_name {name!r}")
         with reading(
             f"--dataset_name {name!r}", "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
         ):
@@ -104,7 +113,14 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
     return _named_splits(found, data)
 
 
-def read_file(path: str, cache_dir: str | None = None, streaming: bool = False, *, more: Sequence[str] = ()) -> Any:
+def read_file(
+    path: str,
+    cache_dir: str | None = None,
+    streaming: bool = False,
+    *,
+    more: Sequence[str] = (),
+    delimiter: str | None = None,
+) -> Any:
     """One file as a data set: .csv, .tsv, .json, .jsonl (also .gz) or .parquet.
 
     Args:
@@ -112,6 +128,7 @@ def read_file(path: str, cache_dir: str | None = None, streaming: bool = False, 
         cache_dir: where datasets keeps what it has read.
         streaming: read nothing yet.
         more: further files of the same kind and with the same columns, as shards have them.
+        delimiter: between the columns of a .csv or .tsv. None: found.
 
     Returns:
         Dataset; with `streaming` an `IterableDataset`, of which nothing has been read.
@@ -132,9 +149,11 @@ def read_file(path: str, cache_dir: str | None = None, streaming: bool = False, 
         for one in (path, *more):
             if _is_empty(Path(one)):
                 raise UserError(f"{one!r} is empty. Give a file with at least one example.")
-        options = _csv_options(file, kind) if _READERS[kind] == "csv" else {}
+        if _READERS[kind] != "csv":
+            _refuse_delimiter(delimiter, repr(path))
+        options = _csv_options(file, kind, delimiter) if _READERS[kind] == "csv" else {}
         for other in map(Path, more if options else ()):
-            if list(_csv_options(other, kind)["features"]) != list(options["features"]):
+            if list(_csv_options(other, kind, delimiter)["features"]) != list(options["features"]):
                 raise UserError(f"{str(other)!r} has other columns than {path!r}. Give all shards the same first row.")
         if kind == ".json" and streaming:
             for one in (path, *more):
@@ -167,10 +186,15 @@ def _is_empty(file: Path) -> bool:
         return not content.read(1)
 
 
-def _csv_options(file: Path, kind: str) -> dict[str, Any]:
+def _refuse_delimiter(delimiter: str | None, what: str) -> None:
+    if delimiter is not None:
+        raise UserError(f"--delimiter {delimiter!r} is for .csv and .tsv files, {what} is none. Leave it out.")
+
+
+def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]:
     """How a csv is read: every cell as it is written, since pandas would make 7 of 007 and nothing of the word null."""
     options: dict[str, Any] = {
-        "sep": "\t" if kind == ".tsv" else ",",
+        "sep": _find_delimiter(file, kind) if delimiter is None else delimiter,
         "keep_default_na": False,
         "na_values": [""],
         "skipinitialspace": True,  # text, label
@@ -181,12 +205,32 @@ def _csv_options(file: Path, kind: str) -> dict[str, Any]:
             f"{str(file)!r} has {len(head.columns)} columns ({', '.join(map(repr, head.columns))}), its first row has "
             'more cells. Put texts that contain commas in quotes ("a, b"), and name every column.'
         )
-    if len(head.columns) == 1 and (found := [mark for mark in (";", "\t", "|", ",") if mark in head.columns[0]]):
+    if delimiter is not None and len(head.columns) == 1 and (found := _find_delimiter(file, kind)) in head.columns[0]:
         raise UserError(
-            f"{str(file)!r} has one column, {head.columns[0]!r}: it is separated by {found[0]!r}. Write it with "
-            "commas, or with tabs as .tsv."
+            f"{str(file)!r} has one column, {head.columns[0]!r}, with --delimiter {delimiter!r}: it is separated by "
+            f"{found!r}. Leave --delimiter out."
         )
     return {**options, "features": Features({name: Value("string") for name in head.columns})}
+
+
+def _find_delimiter(file: Path, kind: str) -> str:
+    """What divides the first rows into columns: what the name of the file says if it does, else another mark."""
+    usual = "\t" if kind == ".tsv" else ","
+    with _open(file) as content:
+        text = io.TextIOWrapper(content, encoding="utf-8-sig", errors="replace", newline="")
+        lines = list(itertools.islice(text, 50))
+    marks = [usual, *(mark for mark in _DELIMITERS if mark != usual)]
+    divided = [mark for mark in marks if len(_first_rows(lines, mark)[0]) > 1]
+    even = [mark for mark in divided if len({len(row) for row in _first_rows(lines, mark)}) == 1]
+    return next(iter([*even, *divided]), usual)
+
+
+def _first_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    with contextlib.suppress(csv.Error):  # a cell without an end
+        found = [row for row in rows if row]
+        return (found[:-1] if len(found) > 1 and len(lines) == 50 else found) or [[]]  # the last may be cut
+    return [[]]
 
 
 def _json_options(file: Path) -> dict[str, Any]:
@@ -228,11 +272,12 @@ def _check_lines(file: Path) -> None:
     )
 
 
-def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False) -> Any:
+def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False, delimiter: str | None = None) -> Any:
     """The splits of a folder of files, or of one that datasets wrote or can lay out by itself."""
     if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
         with reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
             saved = _as_splits(load_from_disk(str(folder)), str(folder))
+            _refuse_delimiter(delimiter, repr(str(folder)))
             return {name: split.to_iterable_dataset() for name, split in saved.items()} if streaming else saved
     files: dict[str, list[str]] = {}
     every = [path for path in sorted(folder.iterdir()) if path.is_file() and set(path.suffixes) & set(_READERS)]
@@ -247,7 +292,10 @@ def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False) -
             files[split] = [str(path) for path in readable]
     if files:
         return _splits(
-            {split: read_file(paths[0], cache_dir, streaming, more=paths[1:]) for split, paths in files.items()}
+            {
+                split: read_file(paths[0], cache_dir, streaming, more=paths[1:], delimiter=delimiter)
+                for split, paths in files.items()
+            }
         )
     with reading(
         f"{str(folder)!r}", f"It must hold files called train, validation and test, each one of {', '.join(_READERS)}."
@@ -482,7 +530,7 @@ def require_columns(dataset: Dataset, names: Sequence[str], option: str, split: 
     if missing:
         raise UserError(
             f"The {split} data has no column {missing[0]!r}. It has {', '.join(map(repr, dataset.column_names))}: name "
-            f"one with {option}."
+            f"one with {option}.{' Its first row must hold the names of the columns.' if is_csv_data(dataset) else ''}"
         )
 
 

@@ -500,7 +500,6 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
         (lambda p: _file(p / "a.jsonl", b""), "is empty"),
         (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),
         (lambda p: _file(p / "a.csv", b"text,label\n"), "has no rows"),
-        (lambda p: _file(p / "a.csv", b"text;label\na;x\n"), "has one column, 'text;label': it is separated by ';'"),
         (lambda p: _file(p / "a.csv", b"text,label\nhello, world,x\n"), "its first row has more cells. Put texts that"),
         (
             lambda p: _file(p / "a.csv", b"text,label\na,x\nb, c,y\n"),
@@ -523,6 +522,52 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
 def test_files_that_cannot_be_read_are_refused(make, message, tmp_path):
     with pytest.raises(UserError, match=message):
         read_file(str(make(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "delimiter"),
+    [
+        ("a.csv", "text;label\ngood, or so;x\n", ";"),
+        ("a.csv", "text\tlabel\ngood, or; so\tx\n", "\t"),
+        ("a.csv", "text|label\ngood, or so|x\n", "|"),
+        ("a.csv", 'text,label\n"good; or so",x\n', ","),
+        ("a.csv", "\ufefftext;label\ngood, or so;x\n", ";"),  # as Excel writes it
+        ("a.csv", 'text;label, if any\n"good; or so";x\n', ";"),
+        ("a.csv", "text;label\n" + '"good, or\nso";x\n' * 60, ";"),  # whose sample ends within a cell
+        ("a.tsv", "text\tlabel\ngood, or so\tx\n", "\t"),
+        ("a.tsv", 'text,label\n"good, or so",x\n', ","),
+        ("a.csv", "text\ngood\n", ","),
+    ],
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_what_separates_the_columns_is_found(name, content, delimiter, zipped, tmp_path):
+    data = content.encode()
+    path = _file(tmp_path / f"{name}{'.gz' * zipped}", gzip.compress(data) if zipped else data)
+    found = read_file(str(path))
+    names = content.lstrip("\ufeff").splitlines()[0].split(delimiter)
+    assert (found.column_names, found[0]["text"][:4]) == (names, "good")
+    again = read_file(str(path), delimiter=delimiter)
+    assert list(again) == list(found)
+    assert len(found) == max(1, content.count(f"{delimiter}x\n"))
+
+
+def test_what_separates_the_columns_can_be_said(tmp_path):
+    path = _file(tmp_path / "a.csv", b"text~label\na, b~x\n")
+    found = load_splits(DataArguments(train_file=str(path), delimiter="~"))["train"]
+    assert list(found) == [{"text": "a, b", "label": "x"}]
+    assert DataArguments(delimiter="tab").delimiter == DataArguments(delimiter="\\t").delimiter == "\t"
+    with pytest.raises(UserError, match="--delimiter ';;' can't separate columns. Give one character, or tab"):
+        DataArguments(delimiter=";;")
+    with pytest.raises(UserError, match="one column, 'text;label', with --delimiter '~': it is separated by ';'. Lea"):
+        read_file(str(_file(tmp_path / "b.csv", b"text;label\na;x\n")), delimiter="~")
+    with pytest.raises(UserError, match="--delimiter ';' is for .csv and .tsv files, .*a.jsonl' is none. Leave it out"):
+        load_splits(DataArguments(train_file=write_jsonl(tmp_path / "a.jsonl", EXAMPLES), delimiter=";"))
+
+
+def test_a_csv_without_names_is_named_as_such(tmp_path):
+    found = read_file(str(_file(tmp_path / "a.csv", b"good film,x\nbad film,y\n")))
+    with pytest.raises(UserError, match="no column 'label'. It has 'good film', 'x': .* Its first row must hold the n"):
+        number_labels(DatasetDict(train=found), find_columns(found, DataArguments()))
 
 
 def _file(path, content):
