@@ -1,8 +1,11 @@
 """The command line, thin over the package: `hf-posenc COMMAND --help` says what each command does."""
 
 import contextlib
+import logging
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -13,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import hf_posenc
 from hf_posenc import _ctrl_c
+from hf_posenc.training.errors import as_typed, explain, speak_as_typed
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
@@ -208,14 +212,15 @@ def predict(
     The file's other columns are kept beside the answers; one that is called `label` becomes `input_label`. Empty texts
     are answered too, and said.
     """
-    import torch
+    with _loading():
+        import torch
 
-    from hf_posenc.training.arguments import DataArguments
-    from hf_posenc.training.errors import UserError
-    from hf_posenc.training.precision import best_dtype
-    from hf_posenc.training.prediction import Text, load_classifier, task_of
-    from hf_posenc.training.prediction import predict as run
-    from hf_posenc.training.prediction_files import check_output, read_inputs
+        from hf_posenc.training.arguments import DataArguments
+        from hf_posenc.training.errors import UserError
+        from hf_posenc.training.precision import best_dtype
+        from hf_posenc.training.prediction import Text, load_classifier, task_of
+        from hf_posenc.training.prediction import predict as run
+        from hf_posenc.training.prediction_files import check_output, read_inputs
 
     if bf16 not in (None, "true", "false"):
         raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
@@ -517,11 +522,12 @@ def train(
     transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
     `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
-    import torch
+    with _loading():
+        import torch
 
-    from hf_posenc.conversion import fine_tune
-    from hf_posenc.training import parse_arguments
-    from hf_posenc.training.precision import best_dtype
+        from hf_posenc.conversion import fine_tune
+        from hf_posenc.training import parse_arguments
+        from hf_posenc.training.precision import best_dtype
 
     arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
     for name, value in context.params.items():
@@ -569,8 +575,9 @@ def evaluate(
     import json
     import tempfile
 
-    from hf_posenc.training import UserError, make_arguments, train_classifier
-    from hf_posenc.training.prediction import check_is_checkpoint
+    with _loading():
+        from hf_posenc.training import UserError, make_arguments, train_classifier
+        from hf_posenc.training.prediction import check_is_checkpoint
 
     if (file is None) == (dataset_name is None):
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
@@ -623,8 +630,9 @@ def quickstart(
     ] = False,
 ) -> None:
     """See word order being learned: a tiny encoder per scheme on real sentences, in about three minutes."""
-    from hf_posenc.training.quick_start import SCHEMES
-    from hf_posenc.training.quick_start import quickstart as run
+    with _loading():
+        from hf_posenc.training.quick_start import SCHEMES
+        from hf_posenc.training.quick_start import quickstart as run
 
     chosen = tuple(name.strip() for name in schemes.split(",")) if schemes else SCHEMES
     run(output_dir, chosen, seed, overwrite_output_dir=overwrite_output_dir)
@@ -1075,9 +1083,32 @@ def _show_metrics(metrics: dict[str, float]) -> None:
     Console().print(table)
 
 
+class _Notes(logging.Handler):
+    """Prints what the package warns of, wrapped to the terminal, in the words of the options that were typed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = as_typed(record.getMessage())
+        if sys.stderr.isatty():
+            text = textwrap.fill(text, shutil.get_terminal_size().columns - 1)
+        print(text, file=sys.stderr)
+
+
+_NOTES = _Notes()
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """A sign of life while PyTorch is imported, which takes seconds."""
+    console = Console(stderr=True)
+    with console.status("Loading PyTorch and transformers") if console.is_interactive else contextlib.nullcontext():
+        yield
+
+
 def main() -> None:
     """Entry point: runs a command; whatever goes wrong ends in one line and an exit code (see `explain`)."""
     _ctrl_c.end()
+    speak_as_typed(sys.argv[1:], with_dashes=True)
+    logging.getLogger("hf_posenc").addHandler(_NOTES)
     try:
         app(prog_name="hf-posenc")
     except (Exception, KeyboardInterrupt) as caught:
@@ -1087,14 +1118,12 @@ def main() -> None:
             sys.exit(0)
         from rich.markup import escape
 
-        from hf_posenc.training.errors import explain
-
         line, code = explain(error)
         kind, _, text = line.partition(":")
         if line:
-            Console(stderr=True, soft_wrap=True, highlight=False).print(
-                f"[red]{kind.capitalize()}:[/red]{escape(text)}"
-            )
+            errors = Console(stderr=True, highlight=False)
+            errors.soft_wrap = not errors.is_terminal
+            errors.print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
         sys.exit(code)
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -230,7 +231,12 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         ),
         (("evaluate", "CHECKPOINT"), "Give the data: --file FILE, or --dataset-name NAME"),
         (("evaluate", "CHECKPOINT", "--file", "none.csv"), "'none.csv' doesn't exist"),
-        (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight_decay"),
+        (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight-decay"),
+        (("train", "-o", "x", "--learning-rat", "1"), "'--learning-rat' is no option. Did you mean --learning-rate?"),
+        (("train", "-o", "x", "--learning-rate", "5"), "--learning-rate 5.0 is out of range: AdamW moves each weight"),
+        (("train", "-o", "x", "--learning_rate", "5"), "--learning_rate 5.0 is out of range: AdamW moves each weight"),
+        (("train", "-o", "x", "--eval-steps", "0"), "--eval-steps 0.0 is out of range. Give a positive number."),
+        (("train", "-o", "x"), "No data. Give --train-file (and --validation-file, --test-file), or --dataset-name"),
         (
             ("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-decay", "a"),
             "Invalid value for '--weight-decay': ",
@@ -281,6 +287,33 @@ def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
     code, _, err = run("train", "-o", str(tmp_path / "run"), "--dataset-name", "blimp_order")
     assert code == 130
     assert err.strip().splitlines()[-1] == "Interrupted: the newest checkpoint is 'run/checkpoint-7'."
+
+
+@pytest.mark.parametrize("name", ["./nope", "runs/nope", "../nope", "~/nope", "/nope/nope", "a/b/c", "a folder"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", "{}", "text"),
+        ("inspect", "{}"),
+        ("convert", "{}", "out"),
+        ("train", "-o", "out", "--dataset-name", "blimp_order", "--model-name-or-path", "{}"),
+        ("train", "-o", "out", "--dataset-name", "blimp_order", "--tokenizer-name", "{}"),
+        ("train", "-o", "out", "--dataset-name", "{}"),
+    ],
+    ids=lambda words: "_".join(words),
+)
+def test_a_wrong_folder_is_not_looked_up_on_the_hub(run, monkeypatch, tmp_path, name, words):
+    def asked(*_, **__):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", asked)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    code, _, err = run(*(word.format(name) for word in words))
+    assert code == 2, err
+    last = err.strip().splitlines()[-1]
+    assert repr(name) in last
+    assert "doesn't exist" in last or "There is no folder" in last or "there is no such folder" in last
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")

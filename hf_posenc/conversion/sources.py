@@ -10,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..training.errors import is_local
+
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
@@ -26,7 +28,7 @@ def find_folder(source: str, revision: str | None = None, allow_pickle: bool = F
     path = Path(source).expanduser()
     if path.is_dir():
         return path
-    if path.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
+    if is_local(source):
         raise ValueError(f"There is no folder {source!r}. Give the folder of a checkpoint, or its name on the Hub.")
     from huggingface_hub import snapshot_download
 

@@ -319,6 +319,11 @@ class RunArguments(TrainingArguments):
             value = getattr(self, name)
             if value is not None and not accepted.holds(value):
                 raise UserError(f"--{name} {value} is out of range. Give {accepted.text}.")
+        if self.learning_rate is not None and self.learning_rate > 1 and "adam" in strategy_name(self.optim):
+            raise UserError(
+                f"--learning_rate {self.learning_rate} is out of range: AdamW moves each weight by about that much. "
+                "Give a number from 0 to 1; usual are 1e-5 to 1e-4 from a checkpoint, 1e-4 to 3e-3 for a new encoder."
+            )
         if self.eval_strategy is None:
             self.eval_strategy = "epoch" if self.do_eval and self.do_train else "no"
         evaluated = strategy_name(self.eval_strategy)
@@ -417,7 +422,10 @@ class MaskedLMTrainingArguments(RunArguments):
 
 
 class OptionParser(HfArgumentParser):
-    """Transformers' parser, whose complaints are one line each."""
+    """Transformers' parser, which guesses no option from its beginning, and whose complaints are one line each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing hundreds of options."""

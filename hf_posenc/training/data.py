@@ -34,7 +34,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .arguments import DataArguments
-from .errors import UserError, disk_error, sentence
+from .errors import UserError, check_local, disk_error, sentence
 
 logger = logging.get_logger(__name__)
 
@@ -102,6 +102,7 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
     folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
     found = _load_folder(folder, cache_dir, data.streaming, data.delimiter) if folder.is_dir() else None
     if found is None:
+        check_local("--dataset_name", name)
         _refuse_delimiter(data.delimiter, f"--dataset_name {name!r}")
         with reading(
             f"--dataset_name {name!r}", "It must be a folder, a name on the Hub (is there a network?), or blimp_order."

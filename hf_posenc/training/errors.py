@@ -2,8 +2,10 @@
 
 import errno
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -13,6 +15,57 @@ class UserError(ValueError):
 
 class Interrupted(KeyboardInterrupt):
     """Training was stopped by Ctrl-C; the message says what was kept and how to go on."""
+
+
+_typed: dict[str, str] = {}
+_with_dashes = False
+
+
+def speak_as_typed(words: Sequence[str], *, with_dashes: bool = False) -> None:
+    """From here on messages spell options as these words of a command line do.
+
+    Args:
+        words: what was typed.
+        with_dashes: options that weren't typed get dashes, as `--help` has them.
+    """
+    global _with_dashes
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    _typed.clear()
+    _typed.update({name.replace("_", "-"): name for name in names})
+    _with_dashes = with_dashes
+
+
+def as_typed(text: str) -> str:
+    """The text with its options (`--learning_rate`) spelt as they were typed."""
+
+    def spelt(found: re.Match[str]) -> str:
+        dashed = found[0].replace("_", "-")
+        return _typed.get(dashed, dashed if _with_dashes else found[0])
+
+    return re.sub(r"(?<![\w-])--[a-z]\w*(?:[-_]\w+)*", spelt, text)
+
+
+def is_local(name: str) -> bool:
+    """Whether a model or data set is one of this machine's folders, or can only have been meant for one.
+
+    Decided here, for asking the Hub for `runs/nope` takes long where there is no network. Names of the Hub are `name`
+    and `owner/name`.
+    """
+    owner, slash, _ = name.partition("/")
+    return (
+        Path(name).exists()
+        or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name)
+        or ".." in name
+        or bool(slash and Path(owner).is_dir())
+    )
+
+
+def check_local(option: str, name: str) -> None:
+    """Raises a UserError where a folder was meant that isn't there."""
+    if is_local(name) and not Path(name).expanduser().exists():
+        raise UserError(
+            f"{option} {name!r}: there is no such folder. Give one that is here, or a name on the Hub: owner/name."
+        )
 
 
 def one_line(error: BaseException) -> str:
@@ -63,7 +116,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """
     if os.environ.get("HF_POSENC_TRACEBACK"):
         raise error
-    text = one_line(error)
+    text = as_typed(one_line(error))
     main_process = os.environ.get("RANK", "0") == "0"
     if isinstance(error, KeyboardInterrupt):
         return f"interrupted: {text or 'nothing was written.'}" if main_process else "", 130
@@ -74,6 +127,7 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Runs a script's `main`; whatever goes wrong is one line on standard error and an exit code (see `explain`)."""
+    speak_as_typed(sys.argv[1:])
     try:
         main()
     except (Exception, KeyboardInterrupt) as error:

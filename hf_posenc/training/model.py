@@ -20,7 +20,7 @@ from ..scheme_file import register_scheme_file
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
 from .checkpoints import RESULTS_NAME
 from .data import Labels
-from .errors import UserError, one_line, sentence
+from .errors import UserError, check_local, one_line, sentence
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
@@ -56,6 +56,7 @@ def load_config(arguments: ModelArguments) -> Any:
 
 
 def _auto_config(name: str, arguments: ModelArguments) -> Any:
+    check_local("--config_name" if name == arguments.config_name else "--model_name_or_path", name)
     try:
         return AutoConfig.from_pretrained(name, **hub_options(arguments))
     except Exception as error:  # whatever a broken file or a failed download raises

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.training.errors import UserError, is_local, one_line
 from hf_posenc.training.metrics import answers_from_logits
 from hf_posenc.training.model import require_head
 
@@ -147,7 +147,6 @@ def predict(
 def check_is_checkpoint(checkpoint: str) -> None:
     """Raises a UserError where a local folder was meant but holds no checkpoint."""
     path = Path(checkpoint)
-    looks_local = path.exists() or checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1
-    if looks_local and not (path / "config.json").is_file():
+    if is_local(checkpoint) and not (path / "config.json").is_file():
         missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
         raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .errors import UserError, sentence
+from .errors import UserError, check_local, sentence
 
 TOKENIZER_TYPES = ("wordpiece", "bpe")
 SPECIAL_TOKENS = {
@@ -147,6 +147,7 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
     Raises:
         UserError: there is none, it can't be read, or it has no padding token.
     """
+    check_local("--tokenizer_name", name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
     except Exception as error:  # whatever a broken file or a failed download raises
