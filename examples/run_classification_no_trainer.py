@@ -200,7 +200,7 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
                 setup.best = {"metric": metric, "value": scores[metric], "step": done, "epoch": epoch + 1}
         history.append({"epoch": epoch + 1, "step": done, "loss": epoch_loss / max(done - before, 1), **scores})
         if accelerator.is_main_process:
-            progress.write(str({name: round(value, 4) for name, value in history[-1].items()}))
+            progress.write(", ".join(f"{name} {value:.4g}" for name, value in history[-1].items()))
     progress.close()
     if kept:
         setup.model.load_state_dict(kept)

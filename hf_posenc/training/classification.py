@@ -40,6 +40,7 @@ from .errors import UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, compute_metrics_for
 from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
+from .progress import without_bars, working
 from .report import summarize
 from .run import (
     Run,
@@ -255,6 +256,7 @@ def _trained_labels(config: Any) -> list[str] | None:
     return None if all(str(name).startswith("LABEL_") for name in names) else names
 
 
+@without_bars()
 def train_classifier(
     data: DataArguments,
     model: ModelArguments,
@@ -280,13 +282,15 @@ def train_classifier(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     started = time.time()
-    setup = set_up(data, model, training)
+    console = console or Console()
+    with working("Preparing: data, tokenizer, model, what is to be beaten", console):
+        setup = set_up(data, model, training)
     setup.baselines |= controls or {}
     if training.process_index == 0:
         setup.summary.show(console)
         if "majority" in setup.baselines:
-            (console or Console()).print(to_beat(setup.baselines, setup.labels.problem_type), highlight=False)
-    trainer = make_trainer(setup)
+            console.print(to_beat(setup.baselines, setup.labels.problem_type), highlight=False)
+    trainer = make_trainer(setup, console)
     metrics: dict[str, float] = {}
     with ending_clearly(training):
         if training.do_train:
@@ -334,11 +338,12 @@ def _assess(setup: Setup, prefix: str, metrics: dict[str, float], history: list[
     )
 
 
-def make_trainer(setup: Setup) -> RunTrainer:
-    """The Trainer for a setup."""
+def make_trainer(setup: Setup, console: Console | None = None) -> RunTrainer:
+    """The Trainer for a setup, with its progress on the console."""
     training = setup.training
     trainer = RunTrainer(
         run=setup,
+        console=console,
         model=setup.model,
         args=training,
         train_dataset=cast(Any, setup.encoded.get("train")),

@@ -24,6 +24,7 @@ from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data import Columns, encode, find_columns, load_splits, remember_columns, remembered_columns
 from .errors import UserError
 from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
+from .progress import without_bars, working
 from .report import summarize
 from .run import (
     Run,
@@ -83,6 +84,7 @@ class MaskAnew(TrainerCallback):
         self.collator.epoch = int(state.epoch or 0)
 
 
+@without_bars()
 def train_masked_lm(
     data: DataArguments,
     model: ModelArguments,
@@ -106,6 +108,7 @@ def train_masked_lm(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     started = time.time()
+    console = console or Console()
     if not (training.do_train or training.do_eval):
         raise UserError("Nothing to do. Give at least one of --do_train, --do_eval.")
     if training.do_predict:
@@ -121,28 +124,29 @@ def train_masked_lm(
     config = load_config(model)
     if not training.do_train:
         require_head(config, str(model.model_name_or_path), "ForMaskedLM")
-    with training.main_process_first(desc="reading the data"):
-        found = load_splits(data, model.token, model.cache_dir)
-        splits = wanted_splits(found, data, training)
-        known = None if training.do_train else remembered_columns(config)
-        columns = find_columns(next(iter(splits.values())), data, known)
-        set_aside = training.do_eval and "validation" not in found
-        rows = choose_rows(splits, columns, data, training, set_aside=set_aside)
-        splits = DatasetDict({name: splits.get(name, splits.get("train")).select(rows[name]) for name in rows})
-        tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
-    if tokenizer.mask_token_id is None:
-        raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
-    set_seed(training.seed)
-    network = make_model(model, data, config, tokenizer, None)
-    if training.do_train:
-        remember_columns(network.config, columns)
-    if resume_from is not None:
-        check_resumed(resume_from, network, training, data)
-    if training.learning_rate is None:
-        training.learning_rate = default_learning_rate(model, network.config)
-    max_length = input_length(data, network, tokenizer)
-    with training.main_process_first(desc="tokenizing"):
-        encoded = _encode(splits, tokenizer, columns, max_length, data, training)
+    with working("Preparing: data, tokenizer, model", console):
+        with training.main_process_first(desc="reading the data"):
+            found = load_splits(data, model.token, model.cache_dir)
+            splits = wanted_splits(found, data, training)
+            known = None if training.do_train else remembered_columns(config)
+            columns = find_columns(next(iter(splits.values())), data, known)
+            set_aside = training.do_eval and "validation" not in found
+            rows = choose_rows(splits, columns, data, training, set_aside=set_aside)
+            splits = DatasetDict({name: splits.get(name, splits.get("train")).select(rows[name]) for name in rows})
+            tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
+        if tokenizer.mask_token_id is None:
+            raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
+        set_seed(training.seed)
+        network = make_model(model, data, config, tokenizer, None)
+        if training.do_train:
+            remember_columns(network.config, columns)
+        if resume_from is not None:
+            check_resumed(resume_from, network, training, data)
+        if training.learning_rate is None:
+            training.learning_rate = default_learning_rate(model, network.config)
+        max_length = input_length(data, network, tokenizer)
+        with training.main_process_first(desc="tokenizing"):
+            encoded = _encode(splits, tokenizer, columns, max_length, data, training)
     run = Run(
         data=data,
         arguments=model,
@@ -159,6 +163,7 @@ def train_masked_lm(
     collator = MaskingCollator(tokenizer, training.mlm_probability, training.seed)
     trainer = RunTrainer(
         run=run,
+        console=console,
         model=network,
         args=training,
         train_dataset=cast(Any, encoded.get("train")),

@@ -31,6 +31,7 @@ from transformers import (
     get_scheduler,
 )
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
@@ -39,9 +40,10 @@ from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
 from .assessment import Assessment
 from .data import Columns, Labels, blank_rows, groups_of, hold_out, is_csv_data, row_name, texts
-from .errors import Interrupted, UserError, one_line
+from .errors import Interrupted, UserError, as_typed, one_line
 from .metrics import answers_from_logits
 from .model import hub_options
+from .progress import ProgressLine
 from .report import Summary, display_name, model_card, versions
 from .streaming import Passes
 from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
@@ -317,7 +319,7 @@ def one_cycle_schedule(
     )
 
 
-def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> dict[str, float]:
+def run_trainer(trainer: "RunTrainer", run: Run, console: Console | None = None) -> dict[str, float]:
     """Trains, from `training.resume_from_checkpoint` where that is set; on Ctrl-C a checkpoint is saved first.
 
     Sets `run.best` and prints it.
@@ -331,7 +333,7 @@ def run_trainer(trainer: Trainer, run: Run, console: Console | None = None) -> d
         trainer.train_dataset.ended = True
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
-    with stop:
+    with stop, contextlib.closing(trainer.progress):
         output = trainer.train(resume_from_checkpoint=run.training.resume_from_checkpoint)
     if stop.agreed:
         raise Interrupted(_what_is_left(run.training))
@@ -369,12 +371,12 @@ def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
 def show_best(run: Run, console: Console | None = None) -> None:
     """Prints which weights were kept, where these are not the last ones by default."""
     if run.best is not None and run.training.process_index == 0:
-        (console or Console()).print(
-            f"Kept the weights of epoch {run.best['epoch']:g} (step {run.best['step']}), the best by "
-            f"{run.best['metric']}: {run.best['value']:.4g}. --load_best_model_at_end false keeps the last ones.",
-            highlight=False,
-            soft_wrap=True,
+        console = console or Console()
+        text = (
+            f"Kept the weights of epoch {round(run.best['epoch'], 2):g} (step {run.best['step']}), the best by "
+            f"{run.best['metric']}: {run.best['value']:.4g}. --load_best_model_at_end false keeps the last ones."
         )
+        console.print(as_typed(text), highlight=False, soft_wrap=not console.is_terminal)
 
 
 @contextlib.contextmanager
@@ -397,15 +399,34 @@ def _what_is_left(training: RunArguments) -> str:
 
 
 class RunTrainer(Trainer):
-    """The stock Trainer, except that what it pushes to the Hub has the run's card, the model's code and no pickle.
+    """The stock Trainer with our progress line; what it pushes has the run's card, the model's code and no pickle.
 
     The stock one overwrites README.md, pushes checkpoints without the files that their config names, and adds
     training_args.bin, a pickle, of which all that matters is in results.json.
     """
 
-    def __init__(self, *, run: Run, **kwargs: Any) -> None:
+    def __init__(self, *, run: Run, console: Console | None = None, **kwargs: Any) -> None:
         self.run = run
         super().__init__(**kwargs)
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(transformers.trainer.DEFAULT_PROGRESS_CALLBACK)
+        shown = self.is_world_process_zero()
+        self.progress = ProgressLine(console or Console(quiet=not shown), live=shown and not self.args.disable_tqdm)
+        self.add_callback(self.progress)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The stock one, whose loss goes to the progress line."""
+        loss = super().training_step(*args, **kwargs)
+        self.progress.saw(loss.detach() * self.args.gradient_accumulation_steps)
+        return loss
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """The stock one; an error takes the progress line away."""
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        except BaseException:
+            self.progress.close()
+            raise
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """The stock one, in which positions have a learning rate of their own."""

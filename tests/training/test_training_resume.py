@@ -130,8 +130,8 @@ def press(monkeypatch):
     def arrange(step: int, times: int = 1) -> None:
         make = classification.make_trainer
 
-        def make_and_press(setup):
-            trainer = make(setup)
+        def make_and_press(*args):
+            trainer = make(*args)
             trainer.add_callback(PressCtrlC(step, times))
             return trainer
 
@@ -174,8 +174,8 @@ def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, mo
         if state.global_step == state.max_steps:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def make_and_press(setup):
-        trainer = make(setup)
+    def make_and_press(*args):
+        trainer = make(*args)
         trainer.add_callback(type("PressAtTheEnd", (TrainerCallback,), {moment: at_the_end}))
         return trainer
 

@@ -94,7 +94,7 @@ def test_killed_at_ten_random_moments_it_resumes_to_the_same_weights(order: dict
             if kills in (3, 6):  # while it starts, or reads what it resumes from
                 time.sleep(moments.uniform(0, 5))
             else:
-                next((line for line in running.stdout if "'loss'" in line), None)
+                next((line for line in running.stdout if "loss " in line), None)
                 time.sleep(moments.uniform(0, 0.4))
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
