@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.export import export_bert
     from .conversion.report import ConversionReport
+    from .estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .model.configuration_posenc import PRESETS, PosEncConfig
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
@@ -68,6 +69,7 @@ __all__ = [
     "LearnedPosition",
     "MLPBiasPosition",
     "NoPosition",
+    "PosEncClassifier",
     "PosEncConfig",
     "PosEncForMaskedLM",
     "PosEncForMultipleChoice",
@@ -76,6 +78,7 @@ __all__ = [
     "PosEncForTokenClassification",
     "PosEncModel",
     "PosEncPreTrainedModel",
+    "PosEncRegressor",
     "PositionReport",
     "PositionScheme",
     "RelativeKeyPosition",
@@ -88,6 +91,8 @@ __all__ = [
     "check_position",
     "convert",
     "export_bert",
+    "fit",
+    "load",
     "make_position",
     "register_position",
     "register_scheme_file",

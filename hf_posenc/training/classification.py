@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,8 +80,19 @@ class Setup(Run):
     resume_from: Path | None = None
 
 
-def set_up(data: DataArguments, arguments: ModelArguments, training: ClassificationTrainingArguments) -> Setup:
+def set_up(
+    data: DataArguments,
+    arguments: ModelArguments,
+    training: ClassificationTrainingArguments,
+    rows: DatasetDict | None = None,
+) -> Setup:
     """Reads the data, numbers the labels, makes tokenizer, model, loss and metrics; checks all before any training.
+
+    Args:
+        data: which text and labels.
+        arguments: which model.
+        training: transformers' TrainingArguments and a few more.
+        rows: the splits, where they are in memory and in no file; `data.dataset_name` is then only what to call them.
 
     Raises:
         UserError: something in the options or the data is wrong.
@@ -97,7 +108,7 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
     if not training.do_train:
         require_head(config, str(arguments.model_name_or_path), "ForSequenceClassification")
     with training.main_process_first(desc="reading the data"):
-        found = load_splits(data, arguments.token, arguments.cache_dir)
+        found = load_splits(data, arguments.token, arguments.cache_dir) if rows is None else rows
         trained = _trained_labels(config)
         if data.streaming:
             stream, found = open_stream(found, data, training)
@@ -121,8 +132,8 @@ def set_up(data: DataArguments, arguments: ModelArguments, training: Classificat
                 logger.warning("The test split has no labels and isn't scored; --do_predict true labels it.")
         set_aside = training.do_eval and "validation" not in found
         splits, numbers, chosen = _chosen(splits, numbers, columns, labels, data, training, set_aside)
-        rows = splits if stream is None else {"train": stream.first_rows()}
-        tokenizer = make_tokenizer(arguments, data, rows, columns, resume_from)
+        seen = splits if stream is None else {"train": stream.first_rows()}
+        tokenizer = make_tokenizer(arguments, data, seen, columns, resume_from)
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     loss = make_loss(labels, numbers.get("train"), training, SEEN_BATCHES if stream is not None else None)
     set_seed(training.seed)
@@ -262,6 +273,7 @@ def train_classifier(
     model: ModelArguments,
     training: ClassificationTrainingArguments,
     *,
+    rows: DatasetDict | None = None,
     console: Console | None = None,
     controls: Mapping[str, dict[str, float]] | None = None,
 ) -> TrainingResult:
@@ -274,6 +286,7 @@ def train_classifier(
         data: which text and labels.
         model: which model.
         training: transformers' TrainingArguments and a few more.
+        rows: the splits, where they are in memory; see `set_up`.
         console: where the summary is printed. None: standard output.
         controls: metrics of other models on the same data, by name, to set beside the baselines' (`none`).
 
@@ -284,7 +297,7 @@ def train_classifier(
     started = time.time()
     console = console or Console()
     with working("Preparing: data, tokenizer, model, what is to be beaten", console):
-        setup = set_up(data, model, training)
+        setup = set_up(data, model, training, rows)
     setup.baselines |= controls or {}
     if training.process_index == 0:
         setup.summary.show(console)
@@ -315,6 +328,7 @@ def train_classifier(
         assessment=setup.assessment,
         model=setup.model,
         tokenizer=setup.tokenizer,
+        run=Run(**{item.name: getattr(setup, item.name) for item in fields(Run)}),
     )
 
 

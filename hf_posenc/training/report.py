@@ -1,5 +1,6 @@
 """What a run says about itself: the summary at the start, the results file, and the README of the checkpoint."""
 
+import functools
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -123,6 +124,7 @@ def positional_parameters(model: nn.Module) -> int:
     )
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
     found = {"python": platform.python_version()}

@@ -88,6 +88,8 @@ class TrainingResult:
     """Where a classifier stands, of its test data or else its validation data."""
     model: PreTrainedModel = field(kw_only=True, repr=False)
     tokenizer: PreTrainedTokenizerBase = field(kw_only=True, repr=False)
+    run: Run | None = field(default=None, kw_only=True, repr=False)
+    """What `save_run` needs to write the run elsewhere; None for a masked language model."""
 
 
 def prepare_output_dir(training: RunArguments) -> Path | None:

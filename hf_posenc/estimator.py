@@ -1,0 +1,434 @@
+"""Training in the style of scikit-learn: from lists of texts and labels to predictions, without files.
+
+    fitted = hf_posenc.fit(texts, labels)
+    fitted.predict(["Not bad at all."])
+    fitted.save("my-model")
+
+`PosEncClassifier` and `PosEncRegressor` are the estimators behind it, for `Pipeline`, `cross_val_score` and
+`GridSearchCV`. They train as `hf-posenc train` does, with its defaults.
+"""
+
+import contextlib
+import io
+import json
+import logging as logging_of_python
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Features,
+    List,
+    Value,
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+)
+from rich.console import Console
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score
+from sklearn.preprocessing import MultiLabelBinarizer
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+from transformers import AutoModelForSequenceClassification
+from transformers.utils import logging
+
+from .training import checkpoints
+from .training.arguments import make_arguments
+from .training.classification import train_classifier
+from .training.errors import Interrupted, UserError
+from .training.metrics import predictions_from_logits, probabilities_from_logits
+from .training.precision import best_dtype
+from .training.prediction import check_is_checkpoint
+from .training.run import save_run
+from .training.tokenizer import load_tokenizer
+
+_TEXTS = ("text", "text_pair")
+_BATCH = 64
+
+
+def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEncRegressor":
+    """Trains a classifier, or for real numbers a regressor, on texts in memory.
+
+    Args:
+        texts: strings, or pairs of strings.
+        labels: one per text: strings, whole numbers or truth values; lists of them for several labels per text; real
+            numbers for a regression.
+        **parameters: those of `PosEncClassifier`; names that it doesn't have are options of `hf-posenc train`.
+
+    Raises:
+        UserError: texts, labels or an option aren't accepted.
+    """
+    labels = labels if _is_lists(labels) else np.asarray(labels)
+    kind: Any = PosEncClassifier
+    if not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous":
+        kind = PosEncRegressor
+    names = kind().get_params()
+    options = {name: parameters.pop(name) for name in list(parameters) if name not in names}
+    if options:
+        parameters["options"] = {**(parameters.get("options") or {}), **options}
+    return kind(**parameters).fit(texts, labels)
+
+
+def load(folder: str | Path) -> "PosEncClassifier | PosEncRegressor":
+    """What `save` wrote, or any checkpoint of `hf-posenc train`, ready to predict.
+
+    Raises:
+        UserError: the folder holds no such checkpoint.
+    """
+    check_is_checkpoint(str(folder))
+    config = json.loads((Path(folder) / "config.json").read_text())
+    return (PosEncRegressor if config.get("problem_type") == "regression" else PosEncClassifier).load(folder)
+
+
+class _Estimator(BaseEstimator):
+    """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it."""
+
+    def __init__(
+        self,
+        *,
+        position_embedding_type: str | None = None,
+        config_preset: str | None = None,
+        model_name_or_path: str | None = None,
+        max_seq_length: int | None = None,
+        num_train_epochs: float | None = None,
+        learning_rate: float | None = None,
+        per_device_train_batch_size: int | None = None,
+        validation_split_percentage: int = 10,
+        seed: int = 42,
+        verbose: int = 0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.position_embedding_type = position_embedding_type
+        self.config_preset = config_preset
+        self.model_name_or_path = model_name_or_path
+        self.max_seq_length = max_seq_length
+        self.num_train_epochs = num_train_epochs
+        self.learning_rate = learning_rate
+        self.per_device_train_batch_size = per_device_train_batch_size
+        self.validation_split_percentage = validation_split_percentage
+        self.seed = seed
+        self.verbose = verbose
+        self.options = options
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    def _fit(self, columns: dict[str, list[str]], values: Any, feature: Any, **task: Any) -> Self:
+        features = Features({**dict.fromkeys(columns, Value("string")), "label": feature})
+        rows = DatasetDict(train=Dataset.from_dict({**columns, "label": values}, features=features))
+        result = self._train(rows, {**task, "text_column_names": ",".join(columns)})
+        self.model_ = result.model.eval()
+        self.tokenizer_ = result.tokenizer
+        self.metrics_ = result.metrics
+        self.history_ = result.history
+        self._run = result.run
+        return self
+
+    def _train(self, rows: DatasetDict, task: dict[str, Any]) -> Any:
+        parameters = {name: value for name, value in self.get_params().items() if value is not None}
+        for name in ("verbose", "options"):
+            parameters.pop(name, None)
+        percentage = parameters.pop("validation_split_percentage")
+        chosen = {"validation_split_percentage": percentage, "do_eval": True} if percentage else {"save_strategy": "no"}
+        with (
+            tempfile.TemporaryDirectory(prefix="posenc-") as folder,
+            _own_randomness(),
+            contextlib.nullcontext() if self.verbose else _silence(),
+        ):
+            given = {
+                "dataset_name": "texts in memory",
+                "output_dir": str(Path(folder) / "posenc-model"),
+                "do_train": True,
+                "bf16": best_dtype() == torch.bfloat16,
+                "disable_tqdm": not self.verbose,
+                "log_level": "passive" if self.verbose else "error",
+                **chosen,
+                **parameters,
+                **task,
+                **(self.options or {}),
+            }
+            try:
+                return train_classifier(
+                    *make_arguments(**given),
+                    rows=rows,
+                    console=None if self.verbose else Console(file=io.StringIO()),
+                )
+            except Interrupted as interrupt:
+                raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
+
+    # ---- predicting -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _logits(self, texts: Any) -> np.ndarray:
+        """Logits (n, C). Texts of like lengths share a batch; the order of the answers is that of the texts."""
+        check_is_fitted(self, "model_")
+        columns = list(_text_columns(texts).values())
+        order = np.argsort([-sum(map(len, row)) for row in zip(*columns, strict=True)], kind="stable")
+        found = np.empty((len(order), self.model_.config.num_labels))
+        for start in range(0, len(order), _BATCH):
+            chosen = order[start : start + _BATCH]
+            batch = self.tokenizer_(
+                *([column[row] for row in chosen] for column in columns),
+                truncation=True,
+                padding=True,
+                return_tensors="pt",
+            )
+            found[chosen] = self.model_(**batch.to(self.model_.device)).logits.float().cpu().numpy()
+        return found
+
+    # ---- keeping ----------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Writes a checkpoint like that of `hf-posenc train`, which every command and the Auto classes read.
+
+        Raises:
+            UserError: the folder holds another run and `overwrite` isn't set, or can't be written to.
+        """
+        check_is_fitted(self, "model_")
+        run = getattr(self, "_run", None)
+        if run is None:
+            raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
+        checkpoints.check_output_dir(folder, overwrite=overwrite, resume=False)
+
+        def save_model(temporary: str) -> None:
+            self.model_.save_pretrained(temporary)
+            self.tokenizer_.save_pretrained(temporary)
+
+        where = replace(run, training=_moved(run.training, folder))
+        with checkpoints.disk_errors(folder):
+            save_run(where, self.metrics_, self.history_, None, self.metrics_.get("train_runtime", 0.0), save_model)
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """What `save` wrote, ready to predict; see `hf_posenc.load`."""
+        check_is_checkpoint(str(folder))
+        estimator = cls()
+        estimator.model_ = AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
+        estimator.tokenizer_ = load_tokenizer(str(folder))
+        estimator._restore(_notes(estimator.model_.config))
+        return estimator
+
+    def _restore(self, notes: dict[str, Any]) -> None:
+        """Sets what predictions need beside the model."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+
+class PosEncClassifier(ClassifierMixin, _Estimator):
+    """A text classifier for scikit-learn: `fit(texts, labels)`, `predict(texts)`, `predict_proba(texts)`.
+
+    A text is a string or a pair of strings. Labels are strings, whole numbers or truth values; for several labels per
+    text lists of them, or an array (n, C) of 0 and 1, in which form predictions come, too.
+
+    Args:
+        position_embedding_type: positional scheme of a new encoder; default rope.
+        config_preset: size of a new encoder: tiny (default), mini, small, base.
+        model_name_or_path: a checkpoint to start from instead.
+        max_seq_length: longer inputs are cut to this many tokens.
+        num_train_epochs: passes over the training data.
+        learning_rate: peak learning rate of AdamW; default by model size.
+        per_device_train_batch_size: batch size.
+        validation_split_percentage: share of the texts set aside to choose the best epoch by; 0: all are trained on,
+            and the last weights are kept.
+        seed: of weights, order and dropout.
+        verbose: 0 prints nothing, 1 what `hf-posenc train` does.
+        options: any other options of `hf-posenc train`, by name.
+
+    Attributes:
+        classes_: the labels, (C,), sorted.
+        model_: the trained `PosEncForSequenceClassification`.
+        tokenizer_: its tokenizer.
+        metrics_: `train_...` and `eval_...` numbers.
+        history_: what was logged while training.
+    """
+
+    _form = "labels"
+    """How labels were given: `labels`, `lists` or `indicators`."""
+
+    def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
+        """Trains on texts X and labels y, anew whenever it is called."""
+        texts = _check(X, y)
+        if _is_lists(y):
+            binarizer = MultiLabelBinarizer().fit(y)
+            self._form, self.classes_ = "lists", binarizer.classes_
+            indicators = binarizer.transform(y)
+        else:
+            y = np.asarray(y)
+            check_classification_targets(y)
+            y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
+            self._form = "indicators" if y.ndim == 2 else "labels"
+            self.classes_ = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
+            indicators = y
+        if self._form == "labels" and len(self.classes_) < 2:
+            raise UserError(
+                f"All texts have one label, {self.classes_.tolist()[0]!r}: only one class. Give examples of at least "
+                "two classes."
+            )
+        label = ClassLabel(names=[str(name) for name in self.classes_.tolist()])
+        if self._form == "labels":
+            self._fit(texts, np.searchsorted(self.classes_, y).tolist(), label)
+        else:
+            self._fit(texts, [np.flatnonzero(row).tolist() for row in indicators], List(label))
+        # The checkpoint has names of labels alone; these are the labels as they were given.
+        _notes(self.model_.config).update(classes=self.classes_.tolist(), label_form=self._form)
+        return self
+
+    @property
+    def _problem(self) -> str:
+        return "single_label_classification" if self._form == "labels" else "multi_label_classification"
+
+    def _columns(self) -> list[int]:
+        """Where each class is among the outputs: a checkpoint to start from may have had an order of its own."""
+        return [self.model_.config.label2id[str(name)] for name in self.classes_.tolist()]
+
+    def predict(self, X: Any) -> Any:
+        """The label of each text, in the form in which labels were given."""
+        answers = predictions_from_logits(self._logits(X)[:, self._columns()], self._problem)
+        if self._form == "labels":
+            return self.classes_[answers]
+        return [self.classes_[row > 0].tolist() for row in answers] if self._form == "lists" else answers
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (n, C), columns in the order of `classes_`; with several labels per text each on its own."""
+        return probabilities_from_logits(self._logits(X)[:, self._columns()], self._problem)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy; with several labels per text the share of texts in which all are right."""
+        found = self.predict(X)
+        if self._form == "lists":
+            known = MultiLabelBinarizer().fit([*found, *y])
+            found, y = known.transform(found), known.transform(y)
+        return float(accuracy_score(y, found, sample_weight=sample_weight))
+
+    def _restore(self, notes: dict[str, Any]) -> None:
+        config = self.model_.config
+        names = [config.id2label[number] for number in range(config.num_labels)]
+        several = config.problem_type == "multi_label_classification"
+        self.classes_ = np.array(notes.get("classes", names))
+        self._form = notes.get("label_form", "lists" if several else "labels")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+class PosEncRegressor(RegressorMixin, _Estimator):
+    """A text regressor for scikit-learn: a number for each text. Parameters are those of `PosEncClassifier`."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Trains on texts X and numbers y, anew whenever it is called."""
+        texts = _check(X, y)
+        numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
+        return self._fit(texts, numbers.tolist(), Value("float64"), do_regression=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The number of each text."""
+        return predictions_from_logits(self._logits(X), "regression")
+
+
+def _moved(training: Any, folder: str | Path) -> Any:
+    moved = copy(training)
+    moved.output_dir = str(folder)
+    return moved
+
+
+def _notes(config: Any) -> dict[str, Any]:
+    """What a checkpoint's configuration says in our name."""
+    return (getattr(config, "task_specific_params", None) or {}).get("hf_posenc", {})
+
+
+def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
+    """The columns of the texts that a model is to be trained on."""
+    if labels is None:  # in the words that scikit-learn's own estimators have
+        raise UserError("requires y to be passed, but the target y is None")
+    columns = _text_columns(texts)
+    if len(labels) != len(columns["text"]):
+        raise UserError(
+            f"There are {len(columns['text'])} texts and {len(labels)} labels. Give one label for each text."
+        )
+    return columns
+
+
+def _is_lists(labels: Any) -> bool:
+    """Whether labels are lists of names, one list per text, and no rows of 0 and 1."""
+    if not isinstance(labels, Sequence) and not hasattr(labels, "iloc"):
+        return False
+    rows = list(labels)
+    if not rows or not all(isinstance(row, list | tuple | set | frozenset) for row in rows):
+        return False
+    alike = len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
+    return not (alike and all(type(item) in (int, bool) and item in (0, 1) for row in rows for item in row))
+
+
+def _text_columns(texts: Any) -> dict[str, list[str]]:
+    """Texts, or pairs of them, as one or two columns.
+
+    Raises:
+        UserError: there are none, or one is no string.
+    """
+    if isinstance(texts, str):
+        raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
+    rows = texts.to_numpy().tolist() if hasattr(texts, "to_numpy") else list(texts)
+    if not rows:
+        raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
+    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
+    pairs = isinstance(rows[0], list | tuple)
+    for number, row in enumerate(rows):
+        if isinstance(row, str) and not pairs:
+            continue
+        if pairs and isinstance(row, list | tuple) and len(row) == 2 and all(isinstance(text, str) for text in row):
+            continue
+        raise UserError(
+            f"Text {number} is {row!r:.60}. Give a string for each text, or for each a pair of strings: "
+            '["first", "second"].'
+        )
+    columns = list(zip(*rows, strict=True)) if pairs else [tuple(map(str, rows))]
+    return {name: [str(text) for text in column] for name, column in zip(_TEXTS, columns, strict=False)}
+
+
+@contextlib.contextmanager
+def _own_randomness() -> Iterator[None]:
+    """Training seeds every generator; what the caller draws afterwards isn't to depend on it."""
+    before = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """No progress bars, no warnings, nothing that a Trainer prints."""
+    ours = logging_of_python.getLogger("hf_posenc")
+    before = logging.get_verbosity(), ours.level, logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    ours.setLevel(logging.ERROR)
+    logging.disable_progress_bar()
+    disable_progress_bars()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(before[0])
+        ours.setLevel(before[1])
+        if before[2]:
+            logging.enable_progress_bar()
+        if not before[3]:
+            enable_progress_bars()

@@ -1,0 +1,253 @@
+"""`hf_posenc.fit` and the scikit-learn estimators: training on lists, without files."""
+
+import json
+import pickle
+import random
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator
+from sklearn.utils.validation import check_is_fitted, validate_data
+from training_harness import SMALL, assert_same_weights, rows, train
+from transformers import pipeline
+
+import hf_posenc
+from hf_posenc import PosEncClassifier, PosEncRegressor
+from hf_posenc.training import UserError
+
+OPTIONS = {name: SMALL[name] for name in ("config_overrides", "vocab_size")}
+SHORT: dict[str, Any] = {"num_train_epochs": 1, "per_device_train_batch_size": 16}
+
+
+def data(count: int = 96) -> tuple[list[str], list[str]]:
+    examples = rows("train", count)
+    return [row["text"] for row in examples], [row["label"] for row in examples]
+
+
+def quick(**parameters: Any) -> PosEncClassifier:
+    return PosEncClassifier(**{**SHORT, "options": OPTIONS, **parameters})
+
+
+def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: Path) -> None:
+    texts, labels = data()
+    fitted = hf_posenc.fit(texts, labels, **OPTIONS, **SHORT)
+    assert isinstance(fitted, PosEncClassifier)
+    assert fitted.classes_.tolist() == ["acceptable", "unacceptable"]
+    probabilities = fitted.predict_proba(texts)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert fitted.predict(texts).tolist() == fitted.classes_[probabilities.argmax(1)].tolist()
+    assert fitted.score(texts, labels) == np.mean(fitted.predict(texts) == np.array(labels))
+    fitted.save(tmp_path / "model")
+    loaded = hf_posenc.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(texts), probabilities)
+    answers = pipeline("text-classification", str(tmp_path / "model"), top_k=None)(texts[:4])
+    for answer, expected in zip(answers, probabilities, strict=False):
+        found = {entry["label"]: entry["score"] for entry in answer}
+        assert [found[name] for name in fitted.classes_] == pytest.approx(expected.tolist(), abs=1e-5)
+    kept = json.loads((tmp_path / "model" / "results.json").read_text())
+    assert kept["metrics"]["eval_accuracy"] == fitted.metrics_["eval_accuracy"]
+    assert "# model\n" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_it_is_the_training_of_the_command_line(tmp_path: Path) -> None:
+    """The same rows from a file give the same weights, bit for bit."""
+    texts, labels = data()
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in zip(texts, labels, strict=True)))
+    train(tmp_path / "file", train_file=str(file), do_eval=True, seed=42, save_strategy="epoch")
+    hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, bf16=False).save(tmp_path / "list")
+    assert_same_weights(tmp_path / "file", tmp_path / "list")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[3, 11, 20], [True, False], ["b", "a"], np.array([2, 1]), pd.Series(["x", "y"]), [1.0, 0.0]],
+    ids=["integers", "truth values", "strings", "numpy", "pandas", "whole floats"],
+)
+def test_predictions_are_labels_as_they_were_given(labels: Any, tmp_path: Path) -> None:
+    texts, _ = data(24)
+    given = [list(labels)[number % len(labels)] for number in range(24)]
+    fitted = hf_posenc.fit(texts, given, **OPTIONS, **SHORT)
+    assert set(fitted.classes_) == set(labels)
+    assert fitted.classes_.dtype == np.unique(np.asarray(given)).dtype
+    assert set(fitted.predict(texts)) <= set(labels)
+    fitted.save(tmp_path / "model")
+    loaded = hf_posenc.load(tmp_path / "model")
+    assert loaded.predict(texts).tolist() == fitted.predict(texts).tolist()
+    assert loaded.classes_.dtype.kind == fitted.classes_.dtype.kind
+
+
+def test_several_labels_per_text_come_back_as_lists_or_rows_of_0_and_1(tmp_path: Path) -> None:
+    texts, _ = data(32)
+    lists = [[["a"], ["b", "a"], []][number % 3] for number in range(32)]
+    fitted = hf_posenc.fit(texts, lists, **OPTIONS, **SHORT)
+    chosen = fitted.predict_proba(texts) > 0.5
+    assert fitted.predict(texts) == [fitted.classes_[row].tolist() for row in chosen]
+    assert 0 <= fitted.score(texts, lists) <= 1
+    fitted.save(tmp_path / "model")
+    assert hf_posenc.load(tmp_path / "model").predict(texts) == fitted.predict(texts)
+    indicators = np.array([[1, 0], [1, 1], [0, 0]] * 8)
+    assert quick().fit(texts[:24], indicators).predict(texts).shape == (32, 2)
+
+
+def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
+    texts, _ = data(64)
+    lengths = [len(text) / 7 for text in texts]
+    fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "num_train_epochs": 3})
+    assert isinstance(fitted, PosEncRegressor)
+    assert fitted.predict(texts).shape == (64,)
+    fitted.save(tmp_path / "model")
+    loaded = hf_posenc.load(tmp_path / "model")
+    assert isinstance(loaded, PosEncRegressor)
+    np.testing.assert_array_equal(loaded.predict(texts), fitted.predict(texts))
+
+
+@pytest.mark.parametrize("form", [list, np.array, pd.DataFrame])
+def test_pairs_of_texts_are_taken(form: Any) -> None:
+    texts, labels = data(32)
+    pairs = [(text, other) for text, other in zip(texts, reversed(texts), strict=True)]
+    fitted = quick().fit(form(pairs), labels)
+    swapped = [(second, first) for first, second in pairs]
+    assert not np.allclose(fitted.predict_proba(pairs), fitted.predict_proba(swapped))
+
+
+def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    texts, labels = data(48)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    draw = [torch.initial_seed(), np.random.get_state()[1].tolist(), random.getstate()]
+    first = quick().fit(texts, labels)
+    first.predict(texts)
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+    assert draw == [torch.initial_seed(), np.random.get_state()[1].tolist(), random.getstate()]
+    np.testing.assert_array_equal(first.predict_proba(texts), quick().fit(texts, labels).predict_proba(texts))
+    quick(verbose=1).fit(texts, labels)
+    assert "Parameters" in capfd.readouterr().out
+
+
+def test_another_seed_gives_other_weights() -> None:
+    texts, labels = data(48)
+    one, two = (quick(seed=seed).fit(texts, labels).predict_proba(texts) for seed in (0, 1))
+    assert not np.allclose(one, two)
+
+
+def test_it_works_in_a_pipeline_cross_validation_and_a_grid_search() -> None:
+    texts, labels = data(36)
+    lower = FunctionTransformer(lambda given: [text.lower() for text in given])
+    scores = cross_val_score(Pipeline([("lower", lower), ("posenc", quick())]), texts, labels, cv=2)
+    assert scores.shape == (2,)
+    assert np.isfinite(scores).all()
+    search = GridSearchCV(quick(), {"position_embedding_type": ["none", "rope"], "learning_rate": [1e-3]}, cv=2)
+    search.fit(texts, labels)
+    assert (
+        search.best_estimator_.model_.config.position_embedding_type == search.best_params_["position_embedding_type"]
+    )
+
+
+def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
+    texts, labels = data(32)
+    fitted = quick(learning_rate=2e-3).fit(texts, labels)
+    fresh = clone(fitted)
+    assert fresh.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        fresh.predict(texts)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(texts), fitted.predict_proba(texts))
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "message"),
+    [
+        ("one text", ["a"], "one string"),
+        (["a", 5], ["x", "y"], "Text 1 is 5"),
+        ([("a", "b"), "c"], ["x", "y"], "Text 1 is 'c'"),
+        (["a", "b"], ["x"], "2 texts and 1 labels"),
+        (["a", "b"], ["x", "x"], "one label, 'x'"),
+        ([], [], "no texts"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(texts: Any, labels: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        hf_posenc.fit(texts, labels)
+
+
+def test_a_misspelt_parameter_is_refused_with_its_name() -> None:
+    with pytest.raises(UserError, match="learnin_rate"):
+        hf_posenc.fit(*data(8), learnin_rate=1e-3)
+
+
+class OnNumbers(PosEncClassifier):
+    """Writes rows of numbers as words, for scikit-learn's checks, nearly all of which draw numbers."""
+
+    def _as_texts(self, X: Any, reset: bool) -> list[str]:
+        numbers = validate_data(self, X, reset=reset, dtype=np.float64)
+        return [" ".join(f"c{place}v{round(value)}" for place, value in enumerate(row)) for row in numbers]
+
+    def fit(self, X: Any, y: Any) -> "OnNumbers":
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        super().fit(self._as_texts(X, True), y)
+        return self
+
+    def _logits(self, texts: Any) -> Any:
+        check_is_fitted(self)
+        return super()._logits(self._as_texts(texts, False))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = True
+        tags.input_tags.string = tags.input_tags.one_d_array = False
+        tags.classifier_tags.poor_score = True  # four steps, so that it is short
+        return tags
+
+
+FOUR_STEPS: dict[str, Any] = {
+    "position_embedding_type": "none",
+    "per_device_train_batch_size": 32,
+    "learning_rate": 1e-2,
+    "validation_split_percentage": 0,
+    "max_seq_length": 32,
+    "options": {
+        "config_overrides": "hidden_size=16,num_attention_heads=2,num_hidden_layers=1,intermediate_size=32",
+        "vocab_size": 300,
+        "max_steps": 4,
+        "logging_strategy": "no",
+    },
+}
+
+
+def test_scikit_learn_finds_its_own_rules_kept_for_texts() -> None:
+    """All that `check_estimator` can ask of an estimator that takes no numbers."""
+    for estimator, check in estimator_checks_generator(PosEncClassifier(), mark="skip"):
+        check(estimator)
+
+
+@pytest.mark.slow
+def test_every_check_of_scikit_learn_passes_where_numbers_are_written_as_words() -> None:
+    passed, skipped = [], {}
+    for estimator, check in estimator_checks_generator(OnNumbers(**FOUR_STEPS)):
+        name = getattr(check, "func", check).__name__
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                check(estimator)
+            passed.append(name)
+        except unittest.SkipTest as reason:
+            skipped[name] = str(reason)
+    assert len(passed) >= 50
+    # It has no decision function, and takes no arrays of other libraries than numpy.
+    assert set(skipped) <= {"check_array_api_input", "check_classifiers_multilabel_output_format_decision_function"}
