@@ -14,6 +14,7 @@ import json
 import logging as logging_of_python
 import random
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -42,9 +43,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
+from .conversion.fine_tune import fine_tune
 from .training import checkpoints
 from .training.arguments import make_arguments
-from .training.classification import train_classifier
 from .training.errors import Interrupted, UserError
 from .training.metrics import predictions_from_logits, probabilities_from_logits
 from .training.precision import best_dtype
@@ -64,6 +65,7 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
         labels: one per text: strings, whole numbers or truth values; lists of them for several labels per text; real
             numbers for a regression.
         **parameters: those of `PosEncClassifier`; names that it doesn't have are options of `hf-posenc train`.
+            `baseline` is True here, for the warning where word pairs do better.
 
     Raises:
         UserError: texts, labels or an option aren't accepted.
@@ -76,7 +78,7 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     options = {name: parameters.pop(name) for name in list(parameters) if name not in names}
     if options:
         parameters["options"] = {**(parameters.get("options") or {}), **options}
-    return kind(**parameters).fit(texts, labels)
+    return kind(**{"baseline": True, **parameters}).fit(texts, labels)
 
 
 def load(folder: str | Path) -> "PosEncClassifier | PosEncRegressor":
@@ -98,6 +100,7 @@ class _Estimator(BaseEstimator):
         *,
         position_embedding_type: str | None = None,
         config_preset: str | None = None,
+        pretrained: str | None = None,
         model_name_or_path: str | None = None,
         max_seq_length: int | None = None,
         num_train_epochs: float | None = None,
@@ -105,11 +108,13 @@ class _Estimator(BaseEstimator):
         per_device_train_batch_size: int | None = None,
         validation_split_percentage: int = 10,
         seed: int = 42,
+        baseline: bool = False,
         verbose: int = 0,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.position_embedding_type = position_embedding_type
         self.config_preset = config_preset
+        self.pretrained = pretrained
         self.model_name_or_path = model_name_or_path
         self.max_seq_length = max_seq_length
         self.num_train_epochs = num_train_epochs
@@ -117,6 +122,7 @@ class _Estimator(BaseEstimator):
         self.per_device_train_batch_size = per_device_train_batch_size
         self.validation_split_percentage = validation_split_percentage
         self.seed = seed
+        self.baseline = baseline
         self.verbose = verbose
         self.options = options
 
@@ -129,6 +135,9 @@ class _Estimator(BaseEstimator):
         self.model_ = result.model.eval()
         self.tokenizer_ = result.tokenizer
         self.metrics_ = result.metrics
+        self.assessment_ = result.run.assessment
+        for doubt in self.assessment_.warnings if self.assessment_ and not self.verbose else ():
+            warnings.warn(doubt, stacklevel=3)
         self.history_ = result.history
         self._run = result.run
         return self
@@ -157,7 +166,7 @@ class _Estimator(BaseEstimator):
                 **(self.options or {}),
             }
             try:
-                return train_classifier(
+                return fine_tune(
                     *make_arguments(**given),
                     rows=rows,
                     console=None if self.verbose else Console(file=io.StringIO()),
@@ -235,9 +244,10 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     text lists of them, or an array (n, C) of 0 and 1, in which form predictions come, too.
 
     Args:
-        position_embedding_type: positional scheme of a new encoder; default rope.
+        position_embedding_type: positional scheme; default rope, or the pretrained one.
         config_preset: size of a new encoder: tiny (default), mini, small, base.
-        model_name_or_path: a checkpoint to start from instead.
+        pretrained: weights to start from, of BERT and its kin: best for 100 to 50,000 texts.
+        model_name_or_path: a checkpoint of ours to go on from, as it is.
         max_seq_length: longer inputs are cut to this many tokens.
         num_train_epochs: passes over the training data.
         learning_rate: peak learning rate of AdamW; default by model size.
@@ -245,6 +255,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         validation_split_percentage: share of the texts set aside to choose the best epoch by; 0: all are trained on,
             and the last weights are kept.
         seed: of weights, order and dropout.
+        baseline: score simpler models too, to say in `assessment_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
         options: any other options of `hf-posenc train`, by name.
 
@@ -252,6 +263,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         classes_: the labels, (C,), sorted.
         model_: the trained `PosEncForSequenceClassification`.
         tokenizer_: its tokenizer.
+        assessment_: where the model stands on the texts set aside: beside baselines, class by class, what to doubt,
+            which is warned of, too. None where no texts were set aside.
         metrics_: `train_...` and `eval_...` numbers.
         history_: what was logged while training.
     """

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from datasets import DatasetDict
 from rich.console import Console
 
 from ..training import TrainingResult, UserError, train_classifier
@@ -28,6 +29,7 @@ def fine_tune(
     model: ModelArguments,
     training: ClassificationTrainingArguments,
     *,
+    rows: DatasetDict | None = None,
     console: Console | None = None,
 ) -> TrainingResult:
     """`train_classifier`, from `model.pretrained` where that is set, with the control of `training.compare_none`.
@@ -42,9 +44,9 @@ def fine_tune(
     console = console or Console()
     controls = {}
     if training.compare_none and training.do_train:
-        controls["none"] = _control(data, model, training, console)
+        controls["none"] = _control(data, model, training, rows, console)
     with converted(model, training, console) as started:
-        result = train_classifier(data, started, training, console=console, controls=controls)
+        result = train_classifier(data, started, training, rows=rows, console=console, controls=controls)
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result
@@ -88,7 +90,11 @@ def converted(
 
 
 def _control(
-    data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments, console: Console
+    data: DataArguments,
+    model: ModelArguments,
+    training: ClassificationTrainingArguments,
+    rows: DatasetDict | None,
+    console: Console,
 ) -> dict[str, float]:
     """The metrics of the same run without positions; nothing of it is kept."""
     if model.model_name_or_path is not None:
@@ -114,6 +120,7 @@ def _control(
                 scheme_file=None,
             ),
             changed,
+            rows=rows,
             console=Console(file=io.StringIO()),
         )
     return result.metrics

@@ -132,12 +132,19 @@ def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(
     draw = [torch.initial_seed(), np.random.get_state()[1].tolist(), random.getstate()]
     first = quick().fit(texts, labels)
     first.predict(texts)
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", "")  # doubts are Python's warnings, which pytest takes
     assert not list(tmp_path.iterdir())
     assert draw == [torch.initial_seed(), np.random.get_state()[1].tolist(), random.getstate()]
     np.testing.assert_array_equal(first.predict_proba(texts), quick().fit(texts, labels).predict_proba(texts))
     quick(verbose=1).fit(texts, labels)
     assert "Parameters" in capfd.readouterr().out
+
+
+def test_a_model_that_word_pairs_beat_is_warned_of() -> None:
+    texts = [f"{word} {number}" for number, word in enumerate(["good", "bad"] * 40)]
+    with pytest.warns(UserWarning, match="word pairs"):
+        fitted = hf_posenc.fit(texts, ["yes", "no"] * 40, **OPTIONS, max_steps=1)
+    assert fitted.assessment_.baselines["word_pairs"] == 1
 
 
 def test_another_seed_gives_other_weights() -> None:
