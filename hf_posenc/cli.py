@@ -441,6 +441,14 @@ def train(
     learning_rate: Annotated[
         float | None, typer.Option(help="Peak of AdamW's; default by model size.", rich_help_panel=_OPTIMIZER)
     ] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Try N rates, dropouts and starts first, on the validation data, a third of the steps each.",
+            rich_help_panel=_OPTIMIZER,
+        ),
+    ] = None,
     lr_scheduler_type: Annotated[
         str | None,
         typer.Option(

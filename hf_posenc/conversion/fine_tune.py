@@ -20,6 +20,7 @@ from ..training.arguments import (
     parse_json_option,
 )
 from ..training.errors import one_line
+from ..training.search import search
 from .convert import convert
 from .output import REPORT_NAME
 
@@ -32,7 +33,9 @@ def fine_tune(
     rows: DatasetDict | None = None,
     console: Console | None = None,
 ) -> TrainingResult:
-    """`train_classifier`, from `model.pretrained` where that is set, with the control of `training.compare_none`.
+    """`train_classifier`, from `model.pretrained` where that is set, after the trials of `training.search`.
+
+    Before both `training.compare_none` trains a control.
 
     The pretrained checkpoint is converted as `convert` does it, to `model.position_embedding_type` or with its own
     scheme, and `conversion.json` in the output folder says what the conversion kept.
@@ -46,7 +49,10 @@ def fine_tune(
     if training.compare_none and training.do_train:
         controls["none"] = _control(data, model, training, rows, console)
     with converted(model, training, console) as started:
-        result = train_classifier(data, started, training, rows=rows, console=console, controls=controls)
+        chosen, tried = started, None
+        if training.search is not None:
+            chosen, tried = search(data, started, training, rows, console)
+        result = train_classifier(data, chosen, training, rows=rows, console=console, controls=controls, search=tried)
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result

@@ -236,6 +236,7 @@ _RANGES = {
     "early_stopping_patience": _COUNT,
     "early_stopping_threshold": _NOT_NEGATIVE,
     "dataloader_num_workers": _Range("a whole number from 0", lambda value: value >= 0),
+    "search": _Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
     "seed": _SEED,
     "data_seed": _SEED,
 }
@@ -316,7 +317,7 @@ class RunArguments(TrainingArguments):
     def __post_init__(self) -> None:
         """Fills what depends on other options, and refuses numbers that can't be."""
         for name, accepted in _RANGES.items():
-            value = getattr(self, name)
+            value = getattr(self, name, None)
             if value is not None and not accepted.holds(value):
                 raise UserError(f"--{name} {value} is out of range. Give {accepted.text}.")
         if self.learning_rate is not None and self.learning_rate > 1 and "adam" in strategy_name(self.optim):
@@ -391,6 +392,14 @@ class ClassificationTrainingArguments(RunArguments):
     compare_none: bool = field(
         default=False,
         metadata={"help": "Train the same without positions first, and say whether that would do as well."},
+    )
+    search: int | None = field(
+        default=None,
+        metadata={
+            "help": "Before training, try this many combinations of learning rate, dropout and, for a new encoder, "
+            "initializer_range, in a third of the steps each, and train with the one that is best on the validation "
+            "data."
+        },
     )
     errors_shown: int = field(
         default=10,

@@ -276,6 +276,7 @@ def train_classifier(
     rows: DatasetDict | None = None,
     console: Console | None = None,
     controls: Mapping[str, dict[str, float]] | None = None,
+    search: dict[str, Any] | None = None,
 ) -> TrainingResult:
     """Trains, evaluates and predicts, as `training.do_train`, `do_eval` and `do_predict` say, with the stock Trainer.
 
@@ -289,6 +290,7 @@ def train_classifier(
         rows: the splits, where they are in memory; see `set_up`.
         console: where the summary is printed. None: standard output.
         controls: metrics of other models on the same data, by name, to set beside the baselines' (`none`).
+        search: what `hf_posenc.training.search` tried before, for `results.json`.
 
     Raises:
         UserError: something in the options or the data is wrong, or the disk is full.
@@ -299,6 +301,7 @@ def train_classifier(
     with working("Preparing: data, tokenizer, model, what is to be beaten", console):
         setup = set_up(data, model, training, rows)
     setup.baselines |= controls or {}
+    setup.search = search
     if training.process_index == 0:
         setup.summary.show(console)
         if "majority" in setup.baselines:

@@ -70,6 +70,8 @@ class Run:
     """Whose weights were kept: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last ones."""
     metrics: dict[str, float] | None = field(default=None, kw_only=True)
     """What was measured, once all has been."""
+    search: dict[str, Any] | None = field(default=None, kw_only=True)
+    """What `--search` tried and chose."""
     assessment: Assessment | None = field(default=None, kw_only=True)
     """Where a classifier stands, once it has been scored."""
 
@@ -664,6 +666,7 @@ def _results(
     return {
         "metrics": metrics,
         "best": run.best,
+        "search": run.search,
         "assessment": run.assessment and run.assessment.to_dict(),
         "problem_type": run.summary.problem_type,
         "labels": list(run.summary.labels),

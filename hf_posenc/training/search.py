@@ -1,0 +1,166 @@
+"""`--search N`: short trials of rates, dropout and start on the validation split; the test split stays unseen."""
+
+import copy
+import math
+import tempfile
+from dataclasses import replace
+from typing import Any, cast
+
+from datasets import Dataset, DatasetDict
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import qmc
+from transformers import PrinterCallback, ProgressCallback
+
+from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
+from .classification import Setup, make_trainer, set_up
+from .errors import UserError
+from .metrics import METRICS
+from .report import POSENC_MODEL_TYPE
+
+SHARE = 3
+"""A trial takes a third of the steps, so that N trials cost N / 3 trainings."""
+_DROPOUTS = (0.0, 0.1, 0.2)
+_LOWER_IS_BETTER = ("loss", "mse")
+_NAMES = {
+    "learning_rate": "learning rate",
+    "hidden_dropout_prob": "dropout",
+    "initializer_range": "start",
+}
+
+
+def search(
+    data: DataArguments,
+    model: ModelArguments,
+    training: ClassificationTrainingArguments,
+    rows: DatasetDict | None,
+    console: Console,
+) -> tuple[ModelArguments, dict[str, Any]]:
+    """Tries `training.search` combinations, sets the best one in the options, and says what each reached.
+
+    The first trial is of the defaults. The others are spread evenly (a Latin hypercube): learning rates from a quarter
+    to four times the default, dropouts 0 to 0.2 and, for a new encoder, half to twice the default `initializer_range`.
+    What the options say already stays. The best has the best `metric_for_best_model`, else the task's first metric,
+    and of equals the lowest loss.
+
+    Returns:
+        The options of the model, and what `results.json` keeps: `metric`, `trials`, and the number of the `best`.
+
+    Raises:
+        UserError: there is nothing to choose by, or nothing to choose.
+    """
+    _require(training)
+    trials: list[dict[str, Any]] = []
+    first, setup = _trial(data, model, training, rows, {})
+    values = _values(setup, model, training)
+    if not values:
+        raise UserError(
+            f"--search {training.search}: learning rate, dropout and start are all given. Leave one of them out."
+        )
+    metric = (training.metric_for_best_model or METRICS[setup.labels.problem_type][0].key).removeprefix("eval_")
+    defaults = {name: center for name, (center, _) in values.items()}
+    trials.append({**defaults, **first})
+    for point in qmc.LatinHypercube(len(values), rng=training.seed).random(cast(int, training.search) - 1):
+        drawn = {name: draw(float(share)) for (name, (_, draw)), share in zip(values.items(), point, strict=True)}
+        found, _ = _trial(data, model, training, rows, drawn)
+        trials.append({**drawn, **found})
+    best = min(range(len(trials)), key=lambda number: _order(trials[number], metric))
+    if training.process_index == 0:
+        console.print(_table(trials, best, list(values), metric))
+    chosen = {name: trials[best][name] for name in values} if best else {}
+    if "learning_rate" in chosen:
+        training.learning_rate = chosen["learning_rate"]
+    return _with(model, chosen), {"metric": metric, "trials": trials, "best": best}
+
+
+def _require(training: ClassificationTrainingArguments) -> None:
+    if not (training.do_train and training.do_eval):
+        raise UserError(f"--search {training.search} chooses on validation data while training. Give --do_eval too.")
+    if training.resume_from_checkpoint:
+        raise UserError(
+            f"--search {training.search} can't resume. Give the values that it chose instead: they are in the "
+            "results.json of the checkpoint."
+        )
+
+
+def _trial(
+    data: DataArguments,
+    model: ModelArguments,
+    training: ClassificationTrainingArguments,
+    rows: DatasetDict | None,
+    values: dict[str, float],
+) -> tuple[dict[str, float], Setup]:
+    """The validation metrics of a short training with these values; nothing of it is kept."""
+    with tempfile.TemporaryDirectory(prefix="hf-posenc-trial-") as folder:
+        short = copy.deepcopy(training)
+        short.output_dir, short.push_to_hub, short.report_to, short.baseline = folder, False, [], False
+        short.score_test = short.do_predict = False  # the test split isn't even read into the run
+        for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+            setattr(short, name, "no")
+        short.load_best_model_at_end, short.early_stopping_patience = False, None
+        short.learning_rate = values.get("learning_rate", training.learning_rate)
+        setup = set_up(copy.deepcopy(data), _with(model, values), short, rows)
+        short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
+        trainer = make_trainer(setup)
+        for callback in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(callback)
+        trainer.train()
+        metrics = trainer.evaluate(cast(Any, setup.encoded["validation"]))
+    names = ("loss", *(metric.key for metric in METRICS[setup.labels.problem_type]))
+    return {name: float(metrics[f"eval_{name}"]) for name in names}, setup
+
+
+def _steps(setup: Setup) -> int:
+    training, rows = setup.training, setup.encoded["train"]
+    if training.max_steps > 0 or not isinstance(rows, Dataset):
+        return training.max_steps
+    batch = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
+    return math.ceil(len(rows) / batch * training.num_train_epochs)
+
+
+def _values(setup: Setup, model: ModelArguments, training: ClassificationTrainingArguments) -> dict[str, Any]:
+    """What is to be chosen: the default of each value, and a function from a number in 0 to 1 to a value."""
+    config: Any = setup.model.config
+    given = model.config_overrides or ""
+    values: dict[str, Any] = {}
+    if training.learning_rate is None:
+        rate = cast(float, setup.training.learning_rate)
+        values["learning_rate"] = rate, lambda share: float(f"{rate * 16 ** (share - 0.5):.3g}")
+    is_ours = config.model_type == POSENC_MODEL_TYPE
+    if is_ours and model.hidden_dropout_prob is None and "hidden_dropout_prob" not in given:
+        dropouts = sorted({*_DROPOUTS, config.hidden_dropout_prob})
+        values["hidden_dropout_prob"] = config.hidden_dropout_prob, lambda share: dropouts[int(share * len(dropouts))]
+    if is_ours and model.model_name_or_path is None and "initializer_range" not in given:
+        start = config.initializer_range
+        values["initializer_range"] = start, lambda share: float(f"{start * 4 ** (share - 0.5):.3g}")
+    return values
+
+
+def _with(model: ModelArguments, values: dict[str, float]) -> ModelArguments:
+    changed = replace(model)
+    if "hidden_dropout_prob" in values:
+        changed.hidden_dropout_prob = values["hidden_dropout_prob"]
+    if "initializer_range" in values:
+        start = f"initializer_range={values['initializer_range']}"
+        changed.config_overrides = ",".join(filter(None, (model.config_overrides, start)))
+    return changed
+
+
+def _order(trial: dict[str, float], metric: str) -> tuple[float, float]:
+    """Better trials first; one that diverged last."""
+    score, loss = trial[metric], trial["loss"]
+    if not math.isfinite(loss):
+        return math.inf, math.inf
+    return (score if metric in _LOWER_IS_BETTER else -score), loss
+
+
+def _table(trials: list[dict[str, Any]], best: int, names: list[str], metric: str) -> Table:
+    table = Table("trial", title="Search, on the validation data", title_justify="left")
+    shown = [*names, *dict.fromkeys((metric, "loss"))]
+    for name in shown:
+        table.add_column(_NAMES.get(name, name), justify="right")
+    for number, trial in enumerate(trials):
+        label = "defaults" if number == 0 else str(number + 1)
+        values = [f"{trial[name]:.3g}" if name in names else f"{trial[name]:.4f}" for name in shown]
+        table.add_row(f"{label} (best)" if number == best else label, *values, style="bold" if number == best else None)
+    return table

@@ -1,0 +1,87 @@
+"""`--search`: trials on the validation split before training."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from training_harness import SMALL, results, rows, write_jsonl
+
+from hf_posenc.conversion import fine_tune
+from hf_posenc.training import UserError, make_arguments
+from hf_posenc.training import search as searching
+
+START = {"config_overrides": SMALL["config_overrides"].replace(",initializer_range=0.05", "")}
+
+
+def run(folder: Path, data: dict[str, str], **options: Any) -> str:
+    given = {**SMALL, **START, **data, "output_dir": str(folder), "do_eval": True, "baseline": False, **options}
+    console = Console(file=StringIO(), width=100)
+    fine_tune(*make_arguments(**given), console=console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_best_trial_is_trained_with_and_each_is_told(tmp_path: Path, order: dict[str, str]) -> None:
+    shown = run(tmp_path / "run", order, search=3)
+    found = results(tmp_path / "run")
+    trials, best = found["search"]["trials"], found["search"]["best"]
+    assert len(trials) == 3
+    assert len({trial["learning_rate"] for trial in trials}) == 3
+    assert all(trials[0]["learning_rate"] / 4 <= trial["learning_rate"] <= 4e-3 for trial in trials)
+    assert trials[best]["accuracy"] == max(trial["accuracy"] for trial in trials)
+    assert found["arguments"]["training"]["learning_rate"] == trials[best]["learning_rate"]
+    if best:
+        assert found["arguments"]["model"]["hidden_dropout_prob"] == trials[best]["hidden_dropout_prob"]
+        start = f"initializer_range={trials[best]['initializer_range']}"
+        assert start in found["arguments"]["model"]["config_overrides"]
+    assert "(best)" in shown
+    assert all(f"{trial['loss']:.4f}" in shown for trial in trials)
+
+
+def test_a_search_never_sees_the_test_split(
+    tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    original = searching.set_up
+
+    def watched(*arguments: Any) -> Any:
+        setup = original(*arguments)
+        seen.append((set(setup.encoded), setup.training.max_steps))
+        return setup
+
+    monkeypatch.setattr(searching, "set_up", watched)
+    run(tmp_path / "run", order, search=2, score_test=True, do_predict=True)
+    assert [splits for splits, _ in seen] == [{"train", "validation"}] * 2
+    assert "test_accuracy" in results(tmp_path / "run")["metrics"]
+
+
+def test_the_best_of_equals_has_the_lowest_loss_and_one_that_diverged_is_last() -> None:
+    trials = [
+        {"accuracy": 0.5, "mse": 2.0, "loss": 0.7},
+        {"accuracy": 0.5, "mse": 1.0, "loss": 0.6},
+        {"accuracy": 0.9, "mse": 0.0, "loss": float("nan")},
+    ]
+    by = {name: sorted(range(3), key=lambda n: searching._order(trials[n], name)) for name in ("accuracy", "mse")}
+    assert by == {"accuracy": [1, 0, 2], "mse": [1, 0, 2]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": 1}, "--search 1 is out of range"),
+        ({"search": 2, "do_eval": False}, "--search 2 chooses on validation data"),
+        ({"search": 2, "resume_from_checkpoint": "true"}, "--search 2 can't resume"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    data = {"train_file": write_jsonl(tmp_path / "train.jsonl", rows("train", 8))}
+    with pytest.raises(UserError, match=message):
+        run(tmp_path / "run", data, **options)
+
+
+def test_a_given_rate_is_kept(tmp_path: Path, order: dict[str, str]) -> None:
+    run(tmp_path / "run", order, search=2, learning_rate=2e-3)
+    found = results(tmp_path / "run")
+    assert found["arguments"]["training"]["learning_rate"] == 2e-3
+    assert "learning_rate" not in found["search"]["trials"][0]
