@@ -369,7 +369,10 @@ def train(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="classification or regression; default: what the labels look like.", rich_help_panel=_DATA),
+        typer.Option(
+            help="classification, regression, or tokens: a label for each word. Default: what the labels look like.",
+            rich_help_panel=_DATA,
+        ),
     ] = None,
     skip_missing: Annotated[
         str | None,

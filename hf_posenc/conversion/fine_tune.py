@@ -21,6 +21,7 @@ from ..training.arguments import (
 )
 from ..training.errors import one_line
 from ..training.search import search
+from ..training.tokens import train_tokens
 from .convert import convert
 from .output import REPORT_NAME
 
@@ -46,16 +47,35 @@ def fine_tune(
     """
     console = console or Console()
     controls = {}
-    if training.compare_none and training.do_train:
+    if training.compare_none and training.do_train and data.task != "tokens":
         controls["none"] = _control(data, model, training, rows, console)
     with converted(model, training, console) as started:
-        chosen, tried = started, None
-        if training.search is not None:
-            chosen, tried = search(data, started, training, rows, console)
-        result = train_classifier(data, chosen, training, rows=rows, console=console, controls=controls, search=tried)
+        if data.task == "tokens":
+            result = _of_words(data, started, training, rows, console)
+        else:
+            chosen, tried = started, None
+            if training.search is not None:
+                chosen, tried = search(data, started, training, rows, console)
+            result = train_classifier(
+                data, chosen, training, rows=rows, console=console, controls=controls, search=tried
+            )
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result
+
+
+def _of_words(
+    data: DataArguments,
+    model: ModelArguments,
+    training: ClassificationTrainingArguments,
+    rows: DatasetDict | None,
+    console: Console,
+) -> TrainingResult:
+    """A run of `--task tokens`."""
+    for option in ("search", "compare_none"):
+        if value := getattr(training, option):
+            raise UserError(f"--{option} {value} is for labels of texts, --task tokens labels words. Leave it out.")
+    return train_tokens(data, model, training, rows=rows, console=console)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from transformers.utils import is_torch_xla_available
 
 from .errors import UserError, one_line
 
+TASKS = ("classification", "regression", "tokens")
+
 
 @dataclass
 class DataArguments:
@@ -61,8 +63,8 @@ class DataArguments:
     task: str | None = field(
         default=None,
         metadata={
-            "help": "classification or regression. Default: a regression if the labels are real numbers; few whole "
-            "ones such as 0.0 and 1.0 are labels."
+            "help": "classification, regression, or tokens: a label for each word of a list. Default: a regression if "
+            "the labels are real numbers (few whole ones such as 0.0 and 1.0 are labels), else classification."
         },
     )
     do_regression: bool = field(  # type: ignore[assignment]
@@ -102,7 +104,7 @@ class DataArguments:
     max_predict_samples: int | None = field(default=None, metadata={"help": "Use the first n test examples only."})
 
     def __post_init__(self) -> None:
-        """Refuses numbers that can't be."""
+        """Refuses values that can't be."""
         for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
             value = getattr(self, name)
             if value is not None and not _COUNT.holds(value):
@@ -111,8 +113,8 @@ class DataArguments:
             self.delimiter = "\t"
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
-        if self.task not in (None, "classification", "regression"):
-            raise UserError(f"--task {self.task!r} is unknown. Choose classification or regression.")
+        if self.task not in (None, *TASKS):
+            raise UserError(f"--task {self.task!r} is unknown. Choose {', '.join(TASKS[:-1])} or {TASKS[-1]}.")
         if self.do_regression is not None:
             task = "regression" if self.do_regression else "classification"
             if self.task not in (None, task):

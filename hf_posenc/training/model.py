@@ -9,6 +9,7 @@ from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -23,6 +24,8 @@ from .data import Labels
 from .errors import UserError, check_local, one_line, sentence
 from .tokenizer import DEFAULT_MAX_LENGTH
 
+TOKENS = "token_classification"
+"""The problem type of a label for each word; transformers has none for it."""
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
 _POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
 # Beyond these a tokenizer's limit says that it has none.
@@ -72,7 +75,8 @@ def require_head(config: Any, name: str, head: str) -> None:
     Args:
         config: its configuration.
         name: what the user called it.
-        head: how the class names end that have one: `ForSequenceClassification` or `ForMaskedLM`.
+        head: how the class names end that have one: `ForSequenceClassification`, `ForTokenClassification` or
+            `ForMaskedLM`.
 
     Raises:
         UserError: it was saved from another class.
@@ -85,6 +89,11 @@ def require_head(config: Any, name: str, head: str) -> None:
         raise UserError(
             f"{name!r} holds {found}, which is no masked language model. Give a checkpoint that examples/run_mlm.py "
             "wrote, or train one from it with --do_train."
+        )
+    if head == "ForTokenClassification":
+        raise UserError(
+            f"{name!r} holds {found}, which doesn't label words. Give a checkpoint that `hf-posenc train --task "
+            "tokens` wrote."
         )
     raise UserError(
         f"{name!r} holds {found}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
@@ -146,8 +155,9 @@ def make_model(
     auto_class: Any = AutoModelForMaskedLM
     task: dict[str, Any] = {}
     if labels is not None:
-        auto_class = AutoModelForSequenceClassification
-        task = {"problem_type": labels.problem_type}
+        of_words = labels.problem_type == TOKENS
+        auto_class = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
+        task = {"problem_type": None if of_words else labels.problem_type}
         if labels.names:
             task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
         else:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from .assessment import Assessment
 from .data import Columns, Labels
+from .model import TOKENS
 
 POSENC_MODEL_TYPE = "posenc"
 
@@ -152,6 +153,8 @@ def model_card(
     """The README of a checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
     is_posenc = model.config.model_type == POSENC_MODEL_TYPE
     task = "fill-mask" if labels is None else "text-classification"
+    if labels is not None and labels.problem_type == TOKENS:
+        task = "token-classification"
     quoted = {key: value for key, value in metrics.items() if key.startswith(("eval_", "test_"))}
     left_out = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
     quoted = {key: value for key, value in quoted.items() if not key.endswith(left_out)}

@@ -472,7 +472,7 @@ def _without_pickled_arguments(folder: str) -> Iterator[None]:
 
 
 def finish(
-    trainer: RunTrainer, metrics: dict[str, float], test_logits: np.ndarray | None, seconds: float
+    trainer: RunTrainer, metrics: dict[str, float], test_logits: np.ndarray | str | None, seconds: float
 ) -> list[dict[str, Any]]:
     """Saves a Trainer's run (see `save_run`) and, with `push_to_hub`, pushes the folder; returns what was logged."""
     history = trainer.state.log_history
@@ -627,7 +627,7 @@ def save_run(
     run: Run,
     metrics: dict[str, float],
     history: list[dict[str, Any]],
-    test_logits: np.ndarray | None,
+    test_logits: np.ndarray | str | None,
     seconds: float,
     save_model: Callable[[str], None],
 ) -> None:
@@ -637,7 +637,7 @@ def save_run(
         run: what was trained. All processes call this.
         metrics: what it reached.
         history: what was logged.
-        test_logits: what the model says of the test examples, if it was asked.
+        test_logits: what the model says of the test examples, if it was asked; or the lines of the file.
         seconds: how long it took.
         save_model: called with a folder, saves weights, code and tokenizer there.
     """
@@ -654,9 +654,10 @@ def save_run(
                 run.assessment.draw(folder)
             checkpoints.write_text(folder / "README.md", _card(run, metrics))
         if test_logits is not None and run.labels is not None:
-            checkpoints.write_text(
-                folder / checkpoints.PREDICTIONS_NAME, _predictions(test_logits, run.labels, run.test_rows)
-            )
+            lines = test_logits
+            if not isinstance(lines, str):
+                lines = _predictions(lines, run.labels, run.test_rows)
+            checkpoints.write_text(folder / checkpoints.PREDICTIONS_NAME, lines)
         checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(run, metrics, history, seconds))
 
 

@@ -592,7 +592,7 @@ def test_task_and_its_older_name_must_agree(tmp_path):
     assert make_arguments(output_dir="unused", do_regression=False)[0].task == "classification"
     with pytest.raises(UserError, match="--task classification and --do_regression True disagree. Give --task."):
         make_arguments(output_dir="unused", do_regression=True, task="classification")
-    with pytest.raises(UserError, match="--task 'numbers' is unknown. Choose classification or regression"):
+    with pytest.raises(UserError, match="--task 'numbers' is unknown. Choose classification, regression or tokens"):
         make_arguments(output_dir="unused", task="numbers")
 
 

@@ -1,0 +1,152 @@
+"""`--task tokens`: a label for each word, aligned with its pieces; metrics of words and of spans."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import ClassLabel, Dataset, Features, List, Value
+from rich.console import Console
+from training_harness import SMALL, read_jsonl, results, rows, write_jsonl
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
+
+from hf_posenc.conversion import fine_tune
+from hf_posenc.training import TrainingResult, UserError, make_arguments, train_tokenizer
+from hf_posenc.training.tokens import _pieces, label_words, span_scores, spans
+
+NAMES = ["B-DET", "B-PRO", "O"]
+KINDS = {
+    **dict.fromkeys(("the", "a", "an", "this", "these", "that", "those", "every", "some"), "B-DET"),
+    **dict.fromkeys(("he", "she", "it", "it's", "they", "who", "himself", "herself", "themselves"), "B-PRO"),
+}
+
+
+def sentences(split: str, count: int) -> list[dict[str, Any]]:
+    """Words of real sentences; articles and pronouns are spans."""
+    words = [row["text"].split() for row in rows(split, count)]
+    return [{"tokens": one, "ner_tags": [KINDS.get(word, "O") for word in one]} for one in words]
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> dict[str, str]:
+    return {
+        f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", sentences(split, count))
+        for split, count in (("train", 240), ("validation", 48), ("test", 48))
+    }
+
+
+def train(folder: Path, data: dict[str, str], **options: Any) -> TrainingResult:
+    given = {**SMALL, "task": "tokens", "output_dir": str(folder), "do_eval": True, **data, **options}
+    return fine_tune(*make_arguments(**given), console=Console(file=StringIO()))
+
+
+def test_words_are_labelled_and_the_checkpoint_answers_to_the_pipeline(tmp_path: Path, words: dict[str, str]) -> None:
+    found = train(tmp_path / "run", words, num_train_epochs=4, learning_rate=5e-3, do_predict=True)
+    assert found.metrics["eval_span_f1"] > 0.8
+    assert found.metrics["test_span_f1"] > 0.8
+    assert found.metrics["test_accuracy"] > 0.9
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "run")
+    assert [model.config.id2label[number] for number in range(3)] == NAMES
+    given = sentences("test", 48)
+    predicted = read_jsonl(tmp_path / "run" / "predictions.jsonl")
+    assert all(len(row["labels"]) == len(one["tokens"]) for row, one in zip(predicted, given, strict=True))
+    right = [row["labels"] == one["ner_tags"] for row, one in zip(predicted, given, strict=True)]
+    assert sum(right) > 24
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert list(label_words(model, tokenizer, [one["tokens"] for one in given])) == [row["labels"] for row in predicted]
+    text = " ".join(given[0]["tokens"])
+    classify = pipeline("token-classification", str(tmp_path / "run"), aggregation_strategy="first")
+    found_spans = [(group["word"], group["entity_group"]) for group in classify(text) if group["entity_group"] != "O"]
+    expected = [(" ".join(given[0]["tokens"][start:end]), kind) for kind, start, end in spans(predicted[0]["labels"])]
+    assert found_spans == expected
+    assert results(tmp_path / "run")["problem_type"] == "token_classification"
+    assert "pipeline_tag: token-classification" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_numbers_and_named_classes_are_labels_too(tmp_path: Path) -> None:
+    numbered = [
+        {"words": row["tokens"], "labels": [NAMES.index(tag) for tag in row["ner_tags"]]}
+        for row in sentences("train", 40)
+    ]
+    file = write_jsonl(tmp_path / "numbers.jsonl", numbered)
+    assert train(tmp_path / "numbers", {"train_file": file}).summary.labels == ("0", "1", "2")
+    names = ["O", "B-PRO", "B-DET"]
+    features = Features({"tokens": List(Value("string")), "tags": List(ClassLabel(names=names))})
+    named = {
+        "tokens": [row["tokens"] for row in sentences("train", 40)],
+        "tags": [[names.index(tag) for tag in row["ner_tags"]] for row in sentences("train", 40)],
+    }
+    Dataset.from_dict(named, features=features).to_parquet(tmp_path / "named.parquet")
+    found = train(tmp_path / "named", {"train_file": str(tmp_path / "named.parquet")})
+    assert found.summary.labels == tuple(names)
+    assert "eval_span_f1" in found.metrics
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_the_first_piece_of_each_word_carries_its_label(kind: str) -> None:
+    texts = [row["text"] for row in rows("train", 100)]
+    tokenizer = train_tokenizer(texts, kind, 300)
+    given = ["unbelievably", "can't", "", "end", "of", "naïve-ish", "."]
+    tokens, firsts = _pieces(tokenizer, given, 128)
+    assert sorted(firsts) == [0, 1, 3, 4, 5, 6]
+    for word, place in firsts.items():
+        piece = tokenizer.decode([tokens["input_ids"][place]]).strip().removeprefix("##")
+        assert given[word].replace("ï", "i").startswith(piece.replace("ï", "i")[:1])
+    assert list(firsts.values()) == sorted(firsts.values())
+    cut, kept = _pieces(tokenizer, given, 4)
+    assert len(cut["input_ids"]) == 4
+    assert set(kept) < set(firsts)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("B-A I-A O B-B", [("A", 0, 2), ("B", 3, 4)]),
+        ("B-A B-A I-A", [("A", 0, 1), ("A", 1, 3)]),
+        ("I-A I-A O I-B", [("A", 0, 2), ("B", 3, 4)]),
+        ("B-A I-B I-B", [("A", 0, 1), ("B", 1, 3)]),
+        ("S-A B-A I-A E-A O", [("A", 0, 1), ("A", 1, 4)]),
+        ("U-A B-A L-A", [("A", 0, 1), ("A", 1, 3)]),
+        ("O O", []),
+        ("", []),
+    ],
+)
+def test_spans_are_those_of_conlleval(tags: str, expected: list[Any]) -> None:
+    assert list(spans(tags.split())) == expected
+
+
+def test_a_span_counts_only_whole() -> None:
+    right = [["B-A", "I-A", "O"], ["B-B", "O", "B-A"]]
+    said = [["B-A", "O", "O"], ["B-B", "O", "B-B"]]
+    assert span_scores(right, said) == {"span_precision": 1 / 3, "span_recall": 1 / 3, "span_f1": 1 / 3}
+    assert span_scores(right, right)["span_f1"] == 1
+    assert span_scores([["O"]], [["O"]])["span_f1"] == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": "a text", "tags": ["O"]}, "'a text' in column 'tokens', row 2"),
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "2 words and ['O'] in column 'tags', row 2"),
+        ({"tokens": ["a"], "tags": [None]}, "a word without a label"),
+    ],
+)
+def test_rows_that_have_no_label_for_each_word_are_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    good = {"tokens": ["a", "b"], "tags": ["B-X", "O"]}
+    if isinstance(row["tokens"], str):  # a column has one type
+        good = {"tokens": "x", "tags": ["O"]}
+        message = message.replace("'a text'", "'x'").replace("row 2", "row 1")
+    file = tmp_path / "rows.json"
+    file.write_text("\n".join(json.dumps(one) for one in (good, row)))
+    with pytest.raises(UserError) as error:
+        train(tmp_path / "run", {"train_file": str(file)}, do_eval=False)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("options", [{"search": 2}, {"class_weights": "balanced"}, {"compare_none": True}])
+def test_options_for_labels_of_texts_are_refused(
+    tmp_path: Path, words: dict[str, str], options: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError, match=f"--{next(iter(options))}"):
+        train(tmp_path / "run", words, **options)
