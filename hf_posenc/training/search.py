@@ -10,12 +10,12 @@ from datasets import Dataset, DatasetDict
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import qmc
-from transformers import PrinterCallback, ProgressCallback
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .classification import Setup, make_trainer, set_up
 from .errors import UserError
 from .metrics import METRICS
+from .progress import without_bars
 from .report import POSENC_MODEL_TYPE
 
 SHARE = 3
@@ -29,6 +29,7 @@ _NAMES = {
 }
 
 
+@without_bars()
 def search(
     data: DataArguments,
     model: ModelArguments,
@@ -101,9 +102,7 @@ def _trial(
         short.learning_rate = values.get("learning_rate", training.learning_rate)
         setup = set_up(copy.deepcopy(data), _with(model, values), short, rows)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
-        trainer = make_trainer(setup)
-        for callback in (PrinterCallback, ProgressCallback):
-            trainer.remove_callback(callback)
+        trainer = make_trainer(setup, Console(quiet=True))
         trainer.train()
         metrics = trainer.evaluate(cast(Any, setup.encoded["validation"]))
     names = ("loss", *(metric.key for metric in METRICS[setup.labels.problem_type]))

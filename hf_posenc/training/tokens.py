@@ -18,6 +18,7 @@ from .arguments import ClassificationTrainingArguments, DataArguments, ModelArgu
 from .data import Columns, Labels, load_splits, require_columns
 from .errors import UserError
 from .model import TOKENS, check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
+from .progress import without_bars
 from .report import summarize
 from .run import (
     Run,
@@ -42,6 +43,7 @@ IGNORED = -100
 """The label of what isn't counted: all pieces of a word but its first, and special tokens."""
 
 
+@without_bars()
 def train_tokens(
     data: DataArguments,
     model: ModelArguments,
@@ -105,6 +107,7 @@ def train_tokens(
         run.summary.show(console)
     trainer = RunTrainer(
         run=run,
+        console=console,
         model=network,
         args=training,
         train_dataset=cast(Any, encoded.get("train")),
