@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import hf_posenc
 from hf_posenc import _ctrl_c
-from hf_posenc.training.errors import as_typed, explain, speak_as_typed
+from hf_posenc.training.errors import as_typed, check_is_checkpoint, check_local, explain, speak_as_typed
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
@@ -87,7 +87,22 @@ SCHEMES = (
 _complete_scheme = _one_of(*SCHEMES)
 _complete_preset = _one_of("tiny", "mini", "small", "base")
 
-Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
+
+def _checkpoint(name: str) -> str:
+    check_is_checkpoint(name)  # before PyTorch is imported
+    return name
+
+
+def _here_or_hub(parameter: typer.CallbackParam, name: str | None) -> str | None:
+    if name is not None:
+        check_local(f"--{parameter.name}", name)
+    return name
+
+
+Checkpoint = Annotated[
+    str,
+    typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False, callback=_checkpoint),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a checkpoint on the Hub.")]
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the checkpoint's code, for a scheme of its author's own.")
@@ -128,9 +143,7 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_rem
 
     from hf_posenc.inspection import inspect_checkpoint
     from hf_posenc.training.errors import UserError, one_line
-    from hf_posenc.training.prediction import check_is_checkpoint
 
-    check_is_checkpoint(checkpoint)
     try:
         found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, SafetensorError) as error:
@@ -354,7 +367,9 @@ def train(
     dataset_name: Annotated[
         str | None,
         typer.Option(
-            help="A Hub data set, a folder of split files, or blimp_order, which comes along.", rich_help_panel=_DATA
+            callback=_here_or_hub,
+            help="A Hub data set, a folder of split files, or blimp_order, which comes along.",
+            rich_help_panel=_DATA,
         ),
     ] = None,
     delimiter: Annotated[
@@ -392,7 +407,9 @@ def train(
     pretrained: Annotated[
         str | None,
         typer.Option(
-            help="Start from these weights, of BERT and its kin: best for 100 to 50,000 rows.", rich_help_panel=_MODEL
+            callback=_here_or_hub,
+            help="Start from these weights, of BERT and its kin: best for 100 to 50,000 rows.",
+            rich_help_panel=_MODEL,
         ),
     ] = None,
     position_embedding_type: Annotated[
@@ -432,10 +449,14 @@ def train(
         ),
     ] = None,
     model_name_or_path: Annotated[
-        str | None, typer.Option(help="Go on from a checkpoint of ours, as it is.", rich_help_panel=_MODEL)
+        str | None,
+        typer.Option(callback=_here_or_hub, help="Go on from a checkpoint of ours, as it is.", rich_help_panel=_MODEL),
     ] = None,
     tokenizer_name: Annotated[
-        str | None, typer.Option(help="A trained tokenizer; else one is trained here.", rich_help_panel=_MODEL)
+        str | None,
+        typer.Option(
+            callback=_here_or_hub, help="A trained tokenizer; else one is trained here.", rich_help_panel=_MODEL
+        ),
     ] = None,
     num_train_epochs: Annotated[
         float | None, typer.Option(help="Passes over the training data; default 3.", rich_help_panel=_OPTIMIZER)
@@ -588,11 +609,9 @@ def evaluate(
 
     with _loading():
         from hf_posenc.training import UserError, make_arguments, train_classifier
-        from hf_posenc.training.prediction import check_is_checkpoint
 
     if (file is None) == (dataset_name is None):
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
-    check_is_checkpoint(checkpoint)
     source = {"validation_file": file} if file else {"dataset_name": dataset_name, "validation_split_name": split}
     columns = {
         "delimiter": delimiter,

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hf_posenc.training.errors import UserError, is_local, one_line
+from hf_posenc.training.errors import UserError, check_is_checkpoint, one_line
 from hf_posenc.training.metrics import answers_from_logits
 from hf_posenc.training.model import require_head
 
@@ -142,11 +141,3 @@ def predict(
                 logits[row, numbers[entry["label"]]] = entry["score"]
         answers = answers_from_logits(logits, task.names, task.problem_type, threshold=threshold, top_k=top_k)
         yield from (Prediction(text, answer) for text, answer in zip(batch, answers, strict=True))
-
-
-def check_is_checkpoint(checkpoint: str) -> None:
-    """Raises a UserError where a local folder was meant but holds no checkpoint."""
-    path = Path(checkpoint)
-    if is_local(checkpoint) and not (path / "config.json").is_file():
-        missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
-        raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
