@@ -9,7 +9,7 @@ Axes in the shapes below: S positions, D hidden width, H heads, d = D/H, R = 2 S
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -78,6 +78,8 @@ class Maps:
     y_start: float = 0
     y_names: tuple[str, ...] = ()
     """Names of the rows, where their numbers say nothing."""
+    x_names: tuple[str, ...] = ()
+    """The same for the columns."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,9 @@ def position_panels(
 
 
 @torch.no_grad()
-def attention_panels(model: PosEncPreTrainedModel, input_ids: Tensor, *, layer: int = 0) -> list[Panel]:
+def attention_panels(
+    model: PosEncPreTrainedModel, input_ids: Tensor, *, layer: int = 0, words: Sequence[str] = ()
+) -> list[Panel]:
     """How far a model looks in a text: its attention probabilities against distance, averaged over places.
 
     At distance t it is the mean of P_h(i, j) over all i, j with j - i = t: by layer (mean of the heads), by head of one
@@ -163,15 +167,18 @@ def attention_panels(model: PosEncPreTrainedModel, input_ids: Tensor, *, layer: 
         model: any PosEnc model; it isn't changed.
         input_ids (Tensor): (1, S) token numbers of a text.
         layer (int): the layer, from 0, whose heads are shown.
+        words: S words or word pieces, one for each token, to name rows and columns with; none: their numbers.
 
     Raises:
-        ValueError: not one text of 2 to 2,048 tokens, or no such layer.
+        ValueError: not one text of 2 to 2,048 tokens, no such layer, or not a word for each token.
     """
     if input_ids.dim() != 2 or input_ids.shape[0] != 1 or not 2 <= input_ids.shape[1] <= MOST_POSITIONS:
         raise ValueError(
             f"input_ids of shape {tuple(input_ids.shape)} can't be shown. Give one text, (1, S), of 2 to "
             f"{MOST_POSITIONS} tokens."
         )
+    if len(words) not in (0, input_ids.shape[1]):
+        raise ValueError(f"words are {len(words)}, for {input_ids.shape[1]} tokens. Give one for each, or none.")
     last = model.config.num_hidden_layers - 1
     if not 0 <= layer <= last:
         raise ValueError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")
@@ -208,8 +215,10 @@ def attention_panels(model: PosEncPreTrainedModel, input_ids: Tensor, *, layer: 
         Maps(
             title="Attention, mean of layers and heads",
             values=_numpy(weights.mean((0, 1)))[None],
-            x_label="key position j",
-            y_label="query position i",
+            x_label="looks at" if words else "key position j",
+            y_label="word" if words else "query position i",
+            x_names=tuple(words),
+            y_names=tuple(words),
             value_label="attention weight",
             limits=(0.0, float(weights.mean((0, 1)).max())),
         ),

@@ -37,6 +37,10 @@ FORMATS = ("png", "svg", "pdf")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, which the colour-blind tell apart."""
 _SMALL, _MEDIUM, _LARGE = 8, 9.5, 11
+_HEADS = 6
+"""Curves in one axes, at most; of more heads each has its own."""
+_WORDS = 20
+"""Beside a map of text, at most."""
 
 
 def plot_position(
@@ -98,12 +102,17 @@ def plot_comparison(
 
 
 def plot_attention(
-    model: PosEncPreTrainedModel, input_ids: "torch.Tensor", *, layer: int = 0, title: str | None = None
+    model: PosEncPreTrainedModel,
+    input_ids: "torch.Tensor",
+    *,
+    layer: int = 0,
+    words: Sequence[str] = (),
+    title: str | None = None,
 ) -> "Figure":
     """Draws how far a model looks in a text: see `panels.attention_panels`, whose arguments these are.
 
     Args:
-        model, input_ids, layer: as there.
+        model, input_ids, layer, words: as there.
         title (str, optional): over the picture. None: the model's scheme.
 
     Raises:
@@ -112,7 +121,7 @@ def plot_attention(
     """
     new_figure = _figure_class()
     shown = title or f"Attention of {model.config.position_embedding_type} in {type(model).__name__}"
-    return _draw_panels(new_figure, attention_panels(model, input_ids, layer=layer), shown)
+    return _draw_panels(new_figure, attention_panels(model, input_ids, layer=layer, words=words), shown)
 
 
 def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata: dict[str, Any] | None = None) -> None:
@@ -166,9 +175,9 @@ def _new_figure(new_figure: type["Figure"], width: float, height: float) -> "Fig
 
 
 def _draw_panels(new_figure: type["Figure"], panels: list[Panel], heading: str) -> "Figure":
-    """Panels of one axes each in rows of three; a panel of many maps below them, over the whole width."""
-    single = [panel for panel in panels if not (isinstance(panel, Maps) and len(panel.names) > 1)]
-    many = [panel for panel in panels if isinstance(panel, Maps) and len(panel.names) > 1]
+    """Panels of one axes each in rows of three; one of many maps, or heads, below them over the whole width."""
+    single = [panel for panel in panels if not _are_many(panel)]
+    many = [panel for panel in panels if isinstance(panel, Maps | Lines) and _are_many(panel)]
     if all(isinstance(panel, Note) for panel in panels):
         figure = _new_figure(new_figure, 6, 1.6)
         axes = figure.subplots()
@@ -176,31 +185,56 @@ def _draw_panels(new_figure: type["Figure"], panels: list[Panel], heading: str) 
         axes.text(0.5, 0.5, _words(panels), ha="center", va="center", fontsize=_LARGE)
         figure.suptitle(heading, fontsize=_LARGE, fontweight="bold")
         return figure
-    columns = min(3, len(single))
+    columns = 3 if any(isinstance(panel, Lines) for panel in many) else min(3, len(single))
     rows = -(-len(single) // columns)
     map_columns = 6 if any(len(panel.names) in (5, 6) or len(panel.names) > 8 for panel in many) else 4
     map_rows = [-(-len(panel.names) // map_columns) for panel in many]
     # Square maps fill the width.
-    heights = [2.9 * rows, *(0.6 + n * (0.3 + 3.4 * columns / map_columns) for n in map_rows)]
+    heights = [max(2.9 * rows, 0.01), *(0.6 + n * (0.3 + 3.4 * columns / map_columns) for n in map_rows)]
     figure = _new_figure(new_figure, 4 * columns, 0.4 + sum(heights))
     figure.suptitle(heading, fontsize=_LARGE, fontweight="bold")
     parts = figure.subfigures(1 + len(many), 1, height_ratios=heights, squeeze=False)[:, 0]
-    grid = parts[0].subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[len(single) :]:
+    grid = list(parts[0].subplots(rows, columns, squeeze=False).flat) if single else []
+    for axes in grid[len(single) :]:
         axes.set_axis_off()
-    for axes, panel in zip(grid.flat, single, strict=False):
+    for axes, panel in zip(grid, single, strict=False):
         _draw_panel(parts[0], axes, panel)
     for part, panel, n in zip(parts[1:], many, map_rows, strict=True):
-        part.suptitle(panel.title, fontsize=_MEDIUM)
+        others = "; the others in grey" if isinstance(panel, Lines) else ""
+        part.suptitle(f"{panel.title}{others}", fontsize=_MEDIUM)
         shown = part.subplots(n, map_columns, squeeze=False, sharex=True, sharey=True)
         for axes in shown.flat[len(panel.names) :]:
             axes.set_axis_off()
         for index, axes in enumerate(shown.flat[: len(panel.names)]):
-            image = _draw_map(axes, panel, index)
-            axes.set_title(panel.names[index], fontsize=_SMALL)
+            if isinstance(panel, Lines):
+                _draw_one_line(axes, panel, index)
+            else:
+                image = _draw_map(axes, panel, index)
+                axes.set_title(panel.names[index], fontsize=_SMALL)
             axes.label_outer()
-        _colour_bar(part, image, list(shown.flat), panel)
+        if isinstance(panel, Maps):
+            _colour_bar(part, image, list(shown.flat), panel)
+        else:
+            part.supxlabel(panel.x_label, fontsize=_SMALL)
+            part.supylabel(panel.y_label, fontsize=_SMALL)
     return figure
+
+
+def _are_many(panel: Panel) -> bool:
+    """Whether a panel has an axes for each of its maps, or of its heads where one axes couldn't tell them apart."""
+    if isinstance(panel, Lines):
+        return panel.group == "head" and len(panel.names) > _HEADS
+    return isinstance(panel, Maps) and len(panel.names) > 1
+
+
+def _draw_one_line(axes: "Axes", panel: Lines, index: int) -> None:
+    """One curve before the others."""
+    for curve in panel.y:
+        axes.plot(panel.x, curve, color="0.85", linewidth=0.6)
+    axes.plot(panel.x, panel.y[index], color=PALETTE[0], linewidth=1.4, zorder=3)
+    axes.set_title(f"{panel.group} {panel.names[index]}", fontsize=_SMALL)
+    _finish_lines(axes, panel)
+    axes.set(xlabel="", ylabel="")  # the part's own
 
 
 def _draw_rows(new_figure: type["Figure"], rows: list[tuple[Subject, Effect]]) -> "Figure":
@@ -266,7 +300,11 @@ def _draw_map(axes: "Axes", panel: Maps, index: int) -> Any:
     axes.set_xlabel(panel.x_label, fontsize=_SMALL)
     axes.set_ylabel(panel.y_label, fontsize=_SMALL)
     axes.tick_params(labelsize=_SMALL)
-    if panel.y_names:
+    if panel.x_names:  # words: as many as have room
+        chosen = list(range(0, columns, -(-columns // _WORDS)))
+        axes.set_xticks(chosen, [panel.x_names[column] for column in chosen], rotation=90)
+        axes.set_yticks(chosen, [panel.y_names[row] for row in chosen])
+    elif panel.y_names:
         chosen = sorted({round(step * (rows - 1) / 6) for step in range(7)})
         axes.set_yticks(chosen, [panel.y_names[row] for row in chosen])
     elif rows <= 16:
@@ -311,6 +349,14 @@ def _draw_lines(figure: "Figure | SubFigure", axes: "Axes", panel: Lines) -> Non
         bar.outline.set_visible(False)
     for curve, name, colour in zip(panel.y, panel.names, colours, strict=True):
         axes.plot(panel.x, curve, color=colour, linewidth=1.2, label=name)
+    _finish_lines(axes, panel)
+    if not panel.group and count > 1:
+        axes.legend(fontsize=_SMALL, framealpha=0.8, edgecolor="none")
+
+
+def _finish_lines(axes: "Axes", panel: Lines) -> None:
+    """Labels and limits."""
+    axes.tick_params(labelsize=_SMALL)
     axes.set_xlabel(panel.x_label, fontsize=_SMALL)
     axes.set_ylabel(panel.y_label, fontsize=_SMALL)
     axes.set_xlim(float(panel.x[0]), float(panel.x[-1]))
@@ -321,5 +367,3 @@ def _draw_lines(figure: "Figure | SubFigure", axes: "Axes", panel: Lines) -> Non
         axes.set_ylim(low, 1.08 * float(np.nanmax(panel.y)) if high is None else high)
     axes.grid(color="0.9", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if not panel.group and count > 1:
-        axes.legend(fontsize=_SMALL, framealpha=0.8, edgecolor="none")

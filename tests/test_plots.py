@@ -460,6 +460,37 @@ def test_attention_by_distance_is_the_mean_of_the_models_own(scheme):
     assert {by_layer.title, matrix.title} <= set(titles)
 
 
+def test_attention_is_shown_beside_the_words_of_the_text():
+    model, words = encoder("rope"), ("[CLS]", "the", "cat", "sat", "[SEP]")
+    ids = torch.arange(5)[None]
+    matrix = labelled(plot_attention(model, ids, words=words))
+    assert tuple(label.get_text() for label in matrix.get_xticklabels()) == words
+    assert tuple(label.get_text() for label in matrix.get_yticklabels()) == words
+    long = plot_attention(model, torch.arange(5).repeat(10)[None], words=words * 10)
+    assert len(labelled(long).get_xticklabels()) <= 20
+    with pytest.raises(ValueError, match="words are 4, for 5 tokens. Give one for each, or none"):
+        plot_attention(model, ids, words=words[:4])
+
+
+def test_each_of_many_heads_has_a_picture_of_its_own():
+    """Twelve curves in one axes couldn't be told apart; six can."""
+    config = PosEncConfig.from_preset("base", position_embedding_type="alibi")
+    figure = plot_position(config, max_positions=16)
+    heads = [axes for part in figure.subfigs for axes in part.axes if axes.get_title().startswith("head ")]
+    assert [axes.get_title() for axes in heads] == [f"head {head}" for head in range(12)] * 2
+    for head, axes in enumerate(heads[:12]):
+        assert len(axes.lines) == 13
+        (own,) = [line for line in axes.lines if line.get_color() != "0.85"]
+        np.testing.assert_array_equal(own.get_ydata(), axes.lines[head].get_ydata())
+    config = PosEncConfig.from_preset("base", position_embedding_type="alibi", num_attention_heads=6)
+    assert not any(axes.get_title().startswith("head ") for axes in plot_position(config, max_positions=16).get_axes())
+
+
+def labelled(figure):
+    """The map whose rows are words."""
+    return next(axes for part in figure.subfigs for axes in part.axes if axes.get_ylabel() == "word")
+
+
 @pytest.mark.parametrize(
     ("shape", "layer", "message"),
     [

@@ -33,6 +33,14 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 MOST_POSITIONS = 512  # in a picture
 SENTENCE = "It's herself who Karla saw."
 WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+# A picture has three panels beside each other: on a phone it scrolls, since shrunk nobody could read it.
+STYLE = """
+@media (max-width: 700px) {
+  .picture, .picture > div { overflow-x: auto !important; }
+  .picture img { width: 62rem !important; max-width: none !important; }
+  .row { flex-wrap: wrap !important; } .row > * { min-width: min(100%, 18rem) !important; }
+}
+"""
 FONTS = ["system-ui", "sans-serif"]  # the theme's own are fetched from elsewhere
 
 
@@ -139,9 +147,14 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
         described,
         pd.DataFrame(rows),
         verdict,
-        plot_attention(model, ids, title=f"Attention on “{sentence[:60]}”"),
+        plot_attention(model, ids, words=pieces(tokenizer, ids[0].tolist()), title=f"Attention on “{sentence[:60]}”"),
         plot_position(model, max_positions=shown),
     )
+
+
+def pieces(tokenizer: Any, ids: list[int]) -> list[str]:
+    """The words that a model reads, as one reads them."""
+    return [tokenizer.decode([token]).strip() or str(token) for token in ids]
 
 
 def build() -> gr.Blocks:
@@ -164,7 +177,7 @@ def build() -> gr.Blocks:
             length = gr.Slider(8, MOST_POSITIONS, value=128, step=8, label="Positions")
             draw = gr.Button("Show", variant="primary")
             complaint = gr.Markdown()
-            picture = gr.Plot(label="What they do", show_label=False, format="png")
+            picture = gr.Plot(label="What they do", show_label=False, format="png", elem_classes="picture")
             draw.click(readable(show_schemes, 1), [chosen, length], [picture, complaint], api_name="schemes")
             page.load(readable(show_schemes, 1), [chosen, length], [picture, complaint], api_name=False)
         with gr.Tab("A trained model"):
@@ -184,8 +197,8 @@ def build() -> gr.Blocks:
             about = gr.Markdown()
             answers = gr.Dataframe(interactive=False, wrap=True, label="What it says")
             verdict = gr.Markdown()
-            attention = gr.Plot(label="Attention by distance", show_label=False, format="png")
-            table = gr.Plot(label="What its positions do", show_label=False, format="png")
+            attention = gr.Plot(label="Attention by distance", show_label=False, format="png", elem_classes="picture")
+            table = gr.Plot(label="What its positions do", show_label=False, format="png", elem_classes="picture")
             ask.click(
                 readable(show_model, 5),
                 [checkpoint, sentence, words, shown],
@@ -196,4 +209,4 @@ def build() -> gr.Blocks:
 
 
 if __name__ == "__main__":
-    build().launch(theme=gr.themes.Default(font=FONTS, font_mono=["ui-monospace", "monospace"]))
+    build().launch(css=STYLE, theme=gr.themes.Default(font=FONTS, font_mono=["ui-monospace", "monospace"]))
