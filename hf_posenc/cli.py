@@ -983,6 +983,13 @@ def compare(
     options: Annotated[
         str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")
     ] = None,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            help="Choose a learning rate for each scheme: 3 trials each, on a seed and data that aren't reported.",
+        ),
+    ] = False,
     shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
 ) -> None:
@@ -993,6 +1000,7 @@ def compare(
     report, also while runs are missing.
     """
     from hf_posenc.comparison import execute, read_plan
+    from hf_posenc.comparison.plan import SEARCH_FACTORS
     from hf_posenc.training.arguments import parse_json_option
     from hf_posenc.training.errors import UserError
 
@@ -1013,12 +1021,13 @@ def compare(
         train_examples=train_examples,
         test_examples=test_examples,
         options=parse_json_option("options", options),
+        search=SEARCH_FACTORS if search else None,
     )
     part, _, parts = shard.partition("/")
     if not (part.isdigit() and parts.isdigit()):
         raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
     if dry_run:
-        for run in chosen.shard(int(part), int(parts)):
+        for run in chosen.work(int(part), int(parts)):
             print(run.name)
         return
     made = execute(chosen, output_dir, shard=(int(part), int(parts)))

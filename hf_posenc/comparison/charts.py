@@ -75,8 +75,12 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
         if value.low is not None and value.high is not None:
             axes.plot([value.low, value.high], [place, place], color=style["color"], linewidth=2)
         axes.plot([value.mean], [place], color=style["color"], marker=style["marker"])
+    others = [(name, value) for name, value in study.rows(task, length) if name not in study.schemes]
+    for name, value in others:
+        axes.axvline(value.mean, color="0.35", linestyle="--" if name == others[0][0] else ":", linewidth=1, zorder=0)
+        axes.annotate(name, (value.mean, 1), (2, 0), xycoords=("data", "axes fraction"), textcoords="offset points")
     if not lower_is_better(task):
-        axes.set_xlim(*_score_limits([value for _, value in rows]))
+        axes.set_xlim(*_score_limits([value for _, value in (*rows, *others)]))
     axes.set_yticks(range(len(rows)), [scheme for scheme, _ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
@@ -220,6 +224,33 @@ def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
         [handles[label] for label in labels], labels, loc="outside upper right", ncols=3, fontsize=_SMALL, frameon=False
     )
     return figure
+
+
+def cost_chart(study: Study, task: Task, length: int) -> bytes:
+    """The metric against the cost of a step, both with their intervals."""
+    figure, axes = _figure(_WIDTH, 3.4)
+    speed = study.speed[task.name]["schemes"]
+    found = [(speed[scheme], scheme, value) for scheme, value in study.ranking(task, length) if scheme in speed]
+    for place, (cost, scheme, value) in enumerate(sorted(found, key=lambda one: one[0]["cost"])):
+        style = _style(study, scheme)
+        x, y = cost["cost"], value.mean
+        low, high = (y if end is None else end for end in (value.low, value.high))
+        axes.errorbar(
+            [x],
+            [y],
+            [[y - low], [high - y]],
+            [[x - cost["low"]], [cost["high"] - x]],
+            color=style["color"],
+            marker=style["marker"],
+            linewidth=1,
+        )
+        above = (6, 4 if place % 2 else -11)  # neighbours on both sides
+        axes.annotate(scheme, (x, y), above, textcoords="offset points", fontsize=_SMALL, color=style["color"])
+    axes.margins(x=0.12)
+    axes.set_xlabel(f"cost of a step, times that of {study.plan.baseline}", fontsize=_SMALL)
+    axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
+    axes.grid(color="0.92")
+    return _png(figure)
 
 
 def curve_chart(study: Study, task: Task) -> bytes:

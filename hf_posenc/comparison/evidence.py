@@ -13,7 +13,7 @@ from hf_posenc.training.checkpoints import write_text
 
 from .page import markdown_table
 from .plan import about, known_plans
-from .report import conclusions, interval_text, mean_of
+from .report import conclusions, length_rows, mean_of, named
 from .statistics import ALPHA
 from .study import Study, lower_is_better
 
@@ -80,7 +80,7 @@ def part_table(study: Study, task_name: str, length: int) -> str:
     found = study.differences_by_part(study.home_length)
     parts = study.parts(task, length)
     rows = []
-    for scheme in study.schemes:
+    for scheme in (*study.schemes, *study.references.get(task_name, {})):
         cells = []
         for part in parts:
             value = study.score(task, scheme, length, part)
@@ -88,20 +88,14 @@ def part_table(study: Study, task_name: str, length: int) -> str:
             differs = tested is not None and tested.verdict(lower_is_better(task)) in ("better", "worse")
             text = study.why_not(task, scheme, length) if value is None else f"{value.mean:.3f}"
             cells.append(f"**{text}**" if differs else text)
-        rows.append((f"`{scheme}`", *cells))
+        rows.append((named(study, scheme), *cells))
     return markdown_table((f"{length} tokens", *parts), rows)
 
 
 def length_table(study: Study, task_name: str) -> str:
     """Each scheme's mean over the parts of a task at each length, with its interval."""
     task = next(task for task in study.tasks if task.name == task_name)
-    rows = []
-    for scheme in study.schemes:
-        parts = study.curve_parts(task)
-        values = [(length, study.score(task, scheme, length, parts)) for length in study.lengths(task)]
-        cells = [study.why_not(task, scheme, length) if v is None else interval_text(v) for length, v in values]
-        rows.append((f"`{scheme}`", *cells))
-    return markdown_table(("tokens", *(str(length) for length in study.lengths(task))), rows)
+    return markdown_table(("tokens", *(str(length) for length in study.lengths(task))), length_rows(study, task))
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging as std_logging
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
@@ -19,12 +21,15 @@ from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.errors import Interrupted, UserError, disk_error, one_line
 
 from .plan import Plan, Run, convert_checkpoints, extend, read_plan
-from .run import RUN_NAME, WORK_NAME, finish, run_one
+from .references import REFERENCES_NAME, measure_references
+from .run import RUN_NAME, WORK_NAME, finish, learning_rate, run_one
+from .speed import SPEED_NAME, measure_speed
 from .tasks import check_data
 
 PLAN_NAME = "plan.json"
 RUNS_NAME = "runs"
 DATA_NAME = "data"
+SEARCH_NAME = "search"
 LOCKS_NAME = ".locks"
 
 
@@ -59,7 +64,7 @@ def execute(
         Interrupted: Ctrl-C. The same call goes on where it was.
     """
     console = console or Console()
-    runs = plan.shard(*shard)
+    runs = plan.work(*shard)
     folder = Path(results)
     for task in plan.tasks:
         with _quiet():
@@ -68,6 +73,7 @@ def execute(
     load_runs(folder, load_plan(folder))
     with _quiet(), _lock(folder, "converted", wait=True):
         convert_checkpoints(plan, folder / DATA_NAME)
+    _add_references(plan, folder, console)
     execution = Execution()
     pending = []
     for run in runs:
@@ -92,6 +98,9 @@ def execute(
                 console.print("  another process is making it", style="dim", highlight=False)
                 continue
             started = time.time()
+            for trial in plan.trials(run.task, run.scheme) if run.factor is None else ():
+                with _lock(folder, trial.name, wait=True):  # another process may be making it
+                    pass
             error = _attempt(plan, run, folder)
             clock.add(run, time.time() - started)
             if error is None:
@@ -100,7 +109,48 @@ def execute(
             else:
                 execution.failed[run.name] = error
                 console.print(f"  [red]failed[/red]: {escape(error)}", highlight=False)
+    _add_speed(load_plan(folder), folder, console)
     return execution
+
+
+def _add_references(plan: Plan, folder: Path, console: Console) -> None:
+    """Measures what the schemes have to beat, once for a task; without it the other numbers stay what they are."""
+    for task in plan.tasks:
+        path = folder / REFERENCES_NAME / f"{task.name}.json"
+        with _lock(folder, f"{REFERENCES_NAME}-{task.name}") as mine:
+            if task.kind == "masked_lm" or path.is_file() or not mine:
+                continue
+            try:
+                with _quiet():
+                    write_json(path, {"baselines": measure_references(plan, task, folder / DATA_NAME)})
+            except Exception as error:  # whatever it is, the runs don't depend on it
+                console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
+
+
+def _add_speed(plan: Plan, folder: Path, console: Console) -> None:
+    """Measures what a step of each scheme costs, when all have a run of a task, and again when there are new ones."""
+    path = folder / SPEED_NAME
+    measured = _read_json(path) if path.is_file() else {}
+    for task in plan.tasks:
+        runs: dict[str, dict[str, Any]] = {}
+        for run in plan.runs():
+            if run.task == task and run.scheme not in runs and read_status(folder, run) == "done":
+                runs[run.scheme] = _read_json(run_folder(folder, run) / RUN_NAME)
+        known = measured.get(task.name, {})
+        if known.get("baseline") == plan.baseline and set(runs) <= set(known["schemes"]):
+            continue
+        if len(runs) < len(plan.schemes) or not all("config" in run for run in runs.values()):
+            continue
+        with _lock(folder, SPEED_NAME) as mine:
+            if not mine:
+                return
+            console.print(f"{task.name}: measuring what a step costs", style="dim", markup=False, highlight=False)
+            try:
+                with _quiet():
+                    measured[task.name] = measure_speed(plan, task, runs, plan.baseline)
+                write_json(path, measured)
+            except Exception as error:  # too little memory for all of them, a full disk, a scheme's own code
+                console.print(f"  it couldn't be: {one_line(error)}", style="dim", markup=False, highlight=False)
 
 
 @contextlib.contextmanager
@@ -121,10 +171,11 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
 
 def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
     """Makes a run; what goes wrong is returned and, if that can be written, recorded."""
-    place = folder / RUNS_NAME / run.name
+    place = run_folder(folder, run)
     try:
         with _quiet():
-            result = run_one(plan, run, place, folder / DATA_NAME)
+            chosen = choose_rate(plan, run, folder) if plan.search and run.factor is None else None
+            result = run_one(plan, run, place, folder / DATA_NAME, chosen)
             finish(place, result)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
@@ -141,6 +192,42 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
             write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme, run.task)})
         return message
     return None
+
+
+def run_folder(folder: Path, run: Run) -> Path:
+    """Where a run's results lie, or a trial's."""
+    return folder / (RUNS_NAME if run.factor is None else SEARCH_NAME) / run.name
+
+
+def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
+    """The learning rate whose trial was best, every trial's score, and what they cost.
+
+    Raises:
+        UserError: none of the trials is done.
+    """
+    found = []
+    for trial in plan.trials(run.task, run.scheme):
+        path = run_folder(folder, trial) / RUN_NAME
+        if path.is_file():
+            found.append(_read_json(path))
+    done = [one for one in found if one["status"] == "done"]
+    if len(done) < len(plan.search):
+        error = next((one["error"] for one in found if one["status"] != "done"), "another process didn't end it")
+        raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
+    scores = {one["learning_rate"]: float(np.mean([test["value"] for test in one["tests"]])) for one in done}
+    sign = -1 if run.task.metric == "perplexity" else 1
+    middle = learning_rate(plan, run)
+
+    def worth(rate: float) -> tuple[float, float]:
+        score = sign * scores[rate]
+        return (-math.inf if math.isnan(score) else score, -abs(math.log(rate / middle)))  # the nearer of two equals
+
+    search = {
+        "seed": done[0]["seed"],
+        "scores": {f"{rate:g}": round(score, 6) for rate, score in sorted(scores.items())},
+        "seconds": round(sum(one["seconds"] for one in done), 1),
+    }
+    return {"learning_rate": max(scores, key=worth), "search": search}
 
 
 @contextlib.contextmanager
@@ -231,7 +318,7 @@ def load_plan(folder: str | Path) -> Plan:
 
 def read_status(folder: Path, run: Run) -> str | None:
     """`done`, `failed`, or None for a run that isn't there."""
-    path = folder / RUNS_NAME / run.name / RUN_NAME
+    path = run_folder(folder, run) / RUN_NAME
     return str(_read_json(path).get("status")) if path.is_file() else None
 
 
@@ -244,12 +331,15 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
     found = []
     data: dict[tuple[str, str, int], tuple[str | None, Path]] = {}
     starts: dict[str, tuple[str, Path]] = {}
+    rates: dict[tuple[str, str], tuple[float | None, Path]] = {}
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
         result = _read_json(path)
         task = next((task for task in plan.tasks if task.name == result.get("task")), None)
         here = json.loads(json.dumps(plan.settings(str(result.get("scheme")), task)))
         there = result.get("settings", {})
-        different = [name for name in {**here, "scheme_code": None} if there.get(name) != here.get(name)]
+        different = [
+            name for name in {**here, "scheme_code": None, "search": None} if there.get(name) != here.get(name)
+        ]
         named = f"{result.get('task')}-{result.get('scheme')}-seed{result.get('seed')}"
         if named not in {run.name for run in plan.runs()}:
             different.append("its tasks, schemes or seeds")
@@ -265,6 +355,13 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
                     f"{str(path.parent)!r} was tested on other examples of {test['part']!r} than "
                     f"{str(data[key][1].parent)!r}: the data has changed in between. Delete the runs of one of them."
                 )
+        if (rate := result.get("learning_rate")) is not None:
+            other = rates.setdefault((result["task"], result["scheme"]), (rate, path))
+            if other[0] != rate:
+                raise UserError(
+                    f"{str(path.parent)!r} learned at {rate:g}, {str(other[1].parent)!r} at {other[0]:g}: each machine "
+                    f"searched anew. Delete the runs of one of them, and copy {SEARCH_NAME} before the others start."
+                )
         if start := result.get("source_sha256"):
             before = starts.setdefault(result["scheme"] if "{scheme}" in str(plan.pretrained) else "", (start, path))
             if before[0] != start:
@@ -274,6 +371,33 @@ def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
                 )
         found.append(result)
     return found
+
+
+def load_references(folder: str | Path, done: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """What every scheme has to beat, by task and name; nothing where it wasn't measured.
+
+    Raises:
+        UserError: it was measured on other examples than the runs.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    tested = {(run["task"], test["part"], test["length"]): test.get("data") for run in done for test in run["tests"]}
+    for path in sorted((Path(folder) / REFERENCES_NAME).glob("*.json")):
+        for reference in _read_json(path)["baselines"]:
+            for test in reference["tests"]:
+                if tested.get((reference["task"], test["part"], test["length"]), test["data"]) != test["data"]:
+                    raise UserError(
+                        f"{str(path)!r} was measured on other examples of {test['part']!r} than the runs. Delete it, "
+                        "and run `compare` again."
+                    )
+            found.setdefault(reference["task"], {})[reference["scheme"]] = reference
+    return found
+
+
+def load_speed(folder: str | Path, baseline: str) -> dict[str, dict[str, Any]]:
+    """What a step costs, by task; nothing where it wasn't measured beside the baseline."""
+    path = Path(folder) / SPEED_NAME
+    measured = _read_json(path) if path.is_file() else {}
+    return {task: found for task, found in measured.items() if found["baseline"] == baseline}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

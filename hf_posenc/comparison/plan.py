@@ -53,6 +53,11 @@ FROM_CHECKPOINT: dict[str, Any] = {"learning_rate": 5e-5}
 GENERATED: dict[str, Any] = {"classifier_pooling": "cls", "num_train_epochs": 1}
 """The same for generated tasks: a mean over all tokens would hide order, and no example is seen twice."""
 
+SEARCH_FACTORS = (0.3, 1.0, 3.0)
+"""What `compare --search` multiplies the learning rate with."""
+DEVELOPMENT_SEED = 1_000_000
+"""On which learning rates are chosen: none that is reported."""
+
 # The plan sets these itself; they are what makes runs comparable.
 _OWN_OPTIONS = (
     "output_dir",
@@ -143,12 +148,19 @@ class Plan:
     """Files with schemes of one's own; in YAML their paths."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
+    search: tuple[float, ...] = ()
+    """Factors of the learning rate that are tried for each task and scheme, on a seed and on data that aren't reported;
+    the best one is used. None: one rate for all."""
     chosen_baseline: bool = field(default=True, compare=False)
     """Whether the baseline was given; else it is the first scheme, or that of the results folder."""
 
     def runs(self) -> list["Run"]:
         """Every run, a whole seed before the next: what is done early compares schemes."""
         return [Run(task, scheme, seed) for seed in self.seeds for task in self.tasks for scheme in self.schemes]
+
+    def trials(self, task: Task, scheme: str) -> list["Run"]:
+        """What chooses the learning rate of a task and scheme."""
+        return [Run(task, scheme, DEVELOPMENT_SEED, factor) for factor in self.search]
 
     def shard(self, index: int, count: int) -> list["Run"]:
         """The index-th of so many parts of the runs, from 1, with all schemes as far as there are seeds and tasks.
@@ -167,6 +179,11 @@ class Plan:
             for place, scheme in enumerate(self.schemes)
             if (block + place) % count == index - 1  # another one begins each time
         ]
+
+    def work(self, index: int, count: int) -> list["Run"]:
+        """A part of the runs, each after the trials that it needs."""
+        runs = self.shard(index, count)
+        return list({one.name: one for run in runs for one in (*self.trials(run.task, run.scheme), run)}.values())
 
     def train_length_of(self, task: Task) -> int:
         """How many tokens a training input has at most."""
@@ -217,7 +234,9 @@ class Plan:
 
     def settings(self, scheme: str = "", task: Task | None = None) -> dict[str, Any]:
         """What runs must have in common to compare: all but the lists that may grow, the task, a scheme's own code."""
-        grow = ("tasks", "schemes", "seeds", "baseline", "chosen_baseline", "scheme_files")
+        grow = ["tasks", "schemes", "seeds", "baseline", "chosen_baseline", "scheme_files"]
+        if not self.search:  # as it was written before there was one
+            grow.append("search")
         values = {name: value for name, value in asdict(self).items() if name not in grow}
         if task is not None:  # where its data lies may differ by machine, see `Study.read`
             values["task"] = {name: value for name, value in asdict(task).items() if name != "data"}
@@ -232,8 +251,9 @@ class Plan:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
         values = json.loads(json.dumps(asdict(self)))
         del values["chosen_baseline"]
-        if not self.scheme_files:  # as it was written before there were any
-            del values["scheme_files"]
+        for name in ("scheme_files", "search"):
+            if not values[name]:  # as it was written before there were any
+                del values[name]
         return values
 
     def check(self) -> None:
@@ -256,11 +276,14 @@ class Run:
     task: Task
     scheme: str
     seed: int
+    factor: float | None = None
+    """Of a trial: what the learning rate is multiplied with."""
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        return f"{self.task.name}-{self.scheme}-seed{self.seed}"
+        trial = "" if self.factor is None else f"-rate{self.factor:g}x"
+        return f"{self.task.name}-{self.scheme}{trial}-seed{self.seed}"
 
 
 def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **overrides: Any) -> Plan:
@@ -293,6 +316,8 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
         made["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(_as_list(seeds))
     if "test_lengths" in values:
         made["test_lengths"] = tuple(_as_list(values["test_lengths"]))
+    if values.get("search") is not None:
+        made["search"] = tuple(_as_list(values["search"]))
     made["chosen_baseline"] = bool(values.get("baseline"))
     made["baseline"] = values.get("baseline") or made["schemes"][0]
     plan = Plan(**made)
@@ -339,6 +364,7 @@ _PLAN_KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("baseline", "preset", "pretrained"), (str,)),
     **dict.fromkeys(("tasks", "schemes", "scheme_files"), (str, dict, list, tuple, Task)),
     **dict.fromkeys(("seeds", "test_lengths"), (int, list, tuple)),
+    "search": (list, tuple),
     **dict.fromkeys(("train_length", "table_length", "train_examples", "test_examples"), (int,)),
 }
 _TASK_KINDS: dict[str, tuple[type, ...]] = {
@@ -350,7 +376,7 @@ _TASK_KINDS: dict[str, tuple[type, ...]] = {
 }
 _OPTIONAL = (
     *("table_length", "train_length", "test_lengths", "train_examples", "test_examples", "pretrained", "baseline"),
-    *("data", "part_column", "group_column", "scheme_files"),
+    *("data", "part_column", "group_column", "scheme_files", "search"),
 )
 
 
@@ -455,6 +481,13 @@ def _check_lists(plan: Plan) -> None:
     for seed in plan.seeds:
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
             raise UserError(f"The seed {seed!r} is no whole number from 0 to 4294967295.")
+    for factor in plan.search:
+        if not isinstance(factor, int | float) or isinstance(factor, bool) or not 0 < factor < 1000:
+            raise UserError(f"search holds {factor!r}. Give factors of the learning rate, such as [0.3, 1, 3].")
+    if plan.search and (len(set(plan.search)) < 2 or len(set(plan.search)) < len(plan.search)):
+        raise UserError(f"search {list(plan.search)} is no choice. Give two factors or more, each once: [0.3, 1, 3].")
+    if plan.search and DEVELOPMENT_SEED in plan.seeds:
+        raise UserError(f"The seed {DEVELOPMENT_SEED} is the one that search chooses on. Report others.")
     if not plan.seeds:
         raise UserError("The plan has no seeds. Give one or more; intervals need two.")
     if plan.baseline not in plan.schemes:
@@ -643,7 +676,7 @@ def extend(old: Plan, new: Plan) -> Plan:
         UserError: they differ in anything else, so that their runs don't compare; the message names it.
     """
     before, now = old.settings(), new.settings()
-    different = [name for name in now if before[name] != now[name]]
+    different = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     tasks = {task.name: task for task in old.tasks}
     for task in new.tasks:
         if task.name in tasks and tasks[task.name] != task:
@@ -654,7 +687,7 @@ def extend(old: Plan, new: Plan) -> Plan:
     files = [file for file in old.scheme_files if not set(file.schemes) & new.code().keys()]
     if different:
         name = different[0]
-        values = f" ({before[name]!r} there, {now[name]!r} here)" if name in now else ""
+        values = f" ({before.get(name)!r} there, {now.get(name)!r} here)" if name in {**before, **now} else ""
         raise UserError(
             f"another plan: it differs in {', '.join(different)}{values}. Runs of both don't compare: name a new "
             "folder, or give the plan that the folder has."

@@ -6,7 +6,7 @@ from pathlib import Path
 from hf_posenc.inspection import describe_schemes
 from hf_posenc.training.checkpoints import write_bytes, write_text
 
-from .charts import are_many, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
+from .charts import are_many, cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
 from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
 from .probes import PROBES
@@ -46,7 +46,7 @@ def write_report(results: str | Path, output: str | Path | None = None) -> tuple
 
 def make_report(study: Study) -> list[Block]:
     """All that a report says."""
-    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), Text(_rates(study))]
+    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), *_rates(study)]
     if study.failed or study.missing:
         blocks.append(Points(tuple(_what_is_lacking(study))))
     said = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in _findings(study)]
@@ -101,16 +101,42 @@ def _range(values: set[int]) -> str:
     return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)})) if values else ""
 
 
-def _rates(study: Study) -> str:
+def _rates(study: Study) -> list[Block]:
     """Whether the learning rate was chosen for each scheme, and what that means."""
+    if study.plan.search:
+        return _search(study)
     rates = {task.name: study.plan.options_of(task)["learning_rate"] for task in study.tasks}
     shown = "; ".join(f"{rate:g} in {task}" for task, rate in rates.items())
     if len(set(rates.values())) == 1:
         shown = f"{next(iter(rates.values())):g}"
-    return (
-        f"**One learning rate for all schemes**: {shown}. It was tuned for none of them, and another may change who is "
-        "ahead: `hf-posenc compare --search` chooses a rate for each scheme, on seeds that aren't reported."
+    return [
+        Text(
+            f"**One learning rate for all schemes**: {shown}. It was tuned for none of them, and another may change "
+            "who is ahead: `hf-posenc compare --search` chooses a rate for each scheme, on seeds that aren't reported."
+        )
+    ]
+
+
+def _search(study: Study) -> list[Block]:
+    """Which rate was chosen for each scheme, from which, and what that cost."""
+    rows, edges = [], []
+    for task in study.tasks:
+        for scheme in study.schemes:
+            for run in study.runs(task, scheme)[:1]:
+                rate, search = run["learning_rate"], run["search"]
+                tried = ", ".join(f"{name}: {score:.3f}" for name, score in search["scores"].items())
+                rows.append((f"`{scheme}`", task.name, f"{rate:g}", tried, f"{search['seconds']:,.0f}"))
+                numbers = [float(name) for name in search["scores"]]
+                if rate in (min(numbers), max(numbers)):
+                    edges.append(f"`{scheme}` in {task.name}")
+    seed = study.done[0]["search"]["seed"]
+    said = (
+        f"**A learning rate for each scheme**: the best of {len(study.plan.search)} on seed {seed} and on development "
+        "data, neither of which is reported; the same budget for each."
     )
+    if edges:
+        said += f" At the edge of what was tried, so that another may be better still: {', '.join(edges)}."
+    return [Text(said), Table(("scheme", "task", "learning rate", "tried", "seconds"), tuple(rows))]
 
 
 def _count(number: int, word: str) -> str:
@@ -149,6 +175,8 @@ def _findings(study: Study) -> Iterator[tuple[str, str]]:
     """The same sentences, each with the heading of its table."""
     for task in study.tasks:
         home, longest = study.home_length(task), study.lengths(task)[-1]
+        if (unbeaten := of_unbeaten(study, task, home)) is not None:
+            yield ranking_heading(task, home), unbeaten
         for length in dict.fromkeys((home, longest)):
             found = study.differences(task, length)
             baseline = study.score(task, study.plan.baseline, length)
@@ -168,6 +196,18 @@ def _findings(study: Study) -> Iterator[tuple[str, str]]:
             said = _by_verdict(changes, lower_is_better(task))
             sentence = f"**{task.name}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}."
             yield length_heading(task), sentence
+
+
+def of_unbeaten(study: Study, task: Task, length: int) -> str | None:
+    """What is said first where a baseline without positions, or without a model, is as good as every scheme."""
+    found, ranking = study.unbeaten(task, length), study.ranking(task, length)
+    if found is None or not ranking or task.kind == "halves":
+        return None
+    best, value = ranking[0]
+    return (
+        f"**{task.name}, {length:,} tokens: {found[0]} win** with {found[1].mean:.3f}; the best scheme, `{best}`, has "
+        f"{value.mean:.3f}. What follows tells schemes apart, and not that an encoder is worth its training here."
+    )
 
 
 def ranking_heading(task: Task, length: int) -> str:
@@ -268,6 +308,7 @@ def _task(study: Study, task: Task) -> list[Block]:
         picture = ranking_chart(study, task, home)
         blocks += [
             Heading(3, ranking_heading(task, home)),
+            *([Text(first)] if (first := of_unbeaten(study, task, home)) else []),
             *([Text(f"{mean_of(tuple(study.averaged(task, home)), study, task)}.")] if several else []),
             _ranking_table(study, task, home),
             Picture(
@@ -281,7 +322,7 @@ def _task(study: Study, task: Task) -> list[Block]:
         blocks += [
             Heading(3, length_heading(task)),
             *([Text(f"{mean_of(study.curve_parts(task), study, task)}.")] if several else []),
-            _length_table(study, task),
+            Table(("scheme", *(f"{length:,}" for length in lengths)), tuple(length_rows(study, task))),
             Picture(
                 f"{task.name}-lengths",
                 length_chart(study, task),
@@ -305,8 +346,12 @@ def _task(study: Study, task: Task) -> list[Block]:
 
 def _ranking_table(study: Study, task: Task, length: int) -> Table:
     differences = study.differences(task, length)
-    rows = []
-    for place, (scheme, value) in enumerate(study.ranking(task, length), start=1):
+    rows, place = [], 0
+    for scheme, value in study.rows(task, length):
+        if scheme not in study.schemes:
+            rows.append((scheme, interval_text(value), "", "", "no encoder"))
+            continue
+        place += 1
         found = differences.get(scheme)
         against = ("", "", "baseline") if scheme == study.plan.baseline else ("", "", "not comparable")
         if found is not None:
@@ -316,16 +361,21 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
     return Table(head, tuple(rows))
 
 
-def _length_table(study: Study, task: Task) -> Table:
-    lengths = study.lengths(task)
+def length_rows(study: Study, task: Task) -> list[tuple[str, ...]]:
+    """A row for each scheme and baseline: its score and interval at each length."""
     rows = []
-    for scheme in study.schemes:
+    for scheme in (*study.schemes, *study.references.get(task.name, {})):
         cells = []
-        for length in lengths:
+        for length in study.lengths(task):
             value = study.score(task, scheme, length, study.curve_parts(task))
             cells.append(study.why_not(task, scheme, length) if value is None else interval_text(value))
-        rows.append((f"`{scheme}`", *cells))
-    return Table(("scheme", *(f"{length:,}" for length in lengths)), tuple(rows))
+        rows.append((named(study, scheme), *cells))
+    return rows
+
+
+def named(study: Study, scheme: str) -> str:
+    """A scheme in `code`, a baseline in words."""
+    return f"`{scheme}`" if scheme in study.schemes else scheme
 
 
 def interval_text(value: Interval, signed: bool = False) -> str:
@@ -347,6 +397,7 @@ def _heat(study: Study) -> list[Block]:
     differences = study.differences_by_part(study.home_length)
     columns: list[tuple[str, Task, list[Interval | None]]] = []
     cells: list[list[str]] = [[f"`{scheme}`"] for scheme in study.schemes]
+    below = {name: [name] for task in study.tasks for name in study.references.get(task.name, {})}
     marked: set[tuple[int, int]] = set()
     for task in study.tasks:
         home = study.home_length(task)
@@ -361,6 +412,9 @@ def _heat(study: Study) -> list[Block]:
                     marked.add((line, len(columns)))
                 text = "-" if value is None else f"{value.mean:.3f}"
                 cells[line].append(f"**{text}**" if differs else text)
+            for name, row in below.items():
+                reference = study.score(task, name, home, part)
+                row.append("-" if reference is None else f"{reference.mean:.3f}")
             columns.append((part if part.startswith(task.name) else f"{task.name}: {part}", task, values))
     if not columns:
         return []
@@ -370,7 +424,7 @@ def _heat(study: Study) -> list[Block]:
             f"At each task's train length, or the next one tested. Bold, and framed in the picture: differs from "
             f"`{study.plan.baseline}` (Holm over the whole table)."
         ),
-        Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in cells)),
+        Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in (*cells, *below.values()))),
         Picture(
             "heat",
             heat_chart(study, columns, marked),
@@ -391,18 +445,45 @@ def _greys(study: Study) -> str:
 
 
 def _cost(study: Study) -> list[Block]:
-    blocks: list[Block] = [
-        Heading(2, "Cost"),
-        Text(
-            "How large the models are. Their speed isn't shown: single runs don't measure it, since each had the "
-            "machine at another time."
-        ),
-    ]
+    blocks: list[Block] = [Heading(2, "Cost"), Text(_how_speed_was_measured(study))]
     for task in study.tasks:
-        runs = [runs[0] for scheme in study.schemes if (runs := study.runs(task, scheme))]
-        rows = [(f"`{run['scheme']}`", f"{run['parameters']:,}", f"{run['positional_parameters']:,}") for run in runs]
-        blocks += [Heading(3, f"{task.name}: cost"), Table(("scheme", "parameters", "positional"), tuple(rows))]
+        speed = study.speed.get(task.name, {}).get("schemes", {})
+        rows: list[tuple[str, ...]] = []
+        for scheme in study.schemes:
+            for run in study.runs(task, scheme)[:1]:
+                row: tuple[str, ...] = (f"`{scheme}`", f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
+                if speed:
+                    own = speed.get(scheme)
+                    cost = "" if own is None else f"{own['cost']:.2f} [{own['low']:.2f}, {own['high']:.2f}]"
+                    row = (*row, "" if own is None else f"{own['milliseconds']:,.0f}", cost)
+                rows.append(row)
+        measured = ("ms a step", f"times {study.plan.baseline}'s") if speed else ()
+        head = ("scheme", "parameters", "positional", *measured)
+        blocks += [Heading(3, f"{task.name}: cost"), Table(head, tuple(rows))]
+        if speed and study.ranking(task, study.home_length(task)):
+            blocks.append(
+                Picture(
+                    f"{task.name}-cost",
+                    cost_chart(study, task, study.home_length(task)),
+                    f"{task.name}: {metric_name(task)} against the cost of a step",
+                    f"Across: the cost, with quartiles of the turns. Up: {metric_name(task)}, {_bars(study)}.",
+                )
+            )
     return blocks
+
+
+def _how_speed_was_measured(study: Study) -> str:
+    if not study.speed:
+        return (
+            "How large the models are. Their speed isn't shown: single runs don't measure it, since each had the "
+            "machine at another time. `hf-posenc compare` measures it when all schemes have run."
+        )
+    found = next(iter(study.speed.values()))
+    return (
+        f"A step is the forward and backward pass of {found['rows']} inputs of {found['tokens']:,} tokens (each task's "
+        "own), without the optimizer. After a warm-up the schemes take turns on the same batch, so that what else the "
+        f"machine does hits all alike; shown are medians and, in brackets, quartiles. On {found['machine']['device']}."
+    )
 
 
 def _schemes(study: Study) -> list[Block]:

@@ -53,7 +53,9 @@ _TEST_TOKENS = 16_384
 """Places of a batch in tests, padding included: longer inputs come in smaller batches."""
 
 
-def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, Any]:
+def run_one(
+    plan: Plan, run: Run, folder: Path, data_folder: Path, chosen: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Trains and tests one model; returns what its JSON holds. An interrupted training goes on where it was.
 
     Args:
@@ -61,6 +63,7 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         run: task, scheme and seed.
         folder: of the run; checkpoints lie in `work` in it until it is done.
         data_folder: where generated data lies.
+        chosen: `learning_rate` and how it was found, where it was searched for.
 
     Raises:
         Interrupted: Ctrl-C; the checkpoint is in `work`.
@@ -72,7 +75,7 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
     resumed = last_complete_checkpoint(work)
     options = {
         **plan.options_of(run.task),
-        **training_options(plan, run.task, run.seed, data_folder),
+        **training_options(plan, run, data_folder),
         "output_dir": str(work),
         "overwrite_output_dir": resumed is None,
         "resume_from_checkpoint": None if resumed is None else "true",
@@ -88,20 +91,21 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         options["position_embedding_type"] = run.scheme
         if run.scheme in plan.scheme_arguments:
             options["position_embedding_kwargs"] = plan.scheme_arguments[run.scheme]
+    options["learning_rate"] = learning_rate(plan, run) if chosen is None else chosen["learning_rate"]
     memory = PeakMemory()
     cpu = time.process_time()
     trained = _train(run, options)
     cpu = time.process_time() - cpu
     model = trained.model.eval()
     trained_seconds = time.time() - started
-    tests = list(_test(plan, run, trained))
+    tests = list(_test(plan, run, trained, None if run.factor is None else data_folder))
     if not tests:
         raise UserError(
             f"No test example of {run.task.name!r} is of one of the lengths {list(plan.test_lengths_of(run.task))}. "
             "Give longer test_lengths, or lengths: cut."
         )
     peak = memory.take()
-    if run.seed == plan.seeds[0]:
+    if run.seed == plan.seeds[0] and run.factor is None:
         _draw(model, folder / PICTURE_NAME)
     steps = max((entry.get("step", 0) for entry in trained.history), default=0)
     # A resumed run's clock saw the steps after the checkpoint alone.
@@ -114,6 +118,8 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "seed": run.seed,
         "status": "done",
         "settings": plan.settings(run.scheme, run.task),
+        "learning_rate": options["learning_rate"],
+        **(chosen or {}),
         "tests": tests,
         "loss": [[entry["step"], round(entry["loss"], 5)] for entry in trained.history if "loss" in entry],
         "parameters": trained.summary.parameters,
@@ -135,6 +141,12 @@ def run_one(plan: Plan, run: Run, folder: Path, data_folder: Path) -> dict[str, 
         "versions": versions(),
         "machine": machine(),
     }
+
+
+def learning_rate(plan: Plan, run: Run) -> float:
+    """The plan's, or that of a trial, to 6 digits."""
+    rate = plan.options_of(run.task)["learning_rate"]
+    return float(f"{float(rate) * (run.factor or 1):.6g}")
 
 
 def _train(run: Run, options: dict[str, Any]) -> TrainingResult:
@@ -161,9 +173,10 @@ def _config(model: PreTrainedModel) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in skipped}
 
 
-def _test(plan: Plan, run: Run, trained: TrainingResult) -> Iterator[dict[str, Any]]:
+def _test(plan: Plan, run: Run, trained: TrainingResult, development: Path | None = None) -> Iterator[dict[str, Any]]:
     limit = position_limit(trained.model)
-    for part in test_parts(plan, run.task, trained.tokenizer, trained.summary.labels, trained.summary.problem_type):
+    summary = trained.summary
+    for part in test_parts(plan, run.task, trained.tokenizer, summary.labels, summary.problem_type, development):
         entry: dict[str, Any] = {"part": part.name, "length": part.length, "examples": len(part.dataset)}
         entry["data"] = part.fingerprint
         if limit is not None and part.longest > limit:

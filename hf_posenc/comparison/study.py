@@ -7,11 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hf_posenc.training.errors import UserError
 
-from .executor import RUNS_NAME, load_plan, load_runs
+from .executor import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .run import PICTURE_NAME
@@ -29,6 +27,10 @@ class Study:
     done: list[dict[str, Any]]
     failed: list[dict[str, Any]]
     folder: Path
+    references: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """By task and name: what every scheme has to beat."""
+    speed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By task: what a step costs, see `speed.measure_speed`."""
     _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -44,7 +46,8 @@ class Study:
         if not done:
             reasons = f" {len(runs)} failed: {runs[0]['error']}" if runs else ""
             raise UserError(f"No run in {str(folder)!r} is done.{reasons} Run `hf-posenc compare` first.")
-        return cls(plan, done, [run for run in runs if run["status"] != "done"], Path(folder))
+        failed = [run for run in runs if run["status"] != "done"]
+        return cls(plan, done, failed, Path(folder), load_references(folder, done), load_speed(folder, plan.baseline))
 
     @property
     def missing(self) -> list[str]:
@@ -66,6 +69,9 @@ class Study:
 
     def runs(self, task: Task, scheme: str) -> list[dict[str, Any]]:
         """The done runs of a task and scheme, by seed."""
+        reference = self.references.get(task.name, {}).get(scheme)
+        if reference is not None:  # the same for every seed
+            return [{**reference, "seed": seed} for seed in sorted(self.plan.seeds)]
         found = [run for run in self.done if run["task"] == task.name and run["scheme"] == scheme]
         return sorted(found, key=lambda run: run["seed"])
 
@@ -165,16 +171,16 @@ class Study:
         there = [(scheme, value) for scheme, value in rows if value is not None]
         return sorted(there, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
 
-    def median_of(self, task: Task, scheme: str, name: str) -> float | None:
-        """The median over seeds of a number of the runs, such as `tokens_per_second`: one slow run doesn't count."""
-        values = [run[name] for run in self.runs(task, scheme) if run.get(name) is not None]
-        return float(np.median(values)) if values else None
+    def rows(self, task: Task, length: int) -> list[tuple[str, Interval]]:
+        """The ranking, with what every scheme has to beat at its place."""
+        scores = [(name, self.score(task, name, length)) for name in self.references.get(task.name, {})]
+        every = [*self.ranking(task, length), *((name, value) for name, value in scores if value is not None)]
+        return sorted(every, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
 
-    @cached_property
-    def speed(self) -> str:
-        """The runs' number that tells speed: per second of a CPU's work where all ran on CPUs, else per second."""
-        on_cpu = all(run.get("tokens_per_cpu_second") is not None for run in self.done if not run.get("resumed"))
-        return "tokens_per_cpu_second" if on_cpu else "tokens_per_second"
+    def unbeaten(self, task: Task, length: int) -> tuple[str, Interval] | None:
+        """A baseline that no scheme's mean is above."""
+        rows = self.rows(task, length)
+        return rows[0] if rows and rows[0][0] in self.references.get(task.name, {}) else None
 
     def pictures(self) -> dict[str, Path]:
         """What schemes learned, from the first run that was drawn of each."""

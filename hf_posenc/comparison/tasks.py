@@ -17,7 +17,7 @@ from hf_posenc.training.data import encode, find_columns, load_splits, number_la
 from hf_posenc.training.errors import UserError
 from hf_posenc.training.masked_lm import join_blocks, mask_once
 
-from .plan import Plan, Task, resolve_data
+from .plan import Plan, Run, Task, resolve_data
 from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
 
 TEST_SEED = 2**31
@@ -53,13 +53,16 @@ def part_names(task: Task) -> list[str]:
     return list(task.probes or PROBES) if task.kind == "probes" else [task.name]
 
 
-def training_options(plan: Plan, task: Task, seed: int, folder: Path) -> dict[str, Any]:
+def training_options(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
     """What tells the training functions which data to use; generated data is written into `folder`.
 
     Raises:
         UserError: the data can't be generated.
     """
+    task, seed = run.task, run.seed
     if task.kind not in ("probes", "halves"):
+        if run.factor is not None and (files := development_files(plan, task, folder)) is not None:
+            return {"train_file": str(files[0])}
         options = {"dataset_name": resolve_data(str(task.data))}
         count = plan.train_examples_of(task)
         return options | ({} if count is None else {"max_train_samples": count})
@@ -70,6 +73,21 @@ def training_options(plan: Plan, task: Task, seed: int, folder: Path) -> dict[st
     if not (tokenizer / "tokenizer_config.json").exists():
         make_tokenizer().save_pretrained(str(tokenizer))
     return {"train_file": str(path), "tokenizer_name": str(tokenizer)}
+
+
+def development_files(plan: Plan, task: Task, folder: Path) -> tuple[Path, Path] | None:
+    """Training rows and a tenth that is held out of them, to choose on; None: the validation split isn't reported."""
+    splits = load_splits(_data_arguments(plan, task))
+    if "validation" in splits and "test" in splits:
+        return None
+    files = (folder / f"{task.name}-search-train.jsonl", folder / f"{task.name}-search-held-out.jsonl")
+    if not all(file.exists() for file in files):
+        count = plan.train_examples_of(task)
+        rows = splits["train"] if count is None else splits["train"].select(range(min(count, len(splits["train"]))))
+        parts = rows.train_test_split(test_size=0.1, seed=0)
+        for file, part in zip(files, (parts["train"], parts["test"]), strict=True):
+            write_text(file, "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in part))
+    return files
 
 
 def _generate(plan: Plan, task: Task, seed: int) -> Iterator[dict[str, Any]]:
@@ -165,7 +183,12 @@ def _test_splits(task: Task, splits: DatasetDict) -> dict[str, Dataset]:
 
 
 def test_parts(
-    plan: Plan, task: Task, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], problem_type: str
+    plan: Plan,
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    labels: tuple[str, ...],
+    problem_type: str,
+    development: Path | None,
 ) -> Iterator[Part]:
     """The parts of a task at every test length, as token numbers; the same for all schemes and seeds.
 
@@ -174,16 +197,20 @@ def test_parts(
         tokenizer: the trained model's.
         labels: its labels, in order.
         problem_type: its task.
+        development: the folder of generated data. Then the test is the one on which rates are chosen, at the train
+            length.
     """
-    lengths = plan.test_lengths_of(task)
+    lengths = plan.test_lengths_of(task) if development is None else (plan.train_length_of(task),)
     if task.kind in ("probes", "halves"):
         for length in lengths:
-            yield from _generated_parts(plan, task, length, tokenizer, labels)
+            seed = TEST_SEED + length if development is None else TEST_SEED - length
+            yield from _generated_parts(plan, task, length, tokenizer, labels, seed)
         return
     data = _data_arguments(plan, task)
     splits = load_splits(data)
     columns = find_columns(splits["train"], data)
-    for name, rows in _named_tests(plan, task, splits).items():
+    tests = _named_tests(plan, task, splits) if development is None else _held_out(plan, task, splits, development)
+    for name, rows in tests.items():
         if task.kind == "masked_lm":
             tokens = encode(rows, None, tokenizer, columns, 2**31 - 1, "masked_lm", split=name)
             masked = mask_once(tokens, tokenizer, 0.15)  # before it is cut: all lengths are asked for the same tokens
@@ -200,25 +227,34 @@ def test_parts(
             given=labels,
             given_problem_type=problem_type,
         )[1]["test"]
-        groups = list(rows[task.group_column]) if task.group_column else None
+        groups = list(rows[task.group_column]) if task.group_column and development is None else None
 
         def cut(length: int, rows: Dataset = rows, numbers: Any = numbers, name: str = name) -> Dataset:
             return encode(rows, numbers, tokenizer, columns, length, problem_type, split=name)
 
+        if development is not None:
+            yield Part(name, lengths[0], cut(lengths[0]))
+            continue
         yield from _by_length(task, name, cut, groups, lengths)
 
 
+def _held_out(plan: Plan, task: Task, splits: DatasetDict, folder: Path) -> dict[str, Dataset]:
+    files = development_files(plan, task, folder)
+    rows = splits["validation"] if files is None else read_file(str(files[1]))
+    return {task.name: _some(rows, plan.test_examples_of(task), None)}
+
+
 def _generated_parts(
-    plan: Plan, task: Task, length: int, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...]
+    plan: Plan, task: Task, length: int, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], seed: int
 ) -> Iterator[Part]:
     count = plan.test_examples_of(task)
     assert count is not None
     numbers = {label: number for number, label in enumerate(labels)}
     for name in part_names(task):
         if task.kind == "halves":
-            rows = list(make_halves(count, (length, length), TEST_SEED + length))
+            rows = list(make_halves(count, (length, length), seed))
         else:
-            rows = list(make_probes(max(1, count // 2), (length, length), TEST_SEED + length, [name]))
+            rows = list(make_probes(max(1, count // 2), (length, length), seed, [name]))
         encoded = tokenizer([row["text"] for row in rows])
         dataset = Dataset.from_dict({**encoded, "labels": [numbers[row["label"]] for row in rows]})
         yield Part(name, length, dataset, [row["group"] for row in rows] if task.kind == "probes" else None)

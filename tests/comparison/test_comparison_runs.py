@@ -44,7 +44,7 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
     (task,) = plan.tasks
 
     def start(scheme, seed):
-        options = {**plan.options_of(task), **training_options(plan, task, seed, tmp_path)}
+        options = {**plan.options_of(task), **training_options(plan, Run(task, "none", seed), tmp_path)}
         options |= {"output_dir": str(tmp_path / "out"), "seed": seed, "do_train": True}
         model = set_up(*make_arguments(**options, position_embedding_type=scheme)).model
         return {name: value for name, value in model.state_dict().items() if ".position." not in name}
@@ -117,12 +117,12 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch):
 
 def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     plan = toy(seeds=2, schemes=["none"])
-    paths = [training_options(plan, plan.tasks[0], seed, tmp_path)["train_file"] for seed in plan.seeds]
+    paths = [training_options(plan, Run(plan.tasks[0], "none", seed), tmp_path)["train_file"] for seed in plan.seeds]
     first, second = (read_file(path) for path in paths)
     assert len(first) == len(second) == 64
     assert set(first["text"]) != set(second["text"])
     before = [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns]
-    training_options(plan, plan.tasks[0], 0, tmp_path)
+    training_options(plan, Run(plan.tasks[0], "none", 0), tmp_path)
     assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
 
 
@@ -138,7 +138,7 @@ def pretended(monkeypatch):
     broken: dict[str, Exception] = {}
     made: list[str] = []
 
-    def pretend(plan, run, folder, data_folder):
+    def pretend(plan, run, folder, data_folder, chosen=None):
         made.append(run.name)
         if run.scheme in broken:
             raise broken[run.scheme]
@@ -190,7 +190,7 @@ def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
 def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_path, monkeypatch):
     plan = toy(schemes=["none", "rope"])
 
-    def pretend(plan, run, folder, data_folder):
+    def pretend(plan, run, folder, data_folder, chosen=None):
         other = plan.runs()[1]
         write_json(tmp_path / "runs" / other.name / "run.json", pretended_result(plan, other))
         return pretended_result(plan, run)
@@ -452,7 +452,7 @@ def parts_of(folder, **task):
     tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
     labels = ("bad", "good")
     found = {}
-    for part in tasks.test_parts(plan, plan.tasks[0], tokenizer, labels, "single_label_classification"):
+    for part in tasks.test_parts(plan, plan.tasks[0], tokenizer, labels, "single_label_classification", None):
         found[part.name, part.length] = (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
     return found
 

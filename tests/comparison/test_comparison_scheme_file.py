@@ -68,7 +68,7 @@ def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, monkeypatch, ca
 
 
 def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, monkeypatch):
-    def pretend(plan, run, folder, data_folder):
+    def pretend(plan, run, folder, data_folder, chosen=None):
         settings = json.loads(json.dumps(plan.settings(run.scheme, run.task)))
         return {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "done", "settings": settings}
 

@@ -1,0 +1,94 @@
+"""What every scheme has to beat, on the same examples: the majority, and word pairs (TF-IDF, logistic regression).
+
+They read the tokens that the models read, as text again, so that all are cut alike.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from hf_posenc.training import make_arguments, set_up
+from hf_posenc.training.baseline import WordPairs, most_frequent
+
+from .outcomes import confusion_outcome, right_outcome
+from .plan import Plan, Run, Task
+from .tasks import test_parts, training_options
+
+MAJORITY, WORD_PAIRS = "majority", "word pairs"
+REFERENCES_NAME = "baselines"
+
+
+def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[str, Any]]:
+    """Both baselines of a classification, each with a run's `tests`; word pairs only where the texts allow it.
+
+    Args:
+        plan, task: what is compared. Generated training examples are those of the first seed.
+        data_folder: where generated data and converted checkpoints lie.
+
+    Raises:
+        UserError: the data can't be read.
+    """
+    options = {
+        **plan.options_of(task),
+        **training_options(plan, Run(task, "none", plan.seeds[0]), data_folder),
+        "do_train": True,
+        "baseline": False,
+        "report_to": "none",
+    }
+    if plan.pretrained is not None:
+        options["model_name_or_path"] = str(plan.checkpoint(plan.schemes[0], data_folder))
+    else:
+        options["position_embedding_type"] = "none"  # no scheme of theirs has to be built
+    with tempfile.TemporaryDirectory() as folder:
+        setup = set_up(*make_arguments(**options, output_dir=f"{folder}/setup"))
+    train: Any = setup.encoded["train"]
+    labels = list(train["labels"])
+    most = most_frequent(labels, setup.labels.problem_type)
+    tests: dict[str, list[dict[str, Any]]] = {MAJORITY: []}
+    model = WordPairs(setup.labels.problem_type)
+    try:
+        model.fit(_texts(train, setup.tokenizer, len(setup.columns.text)), labels)
+        tests[WORD_PAIRS] = []
+    except ValueError:  # no word in the texts, or one class
+        pass
+    parts = test_parts(plan, task, setup.tokenizer, setup.labels.names, setup.labels.problem_type, None)
+    for part in parts:
+        right = np.asarray(part.dataset["labels"])
+        for name, found in tests.items():
+            answers = np.full(len(right), most)
+            if name == WORD_PAIRS:
+                answers = model.predict(_texts(part.dataset, setup.tokenizer, len(setup.columns.text)))
+            if task.metric == "accuracy":
+                outcome = right_outcome(answers == right, part.groups)
+            else:
+                outcome = confusion_outcome(right, answers, len(setup.labels.names), part.groups)
+            entry = {"part": part.name, "length": part.length, "examples": len(right), "data": part.fingerprint}
+            found.append({**entry, "metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()})
+    return [{"task": task.name, "scheme": name, "tests": found} for name, found in tests.items()]
+
+
+def _texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[str]]:
+    """The texts that a model reads, for pairs the first ones and the second ones."""
+    special = set(tokenizer.all_special_ids)
+    found: list[list[str]] = [[] for _ in range(columns)]
+    for ids in dataset["input_ids"]:
+        segments = _segments(list(ids), special - {tokenizer.unk_token_id})
+        for column in range(columns):
+            segment = segments[column] if column < len(segments) else []
+            found[column].append(str(tokenizer.decode(segment)))
+    return found
+
+
+def _segments(ids: Sequence[int], special: set[int]) -> list[list[int]]:
+    segments: list[list[int]] = [[]]
+    for token in ids:
+        if token not in special:
+            segments[-1].append(token)
+        elif segments[-1]:
+            segments.append([])
+    return segments

@@ -1,0 +1,142 @@
+"""What schemes have to beat stands beside them, measured on the same examples; what they cost is measured in turns."""
+
+import json
+from io import StringIO
+
+import pytest
+from comparison_harness import made_up, read_run, toy
+from rich.console import Console
+from test_comparison_runs import write_text_data
+
+from hf_posenc.comparison import execute, executor
+from hf_posenc.comparison.evidence import part_table
+from hf_posenc.comparison.executor import load_references
+from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, _segments
+from hf_posenc.comparison.report import conclusions, write_report
+from hf_posenc.comparison.study import Study
+from hf_posenc.training import UserError
+from hf_posenc.training.checkpoints import write_json
+
+pytest.importorskip("matplotlib")
+
+
+def quiet():
+    return Console(file=StringIO(), width=200)
+
+
+def row(text, first):
+    return next(line for line in text.splitlines() if line.startswith(f"| {first} "))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two schemes on texts that one word decides."""
+    folder = tmp_path_factory.mktemp("compared")
+    data = write_text_data(folder / "colours")
+    task = {"data": str(data), "part_column": "hard"}
+    plan = toy(tasks=[task], train_length=24, test_lengths=[24, 36], test_examples=None)
+    assert execute(plan, folder / "results", console=quiet()).failed == {}
+    return plan, folder / "results"
+
+
+def test_the_baselines_are_tested_on_the_examples_of_the_runs(compared):
+    _, results = compared
+    run = read_run(results, "colours-none-seed0")
+    found = json.loads((results / "baselines" / "colours.json").read_text())["baselines"]
+    assert [one["scheme"] for one in found] == [MAJORITY, WORD_PAIRS]
+    for reference in found:
+        keys = ("part", "length", "examples", "data")
+        assert [[t[k] for k in keys] for t in reference["tests"]] == [[t[k] for k in keys] for t in run["tests"]]
+    assert {test["value"] for test in found[1]["tests"]} == {1.0}  # "good" and "bad" are words
+    assert found[0]["tests"][0]["value"] == 0.5
+
+
+def test_a_table_that_word_pairs_win_says_so_first(compared):
+    _, results = compared
+    study = Study.read(results)
+    said = conclusions(study)
+    assert said[0].startswith("**colours, 24 tokens: word pairs win** with 1.000; the best scheme")
+    text = write_report(results)[0].read_text()
+    assert row(text, "word pairs").endswith("| 1.000 |")  # the table of all tasks
+    ranking = text[text.index("### colours: ranking") : text.index("### colours: accuracy against")]
+    assert ranking.splitlines()[2] == f"{said[0]}"
+    lines = [line for line in ranking.splitlines() if line.startswith("|")]
+    assert lines[2].startswith("| word pairs | 1.000 ")
+    assert lines[3].startswith("| 1. ")  # places are those of schemes
+    assert row(ranking, "majority").endswith("| no encoder |")
+    assert row(text[text.index("against length") :], "word pairs").count("1.000") == 2
+    assert row(part_table(study, "colours", 24), "word pairs") == "| word pairs | 1.000 | 1.000 |"
+
+
+def test_baselines_of_other_examples_are_refused(compared, tmp_path):
+    _, results = compared
+    write_json(tmp_path / "baselines" / "colours.json", json.loads((results / "baselines/colours.json").read_text()))
+    other = read_run(results, "colours-none-seed0")
+    other["tests"][0]["data"] = "another"
+    with pytest.raises(UserError, match="was measured on other examples of 'colours' than the runs. Delete it"):
+        load_references(tmp_path, [other])
+
+
+def test_baselines_have_the_intervals_of_their_examples(tmp_path):
+    plan = toy(seeds=3, tasks=[{"kind": "probes", "probes": ["order"]}], schemes=["none", "rope"])
+    folder = made_up(tmp_path, plan, {"none": 0.5, "rope": 0.9}, units=400)
+    tests = read_run(folder, "probes-none-seed0")["tests"]
+    reference = {"task": "probes", "scheme": WORD_PAIRS, "tests": [{**test, "data": None} for test in tests]}
+    write_json(folder / "baselines" / "probes.json", {"baselines": [reference]})
+    study = Study.read(folder)
+    value = study.score(study.tasks[0], WORD_PAIRS, 32)
+    assert value.high - value.low == pytest.approx(2 * 1.96 * (0.25 / 400) ** 0.5, rel=0.1)
+    assert study.rows(study.tasks[0], 32)[0][0] == "rope"
+    assert study.unbeaten(study.tasks[0], 32) is None
+    assert study.schemes == ["none", "rope"]
+
+
+def test_texts_of_a_pair_stay_two():
+    assert _segments([101, 7, 8, 102, 9, 102, 0, 0], {101, 102, 0}) == [[7, 8], [9], []]
+    assert _segments([0, 7, 2, 2, 9, 2], {0, 2}) == [[7], [9], []]
+
+
+def test_a_step_is_measured_in_turns_and_shown_with_its_spread(compared):
+    _, results = compared
+    found = json.loads((results / "speed.json").read_text())["colours"]
+    assert found["schemes"]["none"]["cost"] == found["schemes"]["none"]["low"] == 1
+    rope = found["schemes"]["rope"]
+    assert rope["low"] <= rope["cost"] <= rope["high"]
+    assert rope["milliseconds"] > 0
+    text = write_report(results)[0].read_text()
+    cost = text[text.index("## Cost") :]
+    assert "the schemes take turns on the same batch" in cost
+    assert row(cost, "`rope`").endswith(f"{rope['cost']:.2f} [{rope['low']:.2f}, {rope['high']:.2f}] |")
+    assert "report_pictures/colours-cost.png" in cost
+
+
+def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path, monkeypatch):
+    measured = []
+
+    def pretend(plan, task, runs, baseline):
+        measured.append(sorted(runs))
+        return {"schemes": {scheme: {} for scheme in runs}, "baseline": baseline}
+
+    monkeypatch.setattr(executor, "measure_speed", pretend)
+    plan = toy()
+    made_up(tmp_path, plan, {"none": 0.5, "rope": 0.9}, config={})
+    run = tmp_path / "runs" / "probes-rope-seed0" / "run.json"
+    found = run.read_text()
+    run.unlink()
+    executor._add_speed(plan, tmp_path, quiet())
+    assert measured == []
+    run.write_text(found)
+    for _ in range(2):
+        executor._add_speed(plan, tmp_path, quiet())
+    assert measured == [["none", "rope"]]
+    made_up(tmp_path, toy(schemes=["none", "rope", "t5"]), {"none": 0.5, "rope": 0.9, "t5": 0.9}, config={})
+    executor._add_speed(toy(schemes=["none", "rope", "t5"]), tmp_path, quiet())
+    assert measured[1:] == [["none", "rope", "t5"]]
+
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(executor, "measure_speed", broken)
+    console = quiet()
+    executor._add_speed(toy(schemes=["none", "rope", "t5"], baseline="rope"), tmp_path, console)
+    assert "it couldn't be: out of memory" in console.file.getvalue()

@@ -1,0 +1,167 @@
+"""A learning rate for each scheme is chosen on seeds and data that aren't reported, with the same budget for all."""
+
+import json
+from io import StringIO
+
+import pytest
+from comparison_harness import TOY, read_run, toy
+from rich.console import Console
+from test_comparison_runs import write_text_data
+
+from hf_posenc.cli import app
+from hf_posenc.comparison import execute, read_plan, tasks
+from hf_posenc.comparison.executor import choose_rate, load_runs
+from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, Run
+from hf_posenc.comparison.report import make_report
+from hf_posenc.comparison.study import Study
+from hf_posenc.comparison.tasks import development_files, training_options
+from hf_posenc.training import UserError
+from hf_posenc.training.checkpoints import write_json
+from hf_posenc.training.data import read_file
+from hf_posenc.training.tokenizer import train_tokenizer
+
+
+def quiet():
+    return Console(file=StringIO(), width=200)
+
+
+def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
+    plan = toy(search=[0.5, 2], test_lengths=[32], tasks=[{"kind": "probes", "probes": ["order"]}])
+    made = execute(plan, tmp_path, console=quiet())
+    assert made.failed == {}
+    trials = [
+        f"probes-{scheme}-rate{factor}x-seed{DEVELOPMENT_SEED}" for scheme in plan.schemes for factor in ("0.5", 2)
+    ]
+    assert sorted(path.name for path in (tmp_path / "search").iterdir()) == sorted(trials)
+    assert len(made.done) == len(trials) + 2
+    scores, data = {}, set()
+    for name in trials:
+        trial = json.loads((tmp_path / "search" / name / "run.json").read_text())
+        scores[trial["scheme"], trial["learning_rate"]] = trial["tests"][0]["value"]
+        data.add(trial["tests"][0]["data"])
+        assert [(test["length"], test["part"]) for test in trial["tests"]] == [(32, "order")]
+    assert {rate for _, rate in scores} == {0.0005, 0.002}
+    for scheme in plan.schemes:
+        run = read_run(tmp_path, f"probes-{scheme}-seed0")
+        assert scores[scheme, run["learning_rate"]] == max(scores[scheme, rate] for rate in (0.0005, 0.002))
+        assert run["search"]["seed"] == DEVELOPMENT_SEED
+        assert run["search"]["scores"].keys() == {"0.0005", "0.002"}
+        assert run["search"]["seconds"] > 0
+        assert run["tests"][0]["data"] not in data  # other examples
+    assert len(data) == 1  # the same for every scheme and rate
+    first, second = ((tmp_path / "data" / f"probes-seed{seed}.jsonl").read_text() for seed in (0, DEVELOPMENT_SEED))
+    assert first != second
+    assert execute(plan, tmp_path, console=quiet()).done == []
+
+    said = [getattr(block, "text", "") for block in make_report(Study.read(tmp_path))]
+    assert any(text.startswith("**A learning rate for each scheme**: the best of 2") for text in said)
+    assert any("At the edge of what was tried" in text for text in said)
+
+
+def trial_result(plan, trial, value, status="done"):
+    result = {"task": trial.task.name, "scheme": trial.scheme, "seed": trial.seed, "status": status, "seconds": 2.0}
+    rate = round(1e-3 * trial.factor, 9)
+    return {**result, "error": "it rained", "learning_rate": rate, "tests": [{"value": value}]}
+
+
+@pytest.mark.parametrize(
+    ("values", "rate"),
+    [((0.5, 0.7, 0.6), 0.001), ((0.5, 0.7, 0.9), 0.003), ((0.7, 0.5, 0.7), 0.003), ((float("nan"), 0.1, 0.1), 0.001)],
+)
+def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, values, rate):
+    plan = toy(search=SEARCH_FACTORS)
+    run = Run(plan.tasks[0], "rope", 0)
+    for trial, value in zip(plan.trials(run.task, run.scheme), values, strict=True):
+        write_json(tmp_path / "search" / trial.name / "run.json", trial_result(plan, trial, value))
+    chosen = choose_rate(plan, run, tmp_path)
+    assert chosen["learning_rate"] == rate
+    assert chosen["search"]["seconds"] == 6
+
+
+def test_a_trial_that_failed_fails_the_run_and_says_why(tmp_path):
+    plan = toy(search=[1, 2])
+    run = Run(plan.tasks[0], "rope", 0)
+    for trial, status in zip(plan.trials(run.task, run.scheme), ("done", "failed"), strict=True):
+        write_json(tmp_path / "search" / trial.name / "run.json", trial_result(plan, trial, 0.5, status))
+    with pytest.raises(UserError, match="1 trials of its learning rate are missing: it rained"):
+        choose_rate(plan, run, tmp_path)
+
+
+def texts_of(tmp_path, plan, factor):
+    options = training_options(plan, Run(plan.tasks[0], "none", 0, factor), tmp_path)
+    path = options.get("train_file") or f"{options['dataset_name']}/train.jsonl"
+    return list(read_file(path)["text"])
+
+
+def development_texts(tmp_path, plan):
+    tokenizer = train_tokenizer(texts_of(tmp_path, plan, None), vocab_size=400)
+    arguments = (plan, plan.tasks[0], tokenizer, ("bad", "good"), "single_label_classification")
+    return list(tasks.test_parts(*arguments, tmp_path))
+
+
+def test_a_tenth_is_held_out_of_the_training_rows_where_nothing_else_is_unreported(tmp_path):
+    data = write_text_data(tmp_path / "colours")
+    plan = read_plan({**TOY, "tasks": [{"data": str(data)}], "train_examples": 60, "search": [1, 2]})
+    every, tried = texts_of(tmp_path, plan, None), texts_of(tmp_path, plan, 2.0)
+    assert (len(every), len(tried)) == (64, 54)  # the option max_train_samples keeps the first 60
+    held_out = list(read_file(str(development_files(plan, plan.tasks[0], tmp_path)[1]))["text"])
+    assert sorted(tried + held_out) == sorted(every[:60])
+    (part,) = development_texts(tmp_path, plan)
+    assert (part.length, len(part.dataset)) == (32, 6)
+
+
+def test_a_validation_split_that_is_not_reported_is_what_rates_are_chosen_on(tmp_path):
+    data = write_text_data(tmp_path / "colours")
+    (data / "validation.jsonl").write_text("".join((data / "train.jsonl").read_text().splitlines(True)[:8]))
+    plan = read_plan({**TOY, "tasks": [{"data": str(data)}], "search": [1, 2]})
+    assert development_files(plan, plan.tasks[0], tmp_path) is None
+    assert texts_of(tmp_path, plan, 2.0) == texts_of(tmp_path, plan, None)
+    (part,) = development_texts(tmp_path, plan)
+    assert len(part.dataset) == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"search": [1]}, "search \\[1\\] is no choice. Give two factors or more"),
+        ({"search": [1, 1]}, "is no choice"),
+        ({"search": [0, 1]}, "search holds 0. Give factors of the learning rate"),
+        ({"search": ["x", 1]}, "search holds 'x'"),
+        ({"search": True}, "The plan has search: True. Give a list"),
+        ({"search": [1, 2], "seeds": [DEVELOPMENT_SEED]}, "is the one that search chooses on. Report others"),
+    ],
+)
+def test_what_is_no_search_is_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        toy(**fields)
+
+
+def test_runs_with_and_without_a_search_do_not_mix(tmp_path):
+    from hf_posenc.comparison.executor import record_plan
+
+    record_plan(toy(), tmp_path)
+    assert "search" not in json.loads((tmp_path / "plan.json").read_text())
+    with pytest.raises(UserError, match="it differs in search .None there"):
+        record_plan(toy(search=[1, 2]), tmp_path)
+
+
+def test_runs_of_one_scheme_at_two_rates_are_refused(tmp_path):
+    plan = toy(search=[1, 2], seeds=2, schemes=["rope"])
+    write_json(tmp_path / "plan.json", plan.to_dict())
+    for run in plan.runs():
+        settings = json.loads(json.dumps(plan.settings(run.scheme, run.task)))
+        result = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "done", "settings": settings}
+        write_json(tmp_path / "runs" / run.name / "run.json", {**result, "learning_rate": 0.001 * (1 + run.seed)})
+    with pytest.raises(UserError, match="learned at 0.002, .* at 0.001: each machine searched anew"):
+        load_runs(tmp_path, plan)
+
+
+def test_the_command_lists_trials_before_the_runs_that_need_them(tmp_path):
+    from typer.testing import CliRunner
+
+    words = ["compare", "--quick", "--schemes", "none", "--search", "--dry-run", "-o", str(tmp_path / "r")]
+    listed = CliRunner().invoke(app, words).stdout.split()
+    assert len(listed) == 2 * (3 + 2)
+    assert listed[:4] == [f"probes-none-rate{f}x-seed{DEVELOPMENT_SEED}" for f in ("0.3", "1", "3")] + [
+        "probes-none-seed0"
+    ]
