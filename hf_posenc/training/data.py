@@ -531,7 +531,7 @@ def require_columns(dataset: Dataset, names: Sequence[str], option: str, split: 
     if missing:
         raise UserError(
             f"The {split} data has no column {missing[0]!r}. It has {', '.join(map(repr, dataset.column_names))}: name "
-            f"one with {option}.{' Its first row must hold the names of the columns.' if is_csv_data(dataset) else ''}"
+            f"one with {option}.{' If these are no names, write a first row of names.' if is_csv_data(dataset) else ''}"
         )
 
 

@@ -566,7 +566,7 @@ def test_what_separates_the_columns_can_be_said(tmp_path):
 
 def test_a_csv_without_names_is_named_as_such(tmp_path):
     found = read_file(str(_file(tmp_path / "a.csv", b"good film,x\nbad film,y\n")))
-    with pytest.raises(UserError, match="no column 'label'. It has 'good film', 'x': .* Its first row must hold the n"):
+    with pytest.raises(UserError, match="no column 'label'. It has 'good film', 'x': .* If these are no names, write"):
         number_labels(DatasetDict(train=found), find_columns(found, DataArguments()))
 
 
