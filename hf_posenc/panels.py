@@ -34,6 +34,8 @@ MOST_POSITIONS = 2048
 _MOST_MAPS = 12
 _MOST_ROWS = 128
 _DRAWS = 2
+_MEASURED = 256
+"""Drawn queries and keys over which a bias is measured that isn't linear in them."""
 
 
 _DISTANCE = "distance j - i (tokens)"
@@ -455,21 +457,25 @@ def _embedding_effect(encodings: Tensor) -> Effect:
     return Effect("embeddings", (heat, matrix, profile, neighbours, moments, norm), matrix, profile)
 
 
-def _rotation(scheme: PositionScheme, head_dim: int, length: int, layer: int) -> Tensor:
-    """The rotated unit vectors, R(p) e_a: (S, d, d), a row for each a."""
+def rotated_units(scheme: PositionScheme, heads: int, head_dim: int, length: int, layer: int) -> Tensor:
+    """The rotated unit vectors, R_h(p) e_a: (H, S, d, d), a row for each a; H is 1 where all heads are turned alike."""
     positions = torch.arange(length).unsqueeze(0)
     state = scheme.rotary(positions, torch.full_like(positions, length))
-    unit = torch.eye(head_dim).expand(1, length, head_dim, head_dim)
-    return scheme.rotate(unit, unit, state, layer)[0][0].float()
+    rows = []
+    for unit in torch.eye(head_dim):
+        q = unit.expand(1, length, heads, head_dim)
+        rows.append(scheme.rotate(q, q, state, layer)[0][0].float())
+    turned = torch.stack(rows, 2).transpose(0, 1)
+    return turned[:1] if bool(torch.isclose(turned, turned[:1], rtol=1e-5, atol=1e-7).all()) else turned
 
 
 def _decay(turned: Tensor) -> Tensor:
-    """R(0) x . R(p) x for unit vectors x: (S, d, d) -> (d, S)."""
-    return torch.einsum("ab,pab->ap", turned[0], turned)
+    """R(0) x . R(p) x for unit vectors x: (H, S, d, d) -> (H, d, S)."""
+    return torch.einsum("hab,hpab->hap", turned[:, 0], turned)
 
 
 def _pairs(turned: Tensor) -> tuple[list[int], np.ndarray]:
-    """The first entry of each turned pair, the fastest first, and the pairs' wavelengths in tokens."""
+    """The first entry of each turned pair of a head, the fastest first, and the pairs' wavelengths in tokens."""
     diagonal = turned.diagonal(dim1=1, dim2=2)
     # Entry a turns together with the one other that its image reaches; one that reaches none isn't turned.
     reach = (turned - torch.diag_embed(diagonal)).abs().amax(0)
@@ -483,25 +489,31 @@ def _pairs(turned: Tensor) -> tuple[list[int], np.ndarray]:
 
 def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     head_dim = _size(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
-    turned = _rotation(subject.scheme, head_dim, length, layer)
+    heads = subject.config.num_attention_heads if subject.config else getattr(subject.scheme, "num_heads", 1)
+    turned = rotated_units(subject.scheme, heads, head_dim, length, layer)
     decay = _decay(turned)
-    pairs, wavelengths = _pairs(turned)
+    found = [_pairs(head) for head in turned]
+    pairs, wavelengths = found[0]
     distances = np.arange(length)
-    mean = _numpy(decay.mean(0))
+    means = _numpy(decay.mean(1))  # (H, S)
     # Above 1 where a scaling multiplies cos and sin by a factor.
     most = max(1.0, float(decay.abs().max()))
-    names, curves, waves = ["this one"], [mean], [wavelengths]
-    default = _default_of(subject)
-    if default is not None:
-        other = _rotation(default, head_dim, length, layer)
-        other_mean = _numpy(_decay(other).mean(0))
-        if not np.allclose(other_mean, mean, atol=1e-4):
-            names, curves = ["as configured", "the default"], [mean, other_mean]
-            waves = [row for row in (wavelengths, _pairs(other)[1]) if row.size == wavelengths.size]
+    names, group, where = ["this one"], "", ""
+    curves, waves = means, [wavelengths]
+    if len(turned) > 1:
+        names, group, where = [str(head) for head in range(len(turned))], "head", ", head 0"
+        longest = max(row.size for _, row in found)
+        waves = [np.pad(row, (0, longest - row.size), constant_values=np.nan) for _, row in found]
+    elif (default := _default_of(subject)) is not None:
+        other = rotated_units(default, heads, head_dim, length, layer)
+        other_means = _numpy(_decay(other).mean(1))
+        if other_means.shape == means.shape and not np.allclose(other_means, means, atol=1e-4):
+            names, curves = ["as configured", "the default"], np.concatenate((means, other_means))
+            waves = [row for row in (wavelengths, _pairs(other[0])[1]) if row.size == wavelengths.size]
     size = 2 * len(pairs)
     heat = Maps(
-        title="q.k of each pair of entries",
-        values=_numpy(decay[pairs])[None],
+        title=f"q.k of each pair of entries{where}",
+        values=_numpy(decay[0][pairs])[None],
         y_label="wavelength of the pair (tokens)",
         value_label="q.k over q.k unturned",
         limits=(-most, most),
@@ -510,24 +522,26 @@ def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     line = Lines(
         title=f"Mean of {head_dim} entries" + (f", {size} of them turned" if size < head_dim else ""),
         x=distances,
-        y=np.stack(curves),
+        y=curves,
         names=tuple(names),
+        group=group,
         y_label="q.k over q.k unturned",
         limits=(-1.05 * most, 1.05 * most),
     )
     wave = Lines(
         title="Wavelengths",
-        x=np.arange(len(pairs)),
+        x=np.arange(len(waves[0])),
         y=np.stack(waves),
         names=tuple(names[: len(waves)]),
+        group=group,
         x_label="pair of entries, fastest first",
         y_label="tokens per turn",
         log=True,
     )
     both = np.arange(-(length - 1), length)
     matrix = Maps(
-        title="Mean of rotated q.k",
-        values=mean[np.abs(distances[:, None] - distances[None, :])][None],
+        title="Mean of rotated q.k" + (", mean of heads" if group else ""),
+        values=means.mean(0)[np.abs(distances[:, None] - distances[None, :])][None],
         x_label="position",
         y_label="position",
         value_label="q.k over q.k unturned",
@@ -536,12 +550,14 @@ def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     profile = Lines(
         title="Mean of rotated q.k against distance",
         x=both,
-        y=mean[np.abs(both)][None],
-        names=("q = k",),
+        y=means[:, np.abs(both)],
+        names=tuple(names) if group else ("q = k",),
+        group=group,
         y_label="q.k over q.k unturned",
         limits=(-1.05 * most, 1.05 * most),
     )
-    return Effect("rotation", (heat, line, wave), matrix, profile)
+    # A head of which nothing is turned has no pair to show.
+    return Effect("rotation", (*([heat] if pairs else []), line, *([wave] if len(waves[0]) else [])), matrix, profile)
 
 
 def _default_of(subject: Subject) -> PositionScheme | None:
@@ -688,16 +704,49 @@ def _layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
     draws = bias(q, k)
     if torch.allclose(draws[0], draws[1], rtol=1e-5, atol=1e-8):
         return _bias_effect(draws[0], "layer bias", where)
-    # A bias linear in q and k is the sum of their products with one vector each: the biases of unit vectors. One entry
-    # at a time, for all of them at once are (d, H, S, S).
+    vectors, constant = _vectors(bias, heads, head_dim)
+    foretold = constant + torch.einsum("nhd,hrd->nhr", q, vectors[0]) + torch.einsum("nhd,hrd->nhr", k, vectors[1])
+    if torch.allclose(foretold, _by_distance(draws), rtol=1e-3, atol=1e-4 * float(draws.abs().max())):
+        spread = vectors.square().sum((0, 3)).sqrt()
+        alike = vectors[:, 0].transpose(0, 1).flatten(1)
+        what = "Cosine of the distances' vectors"
+    else:  # no sum of products: what it does to many drawn q and k
+        count = _MEASURED if length <= DEFAULT_POSITIONS else _MEASURED // 8
+        q, k = torch.randn(2, count, heads, head_dim, generator=generator)
+        many = torch.cat([_by_distance(bias(q[n : n + 1], k[n : n + 1])) for n in range(count)])  # (n, H, R)
+        spread = many.std(0)
+        alike = (many - many.mean(0))[:, 0].T
+        what = f"Correlation of distances over {count} draws"
+    return _content_effect(draws, spread, alike, what, where)
+
+
+def _vectors(bias: Callable[[Tensor, Tensor], Tensor], heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """What a bias that is linear in q and k multiplies them by, (2, H, R, d), and what it adds, (H, R).
+
+    Read off unit vectors, one entry at a time, for all of them at once are (d, H, S, S).
+    """
     zero = torch.zeros(1, heads, head_dim)
+    nothing = _by_distance(bias(zero, zero))[0]
     entries = []
     for unit in torch.eye(head_dim):
         e = unit.expand_as(zero)
-        entries.append(torch.stack((_by_distance(bias(e, zero))[0], _by_distance(bias(zero, e))[0])))
-    vectors = torch.stack(entries, -1)  # (2, H, R, d)
+        entries.append(torch.stack([_by_distance(one)[0] - nothing for one in (bias(e, zero), bias(zero, e))]))
+    return torch.stack(entries, -1), nothing
+
+
+def _content_effect(draws: Tensor, spread: Tensor, alike: Tensor, what: str, where: str) -> Effect:
+    """Panels of a bias that depends on q and k.
+
+    Args:
+        draws: (n, H, S, S), the bias of random q and k.
+        spread: (H, R), its deviation by distance.
+        alike: (R, N), a row for each distance, whose cosines are shown.
+        what: what those cosines are.
+        where: the layer.
+    """
+    length = draws.shape[-1]
     distances = np.arange(-(length - 1), length)
-    spread, names = _heads(vectors.square().sum((0, 3)).sqrt())
+    spread, names = _heads(spread)
     size = Lines(
         title=f"Deviation of the bias over random q, k{where}",
         x=distances,
@@ -707,12 +756,12 @@ def _layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
         y_label="deviation (logit)",
         limits=(0, None),
     )
-    unit = torch.nn.functional.normalize(vectors[:, 0].transpose(0, 1).flatten(1), dim=-1)
+    unit = torch.nn.functional.normalize(alike, dim=-1)
     cosine = Maps(
-        title=f"Cosine of the distances' vectors, {'all heads' if len(names) == 1 else 'head 0'}",
+        title=f"{what}, {'all heads' if len(names) == 1 else 'head 0'}",
         values=_numpy(unit @ unit.T)[None],
         y_label="distance j - i (tokens)",
-        value_label="cosine",
+        value_label=what.split()[0].lower(),
         limits=(-1, 1),
         x_start=-(length - 1),
         y_start=-(length - 1),

@@ -4,12 +4,14 @@ Figures are plain `matplotlib.figure.Figure` objects; pyplot isn't imported and 
 needed here alone: `pip install "hf-posenc[plots]"`. The numbers without pictures are `panels.position_panels`.
 """
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from transformers.utils import logging
 
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
@@ -26,6 +28,8 @@ from hf_posenc.panels import (
     read_effects,
     read_source,
 )
+
+logger = logging.get_logger(__name__)
 
 if TYPE_CHECKING:
     import torch
@@ -147,6 +151,20 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
     with matplotlib.rc_context({"svg.hashsalt": "hf_posenc"}):
         figure.savefig(buffer, format=suffix, dpi=dpi, metadata={**dict.fromkeys(unsaid), **(metadata or {})})
     write_bytes(path, buffer.getvalue())
+
+
+@contextlib.contextmanager
+def drawing(what: str) -> Iterator[None]:
+    """Inside, a picture of a run is drawn, which mustn't fail it: what goes wrong is a warning.
+
+    Without matplotlib there is no picture, and no word.
+    """
+    try:
+        yield
+    except ImportError:
+        pass
+    except Exception as error:
+        logger.warning(f"There is no picture of {what}: {type(error).__name__}: {error}")
 
 
 def check_picture_path(path: str | Path) -> str:

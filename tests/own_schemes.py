@@ -32,3 +32,46 @@ class LayerDistance(PositionScheme):
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
         distance = (positions[:, None, :] - positions[:, :, None]).clamp(-self.reach, self.reach) + self.reach
         return torch.einsum("bhqd,bqkd->bhqk", q, self.tables[layer](distance)) / q.shape[-1] ** 0.5
+
+
+class TurnedHeads(PositionScheme):
+    """A rotation by head: its rotary state has an axis of heads. In odd heads slow pairs are first."""
+
+    shift_invariant = True
+
+    def __init__(self, *, head_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.speeds = [
+            [10.0 ** -(i if h % 2 == 0 else head_dim // 2 - 1 - i) for i in range(head_dim // 2)]
+            for h in range(num_heads)
+        ]
+
+    def rotary(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        angles = positions[..., None, None] * torch.tensor(self.speeds, device=positions.device)  # (..., H, d / 2)
+        return angles.cos(), angles.sin()
+
+    def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> tuple[Tensor, Tensor]:
+        return self._turned(q, *state), self._turned(k, *state)
+
+    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+class Gate(PositionScheme):
+    """A bias that isn't linear in the query: -|i - j| where q's first entry is positive, else 0."""
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+        distance = (positions[:, None, :] - positions[:, :, None]).abs().float()
+        return -distance[:, None] * (q[..., :1] > 0)
+
+
+class TakesRopeParameters(PositionScheme):
+    """Adds the position over the `rope_theta` of the config's `rope_parameters`."""
+
+    def __init__(self, *, head_dim: int, rope_parameters: dict | None = None) -> None:
+        super().__init__()
+        self.theta = rope_parameters["rope_theta"]
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + (positions / self.theta).unsqueeze(-1).to(x.dtype)

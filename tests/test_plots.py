@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from common import EVERY_HOOK, encoder, perturb, tiny_config
+from own_schemes import Gate, TurnedHeads
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import hf_posenc
 from hf_posenc import (
     DebertaPosition,
     PosEncConfig,
@@ -502,3 +504,57 @@ def labelled(figure):
 def test_attention_that_cannot_be_shown_is_named(shape, layer, message):
     with pytest.raises(ValueError, match=message):
         attention_panels(encoder("rope"), torch.ones(shape, dtype=torch.int64), layer=layer)
+
+
+@pytest.fixture
+def own(monkeypatch):
+    for name, scheme in (("turned_heads", TurnedHeads), ("gate", Gate)):
+        monkeypatch.setattr(scheme, "name", name, raising=False)
+        monkeypatch.setitem(hf_posenc.POSITIONS, name, scheme)
+
+
+def test_a_rotation_that_differs_by_head_has_a_curve_for_each(own, tmp_path):
+    config = tiny_config("turned_heads")
+    shown = panels(config)
+    speeds = np.array(hf_posenc.POSITIONS["turned_heads"](head_dim=8, num_heads=4).speeds)
+    expected = np.cos(speeds[:, :, None] * np.arange(S)).mean(1)
+    mean = shown["Mean of 8 entries"]
+    assert (mean.names, mean.group) == (("0", "1", "2", "3"), "head")
+    np.testing.assert_allclose(mean.y, expected, atol=1e-5)
+    np.testing.assert_allclose(shown["Wavelengths"].y, 2 * np.pi / np.sort(speeds, axis=1)[:, ::-1], rtol=1e-3)
+    pairs = shown["q.k of each pair of entries, head 0"].values[0]
+    np.testing.assert_allclose(pairs, np.cos(speeds[0][:, None] * np.arange(S)), atol=1e-5)
+    combined = panels(tiny_config("turned_heads+t5"))
+    np.testing.assert_allclose(combined["Mean of 8 entries"].y, expected, atol=1e-5)
+    for figure in (plot_position(config), plot_comparison([config, tiny_config("rope")])):
+        save_figure(figure, tmp_path / "heads.png", dpi=40)
+
+
+def test_a_bias_that_is_not_linear_is_measured_on_drawn_queries(own, tmp_path):
+    config = tiny_config("gate")
+    shown = panels(config)
+    deviation = shown["Deviation of the bias over random q, k, layer 0"]
+    # Half of all queries open the gate: the deviation of -|t| or 0 is |t| / 2.
+    np.testing.assert_allclose(deviation.y, np.tile(np.abs(DISTANCES) / 2, (len(deviation.y), 1)), rtol=0.1, atol=1e-6)
+    alike = shown[next(title for title in shown if title.startswith("Correlation of distances over 256 draws"))]
+    assert alike.values[0][S, S + 3] == pytest.approx(1, abs=1e-5)
+    save_figure(plot_position(config), tmp_path / "gate.png", dpi=40)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such axis"), ValueError("odd"), OSError("full")])
+def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
+    from hf_posenc.comparison import run
+    from hf_posenc.hub import publishing
+
+    said = []
+    monkeypatch.setattr("hf_posenc.plots.logger.warning", said.append)
+
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("hf_posenc.plots.plot_position", fail)
+    run._draw(encoder("rope"), tmp_path / "picture.png")
+    assert publishing._draw(encoder("rope"), tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    assert len(said) == 2
+    assert all(str(error) in line and "There is no picture of" in line for line in said)

@@ -28,6 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import given_arguments, scheme_names
+from ..panels import rotated_units
 from .loading import build_config
 
 EXTENSIONS = ("tile", "interpolate", "hierarchical")
@@ -484,12 +485,9 @@ def _layer_input(model: PreTrainedModel, rows: Tensor, index: int) -> Tensor:
     return layer.attention_norm(hidden) if layer.pre_norm else hidden
 
 
-def _turning_order(part: PositionScheme, head_dim: int) -> Tensor:
-    """A head's dimensions from slow to fast, pairs together, read off what `rotate` does at position 1."""
-    positions = torch.tensor([[0, 1]])
-    state = part.rotary(positions, torch.full_like(positions, 2))
-    unit = torch.eye(head_dim)[None, None].expand(1, 2, -1, -1)  # each unit vector as a head of its own
-    turned = part.rotate(unit, unit, state, 0)[0][0, 1]
+def _turning_order(turned: Tensor) -> Tensor:
+    """A head's dimensions from slow to fast, pairs together, from what `rotate` makes of unit vectors at position 1."""
+    head_dim = len(turned)
     cosine = turned.diagonal()
     sine = (turned - torch.diag(cosine)).abs()
     partner = torch.where(sine.amax(-1) > 1e-9, sine.argmax(-1), torch.arange(head_dim))
@@ -505,7 +503,9 @@ def _turning_order(part: PositionScheme, head_dim: int) -> Tensor:
 def _choose_basis(attention: Any, part: PositionScheme, inputs: Tensor, layer: int) -> None:
     """q A and k A^-T per head, such that the directions that hold most of q.k turn slowest; q.k itself is unchanged."""
     size = attention.head_dim
-    order = _turning_order(part, size)
+    heads = attention.query.out_features // size
+    turned = rotated_units(part, heads, size, 2, layer)[:, 1]
+    orders = [_turning_order(head) for head in turned.expand(heads, -1, -1)]
     x = inputs.flatten(0, 1).double()
     x = torch.cat((x, x.new_ones(len(x), 1)), -1)  # the biases are part of q and k
     second = x.T @ x / len(x)
@@ -527,10 +527,10 @@ def _choose_basis(attention: Any, part: PositionScheme, inputs: Tensor, layer: i
         a = s.sqrt()[:, None] * torch.linalg.solve(qr, u).T
         b = s.sqrt()[:, None] * torch.linalg.solve(kr, vh.T).T
         place = torch.empty_like(q)
-        place[order] = a @ q
+        place[orders[head]] = a @ q
         full[0][head] = place
         place = torch.empty_like(k)
-        place[order] = b @ k
+        place[orders[head]] = b @ k
         full[1][head] = place
     for linear, matrix in zip((attention.query, attention.key), full, strict=True):
         flat = matrix.flatten(0, 1).to(linear.weight.dtype)

@@ -356,13 +356,11 @@ def _tokenize(folder: Path, remote: bool) -> list[int] | None:
 
 def _draw(model: Any, folder: Path) -> str | None:
     """A picture of the positions, where matplotlib is installed and there is something to draw."""
-    try:
-        from hf_posenc.plots import plot_position, save_figure
+    from hf_posenc.plots import drawing, plot_position, save_figure
 
+    with drawing("the positions"):
         save_figure(plot_position(model.base_model), folder / PICTURE)
-    except (ImportError, ValueError):
-        return None
-    return PICTURE
+    return PICTURE if (folder / PICTURE).exists() else None
 
 
 def _sha256(path: Path) -> str:

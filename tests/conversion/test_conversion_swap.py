@@ -4,9 +4,10 @@ import pytest
 import torch
 from common import SCHEMES, encoder, padded
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from own_schemes import TurnedHeads
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_posenc import PosEncConfig, PosEncModel
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
 from hf_posenc.conversion import convert, swap
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
 from hf_posenc.conversion.swap import _choose_basis, _reorder_heads, extended_table
@@ -352,3 +353,17 @@ def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
 def test_an_extension_of_tables_is_for_tables(source):
     with pytest.raises(ValueError, match="extension='interpolate' is for tables, and 'alibi' has none"):
         convert(source, position_embedding_type="alibi", max_position_embeddings=80, extension="interpolate")
+
+
+def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypatch):
+    monkeypatch.setattr(TurnedHeads, "name", "turned_heads", raising=False)
+    monkeypatch.setitem(POSITIONS, "turned_heads", TurnedHeads)
+    model, report = convert(source, position_embedding_type="turned_heads")
+    assert {"what": "q and k in a basis whose slow pairs hold most of q.k"} in report.carried
+    attention = model.layers[0].attention
+    size, speeds = attention.head_dim, model.position.speeds
+    q, k = (linear.weight.detach().unflatten(0, (-1, size)) for linear in (attention.query, attention.key))
+    held = (q.square().sum(-1) * k.square().sum(-1)).unflatten(1, (2, -1)).sum(1)  # (H, pairs)
+    for head, speed in enumerate(speeds):
+        slow, fast = speed.index(min(speed)), speed.index(max(speed))
+        assert held[head, slow] > held[head, fast]
