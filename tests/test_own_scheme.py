@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from common import tiny_config
+from own_schemes import TakesRopeParameters
 
-from hf_posenc import POSITIONS, PositionScheme, cli, register_position, register_scheme_file
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, cli, register_position, register_scheme_file
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_scheme" / "recency.py"
@@ -162,6 +164,44 @@ def test_a_class_with_a_buffer_is_refused(monkeypatch):
     monkeypatch.setitem(POSITIONS, "buffered", Buffered)
     with pytest.raises(ValueError, match="Buffered owns the buffer 'table'.*Compute it from Python numbers"):
         PosEncConfig(position_embedding_type="buffered")
+
+
+def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
+    """As where a notebook's cell runs twice; another class of that name is still refused."""
+
+    def cell(step):
+        class Here(PositionScheme):
+            def embed(self, x, positions):
+                return x + step * positions.unsqueeze(-1)
+
+        register_position("here", Here)
+        return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here")).position
+
+    first, second = cell(1), cell(2)
+    zero, ones = torch.zeros(1, 2, 4), torch.ones(1, 2, dtype=torch.int64)
+    assert float(first.embed(zero, ones).sum()) == 8
+    assert float(second.embed(zero, ones).sum()) == 16
+    assert POSITIONS["here"] is type(second)
+
+    class Other(type(second)):
+        pass
+
+    with pytest.raises(ValueError, match="name='here' is taken by Here"):
+        register_position("here", Other)
+
+
+def test_a_scheme_of_a_users_own_takes_rope_parameters(tmp_path):
+    register_position("takes_rope", TakesRopeParameters)
+    for given, theta in ((None, 10000.0), ({"rope_theta": 500.0}, 500.0)):
+        config = tiny_config("takes_rope", rope_parameters=given)
+        model = PosEncModel(config)
+        assert model.position.theta == theta
+        model.save_pretrained(tmp_path / str(theta))
+        again = PosEncModel.from_pretrained(tmp_path / str(theta))
+        assert again.position.theta == theta
+        assert again.config.rope_parameters == config.rope_parameters
+    with pytest.raises(ValueError, match="rope_parameters has no 'rope_thta'.*Did you mean 'rope_theta'"):
+        tiny_config("takes_rope", rope_parameters={"rope_thta": 500.0})
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
+from .position_rope import complete_rope_parameters
 from .scheme_code import collect_code, comes_along, load_classes, remember_code, travelled_class
 
 logger = logging.get_logger(__name__)
@@ -67,6 +68,9 @@ _TOKEN_SCALED = ("rms", "std")
 def register_position(name: str, scheme: type[PositionScheme]) -> None:
     """Adds a scheme to the table, so that `position_embedding_type=name` selects it in this process.
 
+    A class that is defined again, as by a notebook's cell that runs twice, takes the place of the one before; models
+    that were built keep theirs.
+
     Raises:
         ValueError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
     """
@@ -76,7 +80,8 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
         raise ValueError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
     if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
         raise ValueError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
-    if name in POSITIONS and POSITIONS[name] is not scheme:
+    again = name in POSITIONS and _is_same(POSITIONS[name], scheme)
+    if name in POSITIONS and not again:
         raise ValueError(f"name={name!r} is taken by {POSITIONS[name].__name__}. Register under another name.")
     if scheme in POSITIONS.values() and POSITIONS.get(name) is not scheme:
         raise ValueError(
@@ -85,7 +90,7 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias")
     if not any(hook in vars(base) for base in scheme.__mro__[:-1] for hook in hooks if _is_own(base)):
         raise ValueError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
-    if scheme.__module__ == "__main__":
+    if scheme.__module__ == "__main__" and not again:
         logger.warning(
             f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To save or share one, "
             "move the class to a file of its own, such as my_scheme.py, and import it from there."
@@ -93,6 +98,11 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     scheme.name = name
     POSITIONS[name] = scheme
     remember_code(scheme)
+
+
+def _is_same(one: type, other: type) -> bool:
+    """Whether two classes are one, or its definition run again."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
 def _is_own(base: type) -> bool:
@@ -212,9 +222,8 @@ def resolve_position_config(config: Any) -> None:
         defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
         given[name] = {**defaults, **scaled, **given[name]}
         if takes_rope_parameters(scheme):
-            config.rope_parameters = scheme.complete_rope_parameters(  # type: ignore[attr-defined]
-                config.rope_parameters, max_positions=config.max_position_embeddings
-            )
+            complete = getattr(scheme, "complete_rope_parameters", complete_rope_parameters)
+            config.rope_parameters = complete(config.rope_parameters, max_positions=config.max_position_embeddings)
     config.position_embedding_kwargs = given if len(given) > 1 else next(iter(given.values()))
     built = check_position_config(config)
     # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
