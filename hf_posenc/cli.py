@@ -138,7 +138,7 @@ def schemes() -> None:
 
 @app.command("inspect")
 def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_remote_code: Trust = False) -> None:
-    """Show a checkpoint's scheme and arguments, length limit, parameters, versions and the code it carries."""
+    """Show a checkpoint's scheme, size and scores, what it was trained on, for how long and from what, and versions."""
     from safetensors import SafetensorError
 
     from hf_posenc.inspection import inspect_checkpoint
@@ -162,9 +162,15 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_rem
         "parameters": f"{found.parameters:,}, of them {found.position_parameters:,} positional ({share:.2%})",
         "weights": ", ".join(found.dtypes),
         "labels": ", ".join(found.labels),
+        **{f"{split} scores": _words_of(scores) for split, scores in found.training.scores.items()},
+        "data": found.training.data,
+        "training": found.training.length,
+        "made from": found.training.source,
         "hf_posenc": found.posenc_version,
         "transformers": found.transformers_version,
-        "code files": ", ".join(found.code_files) or "none: it loads only where hf_posenc is installed",
+        "code": f"travels with it, {len(found.code_files)} files"
+        if found.code_files
+        else "none: it loads only where hf_posenc is installed",
         "missing code": ", ".join(found.missing_code_files),
     }
     table = Table(title=found.source, show_header=False)
@@ -172,6 +178,10 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_rem
         if value:
             table.add_row(name, str(value))
     Console().print(table)
+
+
+def _words_of(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
 
 
 @app.command()
@@ -229,11 +239,12 @@ def predict(
         import torch
 
         from hf_posenc.training.arguments import DataArguments
+        from hf_posenc.training.data import remembered_columns
         from hf_posenc.training.errors import UserError
         from hf_posenc.training.precision import best_dtype
         from hf_posenc.training.prediction import Text, load_classifier, task_of
         from hf_posenc.training.prediction import predict as run
-        from hf_posenc.training.prediction_files import check_output, read_inputs
+        from hf_posenc.training.prediction_files import check_input, check_output, read_inputs
 
     if bf16 not in (None, "true", "false"):
         raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
@@ -247,11 +258,14 @@ def predict(
         raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
+    if file is not None:
+        check_input(file)
     if output is not None:
         check_output(output, file)
     options = DataArguments(text_column_names=text_column_names, text_column_delimiter=text_column_delimiter)
-    read = read_inputs(file, options, twice=output is not None) if file else None
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+    known = remembered_columns(classifier.model.config)
+    read = read_inputs(file, options, known, twice=output is not None) if file else None
     half = best_dtype(classifier.device) == torch.bfloat16 if bf16 is None else bf16 == "true"
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if half and bf16 is None:
@@ -309,6 +323,7 @@ class _Train(TyperCommand):
         "--streaming",
         "--skip-missing",
         "--resume-from-checkpoint",
+        "--keep-checkpoints",
     )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -529,6 +544,14 @@ def train(
             rich_help_panel=_KEPT,
         ),
     ] = None,
+    keep_checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_SWITCH,
+            help="Keep what a run resumes from when it has ended, too (default: false).",
+            rich_help_panel=_KEPT,
+        ),
+    ] = None,
     per_device_train_batch_size: Annotated[
         int | None, typer.Option(help="Batch size; default 32.", rich_help_panel=_MACHINE)
     ] = None,
@@ -592,18 +615,16 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
     delimiter: Annotated[str | None, typer.Option(help="Between csv columns; default: found.")] = None,
-    text_column_names: Annotated[
-        str | None, typer.Option(help="Text column; two, with a comma, for pairs. Default: as trained.")
-    ] = None,
+    text_column_names: TextColumns = None,
     label_column_name: Annotated[str | None, typer.Option(help="Label column. Default: as trained.")] = None,
     label_delimiter: Annotated[str | None, typer.Option(help="What separates several labels in a csv cell.")] = None,
-    text_column_delimiter: Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")] = None,
+    text_column_delimiter: TextDelimiter = None,
     skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave rows without label or text out.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Score a checkpoint on labelled data: loss and the metrics of its task."""
+    """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
     import json
     import tempfile
 
@@ -612,7 +633,10 @@ def evaluate(
 
     if (file is None) == (dataset_name is None):
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
-    source = {"validation_file": file} if file else {"dataset_name": dataset_name, "validation_split_name": split}
+    # What is no validation split is a test, also in what is said on the way.
+    role = "validation" if file is None and split in ("validation", "valid", "val", "dev") else "test"
+    source = {"test_file": file} if file else {"dataset_name": dataset_name, f"{role}_split_name": split}
+    kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}
     columns = {
         "delimiter": delimiter,
         "text_column_names": text_column_names,
@@ -626,25 +650,31 @@ def evaluate(
             *make_arguments(
                 model_name_or_path=checkpoint,
                 trust_remote_code=trust_remote_code,
-                do_eval=True,
                 output_dir=folder,
                 skip_missing=skip_missing,
                 per_device_eval_batch_size=batch_size,
                 disable_tqdm=as_json,
                 **source,
+                **kind,
                 **{name: value for name, value in columns.items() if value is not None},
             ),
             console=Console(stderr=True),
         )
     left_out = ("runtime", "_per_second", "preparation_time", "epoch")
+    prefix = "eval_" if role == "validation" else "test_"
     metrics = {
-        name.removeprefix("eval_"): float(value)
-        for name, value in result.metrics.items()
-        if not name.endswith(left_out)
+        name.removeprefix(prefix): float(value) for name, value in result.metrics.items() if not name.endswith(left_out)
     }
+    examples = next(iter(result.summary.examples.values()))
     if as_json:
-        print(json.dumps(metrics))
+        print(
+            json.dumps(
+                {"data": file or dataset_name, "split": role if file else split, "examples": examples, **metrics}
+            )
+        )
     else:
+        where = f"{os.path.basename(file)}, as test data" if file else f"{dataset_name}, split {split!r}"
+        Console().print(f"{where}: {examples:,} examples", highlight=False, markup=False)
         _show_metrics(metrics)
 
 

@@ -1,13 +1,14 @@
 """What a scheme or a checkpoint is: numbers for tables, without loading weights."""
 
 import inspect
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, get_safetensors_metadata
+from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download
 from safetensors import safe_open
 
 from hf_posenc.model.configuration_posenc import PosEncConfig
@@ -48,6 +49,18 @@ def describe_schemes() -> list[SchemeSummary]:
 
 
 @dataclass(frozen=True)
+class TrainingRecord:
+    """What a checkpoint's `results.json` and `conversion.json` say of how it came to be."""
+
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By split: `test`, `validation`."""
+    data: str | None = None
+    length: str | None = None
+    source: str | None = None
+    """The checkpoint that it was converted or trained from."""
+
+
+@dataclass(frozen=True)
 class CheckpointSummary:
     """What `hf-posenc inspect` shows."""
 
@@ -69,6 +82,7 @@ class CheckpointSummary:
     transformers_version: str | None
     code_files: list[str]
     missing_code_files: list[str]
+    training: TrainingRecord = field(default_factory=TrainingRecord)
 
 
 def inspect_checkpoint(
@@ -116,7 +130,77 @@ def inspect_checkpoint(
         transformers_version=getattr(config, "transformers_version", None),
         code_files=sorted(name for name in files if name.endswith(".py")),
         missing_code_files=sorted(entries - set(files)),
+        training=_read_training(source, revision, files),
     )
+
+
+_SPLITS = {"test": "test_", "validation": "eval_"}
+_NO_SCORES = ("runtime", "_per_second", "preparation_time")
+
+
+def _read_training(source: str, revision: str | None, files: list[str]) -> TrainingRecord:
+    """Whatever the records of training and conversion say; what they lack, or say otherwise, is left out."""
+    run, conversion = (_record(source, revision, name, files) for name in ("results.json", "conversion.json"))
+    metrics = _part(run, "metrics")
+    scores = {
+        split: {
+            name.removeprefix(prefix): float(value)
+            for name, value in metrics.items()
+            if name.startswith(prefix) and not name.endswith(_NO_SCORES) and isinstance(value, int | float)
+        }
+        for split, prefix in _SPLITS.items()
+    }
+    options = _part(run, "arguments")
+    base = conversion.get("source") or _part(options, "model").get("model_name_or_path")
+    return TrainingRecord(
+        scores={split: found for split, found in scores.items() if found},
+        data=_data(_part(options, "data"), _part(_part(run, "summary"), "examples")),
+        length=_length(run),
+        source=str(base) if base else None,
+    )
+
+
+def _record(source: str, revision: str | None, name: str, files: list[str]) -> dict[str, Any]:
+    if name not in files:
+        return {}
+    try:
+        path = Path(source) / name if Path(source).is_dir() else hf_hub_download(source, name, revision=revision)
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
+    found = record.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _data(options: dict[str, Any], examples: dict[str, Any]) -> str | None:
+    names = [options.get(key) for key in ("dataset_name", "train_file", "validation_file", "test_file")]
+    name = next(
+        (Path(str(one)).name if one.startswith(("/", ".")) else one for one in names if isinstance(one, str)), None
+    )
+    sizes = ", ".join(f"{split} {count:,}" for split, count in examples.items() if isinstance(count, int))
+    return ": ".join(part for part in (name, sizes) if part) or None
+
+
+def _length(run: dict[str, Any]) -> str | None:
+    """Steps, epochs and time of training, and whose weights these are."""
+    history = run.get("history")
+    entries = [entry for entry in (history if isinstance(history, list) else []) if isinstance(entry, dict)]
+    steps, epochs = (
+        max((entry[key] for entry in entries if isinstance(entry.get(key), int | float)), default=0)
+        for key in ("step", "epoch")
+    )
+    parts = [f"{steps:,} steps" if steps else "", f"{epochs:g} epochs" if epochs else ""]
+    seconds = run.get("seconds")
+    if isinstance(seconds, int | float):
+        parts.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")
+    best = _part(run, "best")
+    if isinstance(best.get("epoch"), int | float) and best.get("metric"):
+        parts.append(f"weights of epoch {best['epoch']:g}, the best by {best['metric']}")
+    return ", ".join(part for part in parts if part) or None
 
 
 def _files(source: str, revision: str | None) -> list[str]:

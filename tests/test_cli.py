@@ -104,8 +104,11 @@ def test_inspect_shows_what_a_checkpoint_is(run, checkpoint):
     assert code == 0
     for part in ("PosEncForSequenceClassification", "learned", "48 tokens", "acceptable, unacceptable", "std=0.02"):
         assert part in out, part
-    assert "position_learned.py" in out
+    assert "travels with it, 25 files" in out
+    assert "position_learned.py" not in out
     assert "missing code" not in out
+    assert "blimp_order: train 64" in out
+    assert "2 steps" in out
     assert f"of them {48 * 128:,} positional" in out
 
 
@@ -367,6 +370,31 @@ def test_a_regression_predicts_a_number(run, tmp_path):
     value = json.loads(out)["prediction"]
     _, out, _ = run("predict", str(tmp_path / "run"), "red cat")
     assert f"{value:.4g}" in out
+
+
+def test_evaluate_says_which_split_it_scores(run, checkpoint, tmp_path):
+    (tmp_path / "mine.csv").write_text("text,label\nwho saw karla,acceptable\nkarla who saw,unacceptable\n")
+    code, out, err = run("evaluate", str(checkpoint), "--file", str(tmp_path / "mine.csv"))
+    assert code == 0, err
+    assert "mine.csv, as test data: 2 examples" in out
+    assert "accuracy" in out
+    assert "validation" not in out + err
+    assert "eval_" not in out + err
+    _, out, _ = run("evaluate", str(checkpoint), "--file", str(tmp_path / "mine.csv"), "--json")
+    found = json.loads(out)
+    assert (found["split"], found["examples"]) == ("test", 2)
+    assert found["accuracy"] in (0, 0.5, 1)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("validation", "extra"):
+        (folder / f"{split}.csv").write_bytes((tmp_path / "mine.csv").read_bytes())
+    code, out, err = run("evaluate", str(checkpoint), "--dataset-name", str(folder), "--split", "validation")
+    assert code == 0, err
+    assert "split 'validation': 2 examples" in out
+    (tmp_path / "bare.csv").write_text("text,gold\nwho saw karla,acceptable\n")
+    code, _, err = run("evaluate", str(checkpoint), "--file", str(tmp_path / "bare.csv"))
+    assert code == 2
+    assert "The test data has no column 'label'. It has 'text', 'gold': name one with --label" in err
 
 
 def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):

@@ -81,6 +81,7 @@ def run_one(
         "resume_from_checkpoint": None if resumed is None else "true",
         "seed": run.seed,
         "do_train": True,
+        "keep_checkpoints": True,  # until the tests are done and the result is written
         "report_to": "none",
     }
     if plan.pretrained is not None:
@@ -240,11 +241,11 @@ def _score(
 
 
 def _draw(model: PreTrainedModel, path: Path) -> None:
-    """What the trained scheme does, as a picture; without matplotlib there is none."""
+    """What the trained scheme does, as a picture; without matplotlib there is none, and none fails a run."""
     from hf_posenc.cards import small_png
-    from hf_posenc.plots import plot_position
+    from hf_posenc.plots import drawing, plot_position
 
-    with contextlib.suppress(ImportError):
+    with drawing(f"the positions of {path.parent.name}"):
         limit = position_limit(model)
         shown = 64 if limit is None else min(64, limit)
         figure = plot_position(cast(Any, model), max_positions=shown)

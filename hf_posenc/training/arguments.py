@@ -300,6 +300,13 @@ class RunArguments(TrainingArguments):
             "ones. Default: if checkpoints are saved when they are evaluated."
         },
     )
+    keep_checkpoints: bool = field(
+        default=False,
+        metadata={
+            "help": "Keep the checkpoint-N folders, which hold what a run resumes from, when training has ended. "
+            "Default: they go once the model is saved."
+        },
+    )
     one_cycle: bool = field(
         default=False,
         metadata={"help": "PyTorch's one-cycle schedule (learning rate and momentum) instead of lr_scheduler_type."},

@@ -137,10 +137,20 @@ def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, t
         ) from error
 
 
-def remove_earlier_run(output_dir: str | Path) -> None:
-    """Deletes a run's files and checkpoints from a folder, and nothing else."""
+def has_ended(output_dir: str | Path) -> bool:
+    """Whether a folder holds a run that was trained to its end."""
+    return all((Path(output_dir) / name).exists() for name in (RESULTS_NAME, "config.json"))
+
+
+def remove_checkpoints(output_dir: str | Path) -> None:
+    """Deletes the checkpoint folders of a run."""
     for path in checkpoints(output_dir):
         shutil.rmtree(path)
+
+
+def remove_earlier_run(output_dir: str | Path) -> None:
+    """Deletes a run's files and checkpoints from a folder, and nothing else."""
+    remove_checkpoints(output_dir)
     for name in earlier_run(output_dir):
         (Path(output_dir) / name).unlink()
 

@@ -35,6 +35,7 @@ from .data import (
     number_labels,
     remember_columns,
     remembered_columns,
+    require_columns,
 )
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
@@ -125,6 +126,11 @@ def set_up(
             skip_missing=data.skip_missing,
             sampled=stream is not None,
         )
+        if training.score_test and set(splits) == {"test"} and numbers["test"] is None:
+            require_columns(splits["test"], [columns.label], "--label_column_name", "test")
+            raise UserError(
+                f"The test data has no labels in column {columns.label!r}. Name it with --label_column_name."
+            )
         if training.score_test and not training.do_predict and "test" in splits:
             training.do_predict = numbers["test"] is not None
             if not training.do_predict:
@@ -281,7 +287,8 @@ def train_classifier(
     """Trains, evaluates and predicts, as `training.do_train`, `do_eval` and `do_predict` say, with the stock Trainer.
 
     `training.output_dir` then holds the checkpoint (weights, code, tokenizer, label names, README), `results.json` and,
-    with `do_predict`, `predictions.jsonl`; while training, `checkpoint-<step>` folders to resume from.
+    with `do_predict`, `predictions.jsonl`; while training, and with `keep_checkpoints` afterwards,
+    `checkpoint-<step>` folders to resume from.
 
     Args:
         data: which text and labels.

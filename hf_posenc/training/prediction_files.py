@@ -42,6 +42,8 @@ class Inputs:
     """Rows with their numbers, from the beginning each time: a dictionary, or one line of text."""
     options: DataArguments
     """Which columns hold the text, where that was said."""
+    known: Columns | None = None
+    """Those that the model was trained on."""
     unit: str = "row"
     """What the numbers count."""
     is_csv: bool = False
@@ -80,11 +82,13 @@ class Inputs:
 
     def _choose(self, rows: list[Mapping[str, Any]], where: str) -> Columns:
         """The columns that hold the text, as training finds them in these rows."""
-        named = [name.strip() for name in (self.options.text_column_names or "").split(",") if name.strip()]
-        _check_row(rows[0], named, where)
         held = Dataset.from_dict({name: [_plain(row.get(name)) for row in rows] for name in rows[0]})
         held.info.builder_name = "csv" if self.is_csv else None
-        return find_columns(held, self.options)
+        there = {name.strip().lower() for name in rows[0]}
+        for name in (self.options.text_column_names or "").split(","):
+            if name.strip().lower() not in {*there, ""}:
+                raise _no_text(where, name.strip(), rows[0])
+        return find_columns(held, self.options, self.known)
 
     def look_through(self) -> None:
         """Reads all once, so that what is wrong shows before anything is computed.
@@ -127,10 +131,14 @@ def _plain(value: Any) -> str | None:
 def _check_row(row: Mapping[str, Any], names: Iterable[str], where: str) -> None:
     for name in names:
         if name not in row or isinstance(row[name], dict | list):
-            raise UserError(
-                f"{where}: no text in column {name!r}. It has {', '.join(map(repr, row)) or 'none'}; name one with "
-                "--text-column-names."
-            )
+            raise _no_text(where, name, row)
+
+
+def _no_text(where: str, name: str, row: Mapping[str, Any]) -> UserError:
+    return UserError(
+        f"{where}: no text in column {name!r}. It has {', '.join(map(repr, row)) or 'none'}; name one with "
+        "--text-column-names."
+    )
 
 
 def _how_many(numbers: Sequence[int], what: str) -> str:
@@ -141,7 +149,9 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:_NAMED_ROWS])) + (", ..." if len(numbers) > _NAMED_ROWS else "")
 
 
-def read_inputs(source: str, options: DataArguments | None = None, *, twice: bool = True) -> Inputs:
+def read_inputs(
+    source: str, options: DataArguments | None = None, known: Columns | None = None, *, twice: bool = True
+) -> Inputs:
     """Texts of a file or, for `-`, of standard input, one after the other.
 
     A .txt file or standard input has one text per line, or a JSON object; other files are read as for training: .csv,
@@ -149,7 +159,8 @@ def read_inputs(source: str, options: DataArguments | None = None, *, twice: boo
 
     Args:
         source: the file, or `-`.
-        options: names of the columns. None: the usual ones.
+        options: names of the columns. None: those that the model knows, or the usual ones.
+        known: the columns that the model was trained on.
         twice: look the whole input through first. False: standard input is answered line by line.
 
     Raises:
@@ -157,28 +168,34 @@ def read_inputs(source: str, options: DataArguments | None = None, *, twice: boo
     """
     options = options or DataArguments()
     if source == "-":
-        inputs = Inputs("standard input", lambda: _lines(sys.stdin, "standard input"), options, "line")
+        inputs = Inputs("standard input", lambda: _lines(sys.stdin, "standard input"), options, known, "line")
         if twice:
             kept = list(inputs.rows())
             inputs.rows = lambda: iter(kept)
     else:
-        path = Path(source)
-        if not path.is_file():
-            raise UserError(
-                f"There is no file {source!r}. Give a .txt, .csv, .jsonl or .parquet file, or - for standard input."
-            )
+        path = check_input(source)
         suffixes = [suffix.lower() for suffix in path.suffixes]
         kind = "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
         if kind in ("", ".txt", ".txt.gz"):
-            inputs = Inputs(source, lambda: _lines_of(path), options, "line")
+            inputs = Inputs(source, lambda: _lines_of(path), options, known, "line")
         elif kind in (".jsonl", ".jsonl.gz"):
-            inputs = Inputs(source, lambda: _objects_of(path), options, "line")
+            inputs = Inputs(source, lambda: _objects_of(path), options, known, "line")
         else:
-            inputs = Inputs(source, lambda: _rows_of(source, streamed=not kind.startswith(".json")), options)
+            inputs = Inputs(source, lambda: _rows_of(source, streamed=not kind.startswith(".json")), options, known)
             inputs.is_csv = kind.startswith((".csv", ".tsv"))
     if twice or source != "-":
         inputs.look_through()
     return inputs
+
+
+def check_input(source: str) -> Path:
+    """The path of a file that is there; else a UserError."""
+    path = Path(source)
+    if source != "-" and not path.is_file():
+        raise UserError(
+            f"There is no file {source!r}. Give a .txt, .csv, .jsonl or .parquet file, or - for standard input."
+        )
+    return path
 
 
 def _open_text(path: Path) -> Any:

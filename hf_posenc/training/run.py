@@ -108,6 +108,17 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
         training=training.do_train,
     )
     resume_from = checkpoints.find_resume_point(output_dir, training.resume_from_checkpoint)
+    if (
+        training.resume_from_checkpoint
+        and resume_from is None
+        and not training.overwrite_output_dir
+        and checkpoints.has_ended(output_dir)
+    ):
+        raise UserError(
+            f"--resume_from_checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to go on from "
+            "(--keep_checkpoints keeps them). Use the model as it is; train it further into a new folder with "
+            f"--model_name_or_path {output_dir}; or start again with --overwrite_output_dir."
+        )
     if training.resume_from_checkpoint and resume_from is None:
         logger.warning(f"No complete checkpoint in {output_dir!r}: training starts at the beginning.")
     training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
@@ -474,7 +485,10 @@ def _without_pickled_arguments(folder: str) -> Iterator[None]:
 def finish(
     trainer: RunTrainer, metrics: dict[str, float], test_logits: np.ndarray | str | None, seconds: float
 ) -> list[dict[str, Any]]:
-    """Saves a Trainer's run (see `save_run`) and, with `push_to_hub`, pushes the folder; returns what was logged."""
+    """Saves a Trainer's run (see `save_run`) and, with `push_to_hub`, pushes the folder; returns what was logged.
+
+    What it could have been resumed from goes last, unless `keep_checkpoints` is set.
+    """
     history = trainer.state.log_history
 
     def save_model(folder: str) -> None:
@@ -486,6 +500,11 @@ def finish(
     trainer.run.metrics = metrics
     if trainer.args.push_to_hub:
         trainer.push_to_hub()
+    training = trainer.run.training
+    if training.do_train and not training.keep_checkpoints:
+        trainer.accelerator.wait_for_everyone()
+        if training.process_index == 0:
+            checkpoints.remove_checkpoints(str(training.output_dir))
     return history
 
 

@@ -196,6 +196,17 @@ def test_columns_are_found_as_training_finds_them_or_named(run, checkpoint, tmp_
     )
 
 
+def test_the_columns_that_the_model_was_trained_on_are_found_again(run, tmp_path):
+    examples = [{"text": "a note", "comment": row["text"], "label": row["label"]} for row in rows("train", 48)]
+    source = write_jsonl(tmp_path / "in.jsonl", examples)
+    train(tmp_path / "run", train_file=source, text_column_names="comment")
+    assert run("predict", tmp_path / "run", "-f", source, "-o", tmp_path / "out.jsonl")[0] == 0
+    answers = expected(tmp_path / "run", [examples[0]["comment"], "a note"])
+    found = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
+    assert found == pytest.approx(answers[0]["probabilities"], abs=1e-5)
+    assert found != pytest.approx(answers[1]["probabilities"], abs=1e-5)
+
+
 def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
     source = write_csv(tmp_path / "in.csv", [{"premise": "who saw karla", "hypothesis": "karla"}])
     run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl")

@@ -73,6 +73,7 @@ def test_a_masked_lm_resumed_after_any_step_ends_in_the_same_weights(tmp_path: P
             "save_strategy": "steps",
             "save_steps": 1,
             "save_total_limit": 10,
+            "keep_checkpoints": True,
             "vocab_size": 200,
             "use_cpu": True,
             "disable_tqdm": True,

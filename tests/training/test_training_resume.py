@@ -9,6 +9,8 @@ from transformers import TrainerCallback
 
 import hf_posenc.training.classification as classification
 from hf_posenc.training import Interrupted, UserError, is_complete, last_complete_checkpoint
+from hf_posenc.training.arguments import RunArguments
+from hf_posenc.training.checkpoints import checkpoints
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -245,3 +247,31 @@ def test_if_the_end_cannot_be_written_nothing_has_changed(undisturbed, order, fa
     with pytest.raises(UserError, match=r"failed: No space left on device. Make room .*checkpoint-20"):
         train(undisturbed, **order, **{**OPTIONS, "save_strategy": "no"}, resume_from_checkpoint="true")
     assert snapshot(undisturbed) == before
+
+
+def test_checkpoints_go_when_training_has_ended_and_stay_on_request(order, tmp_path):
+    options = {**order, **OPTIONS, "do_eval": True, "eval_strategy": "steps", "eval_steps": 4}
+    kept = train(tmp_path / "kept", **options, keep_checkpoints=True).output_dir
+    assert [path.name for path in checkpoints(kept)] == [f"checkpoint-{step}" for step in (4, 8, 12, 16, 20)]
+    gone = train(tmp_path / "gone", **options, keep_checkpoints=False).output_dir
+    assert not [path for path in gone.rglob("*") if path.suffix in (".pt", ".pth") or "checkpoint" in path.name]
+    assert_same_weights(kept, gone)  # the best ones, which were read from a checkpoint
+    assert results(gone)["best"] == results(kept)["best"]
+    assert not RunArguments(output_dir=str(tmp_path)).keep_checkpoints
+
+
+def test_a_run_that_has_ended_is_not_begun_anew_for_want_of_its_checkpoints(order, tmp_path):
+    options = {**order, **OPTIONS, "max_steps": 4, "keep_checkpoints": False}
+    run = train(tmp_path / "run", **options).output_dir
+    before = snapshot(run)
+    with pytest.raises(UserError, match=r"has ended, and there is no checkpoint .*--keep_checkpoints.*--model_name_or"):
+        train(run, **options, resume_from_checkpoint="true")
+    assert snapshot(run) == before
+    train(run, **options, resume_from_checkpoint="true", overwrite_output_dir=True)
+
+
+def test_an_interrupted_run_keeps_its_checkpoints(order, tmp_path, press):
+    press(7)
+    with pytest.raises(Interrupted, match=r"checkpoint-7'"):
+        train(tmp_path / "stopped", **order, **OPTIONS, keep_checkpoints=False)
+    assert [path.name for path in checkpoints(tmp_path / "stopped")] == ["checkpoint-4", "checkpoint-7"]

@@ -115,6 +115,7 @@ def test_accelerates_fsdp_resumes_and_saves_an_ordinary_checkpoint(order: dict[s
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(torch.cuda.device_count())]
     launch += ["--config_file", str(ROOT / "examples" / "accelerate" / "fsdp2.yaml"), str(TRAINER)]
     options = {**order, "use_cpu": False, "save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "run"}
+    options["keep_checkpoints"] = True
     run([*launch, *command({**options, "max_steps": 6})])
     assert any((tmp_path / "run" / "checkpoint-3").glob("pytorch_model_fsdp*"))
     PosEncForSequenceClassification.from_pretrained(tmp_path / "run")

@@ -60,7 +60,8 @@ def write_csv(path: Path, examples: list[dict[str, Any]]) -> str:
 
 def train(output_dir: Path, **options: Any) -> TrainingResult:
     """Trains in this process with `SMALL` options and those given."""
-    given = {**SMALL, "output_dir": str(output_dir), **options}
+    # Checkpoints are looked at and resumed from; that they go by default has tests of its own.
+    given = {**SMALL, "output_dir": str(output_dir), "keep_checkpoints": True, **options}
     return train_classifier(*make_arguments(**given), console=Console(file=StringIO()))
 
 
