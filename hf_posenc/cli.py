@@ -206,6 +206,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Between csv columns; default: found.")] = None,
     text_column_names: TextColumns = None,
     text_column_delimiter: TextDelimiter = None,
     output_format: Annotated[
@@ -262,7 +263,9 @@ def predict(
         check_input(file)
     if output is not None:
         check_output(output, file)
-    options = DataArguments(text_column_names=text_column_names, text_column_delimiter=text_column_delimiter)
+    options = DataArguments(
+        delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
+    )
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     known = remembered_columns(classifier.model.config)
     read = read_inputs(file, options, known, twice=output is not None) if file else None

@@ -47,7 +47,7 @@ class Inputs:
     unit: str = "row"
     """What the numbers count."""
     is_csv: bool = False
-    """Whether cells are strings that may mean numbers."""
+    """Whether cells are strings that may mean numbers, and the first row is a header."""
     count: int | None = None
     """How many texts there are; None where they can't be read twice."""
     names: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Inputs:
     def _text(self, number: int, row: Any) -> Text | None:
         if isinstance(row, str):
             return Text(row) if row.strip() else None
-        where = f"{self.name}, {self.unit} {number}"
+        where = self._place(number)
         if self._columns is None:
             self._columns = self._choose([row], where)
         _check_row(row, self._columns.text, where)
@@ -100,7 +100,7 @@ class Inputs:
         self.count = 0
         first = [(number, row) for number, row in islice(self.rows(), _LOOKED_AT) if isinstance(row, dict)]
         if first:
-            self._columns = self._choose([row for _, row in first], f"{self.name}, {self.unit} {first[0][0]}")
+            self._columns = self._choose([row for _, row in first], self._place(first[0][0]))
         for text in self:
             names.update(dict.fromkeys(text.columns))
             self.count += 1
@@ -108,13 +108,17 @@ class Inputs:
             raise UserError(f"{self.name} has no texts. Give a file with at least one.")
         self.names = list(names)
 
+    def _place(self, number: int) -> str:
+        return f"{self.name}, {self.unit} {number}" + (" (the header is row 1)" if self.is_csv else "")
+
     def remarks(self) -> list[str]:
         """What the user should know of the texts that were read."""
         found = []
+        header = "; the header is row 1" if self.is_csv else ""
         if self.empty:
             found.append(
-                f"{self.name}: {_how_many(self.empty, 'text')} empty ({self.unit} {_listed(self.empty)}), and answered "
-                "all the same: such an answer means nothing."
+                f"{self.name}: {_how_many(self.empty, 'text')} empty ({self.unit} {_listed(self.empty)}{header}), and "
+                "answered all the same: such an answer means nothing."
             )
         if self.skipped:
             found.append(
@@ -181,8 +185,8 @@ def read_inputs(
         elif kind in (".jsonl", ".jsonl.gz"):
             inputs = Inputs(source, lambda: _objects_of(path), options, known, "line")
         else:
-            inputs = Inputs(source, lambda: _rows_of(source, streamed=not kind.startswith(".json")), options, known)
-            inputs.is_csv = kind.startswith((".csv", ".tsv"))
+            is_csv = kind.startswith((".csv", ".tsv"))
+            inputs = Inputs(source, lambda: _rows_of(source, kind, options.delimiter), options, known, is_csv=is_csv)
     if twice or source != "-":
         inputs.look_through()
     return inputs
@@ -246,9 +250,10 @@ def _numbered(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def _rows_of(source: str, streamed: bool) -> Iterator[tuple[int, Any]]:
+def _rows_of(source: str, kind: str, delimiter: str | None) -> Iterator[tuple[int, Any]]:
+    rows = read_file(source, streaming=not kind.startswith(".json"), delimiter=delimiter)
     with reading(repr(source), "It must be UTF-8 text of the kind that its name says."):
-        yield from enumerate(read_file(source, streaming=streamed), start=1)
+        yield from enumerate(rows, start=2 if kind.startswith((".csv", ".tsv")) else 1)
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------

@@ -160,8 +160,12 @@ def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_
         (write_csv if name == "in.csv" else write_jsonl)(tmp_path / name, examples)
     code, _, err = run("predict", checkpoint, "-f", tmp_path / name, "-o", tmp_path / "out.jsonl")
     assert code == 0, err
-    unit = "line" if name == "in.jsonl" else "row"
-    assert f"{name}: 3 texts are empty ({unit} 2, 4, 5), and answered all the same" in err
+    rows_said = {
+        "in.csv": "row 3, 5, 6; the header is row 1",  # as training counts them
+        "in.jsonl": "line 2, 4, 5",
+        "in.parquet": "row 2, 4, 5",
+    }
+    assert f"{name}: 3 texts are empty ({rows_said[name]}), and answered all the same" in err
     found = read_jsonl(tmp_path / "out.jsonl")
     assert len(found) == 5
     assert all(row["label"] for row in found)
@@ -192,7 +196,8 @@ def test_columns_are_found_as_training_finds_them_or_named(run, checkpoint, tmp_
     code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "--text-column-names", "premise")
     assert code == 2
     assert (
-        "row 1: no text in column 'premise'. It has 'id', 'comment', 'other'; name one with --text-column-names" in err
+        "in.csv, row 2 (the header is row 1): no text in column 'premise'. It has 'id', 'comment', 'other'; name one"
+        in err
     )
 
 
@@ -213,6 +218,14 @@ def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
     _, out, _ = run("predict", checkpoint, "who saw karla", "--text-pair", "karla", "--format", "jsonl")
     found = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
     assert found == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
+
+
+def test_semicolons_between_columns_are_found_or_said(run, checkpoint, tmp_path):
+    (tmp_path / "in.csv").write_text("id;text\n1;who saw karla\n2;b\n")
+    for words in ((), ("--delimiter", ";")):
+        code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "-o", tmp_path / "out.csv", *words)
+        assert code == 0, err
+        assert [(row["id"], row["text"]) for row in read(tmp_path / "out.csv")] == [("1", "who saw karla"), ("2", "b")]
 
 
 def test_standard_input_is_written_to_a_file(run, checkpoint, tmp_path):
