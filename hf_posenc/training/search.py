@@ -41,8 +41,8 @@ def search(
 
     The first trial is of the defaults. The others are spread evenly (a Latin hypercube): learning rates from a quarter
     to four times the default, dropouts 0 to 0.2 and, for a new encoder, half to twice the default `initializer_range`.
-    What the options say already stays. The best has the best `metric_for_best_model`, else the task's first metric,
-    and of equals the lowest loss.
+    What the options say already stays. The best has the best `metric_for_best_model` or, where that is the loss, the
+    task's first metric, and of equals the lowest loss.
 
     Returns:
         The options of the model, and what `results.json` keeps: `metric`, `trials`, and the number of the `best`.
@@ -58,7 +58,9 @@ def search(
         raise UserError(
             f"--search {training.search}: learning rate, dropout and start are all given. Leave one of them out."
         )
-    metric = (training.metric_for_best_model or METRICS[setup.labels.problem_type][0].key).removeprefix("eval_")
+    metric = (training.metric_for_best_model or "loss").removeprefix("eval_")
+    if metric == "loss":  # which is there wherever nothing was said
+        metric = METRICS[setup.labels.problem_type][0].key
     defaults = {name: center for name, (center, _) in values.items()}
     trials.append({**defaults, **first})
     for point in qmc.LatinHypercube(len(values), rng=training.seed).random(cast(int, training.search) - 1):

@@ -23,7 +23,7 @@ def run(folder: Path, data: dict[str, str], **options: Any) -> str:
 
 
 def test_the_best_trial_is_trained_with_and_each_is_told(tmp_path: Path, order: dict[str, str]) -> None:
-    shown = run(tmp_path / "run", order, search=3)
+    shown = run(tmp_path / "run", order, search=3, save_strategy="epoch")
     found = results(tmp_path / "run")
     trials, best = found["search"]["trials"], found["search"]["best"]
     assert len(trials) == 3
