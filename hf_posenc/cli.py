@@ -319,6 +319,7 @@ class _Train(TyperCommand):
 
     switches = (
         "--one-cycle",
+        "--lora",
         "--compare-none",
         "--bf16",
         "--load-best-model-at-end",
@@ -469,6 +470,10 @@ def train(
     model_name_or_path: Annotated[
         str | None,
         typer.Option(callback=_here_or_hub, help="Go on from a checkpoint of ours, as it is.", rich_help_panel=_MODEL),
+    ] = None,
+    lora: Annotated[
+        str | None,
+        typer.Option(metavar=_SWITCH, help="Train low-rank changes of trained weights (PEFT).", rich_help_panel=_MODEL),
     ] = None,
     tokenizer_name: Annotated[
         str | None,

@@ -172,6 +172,14 @@ class ModelArguments:
         default=False,
         metadata={"help": "Leave a checkpoint's word embeddings as they are: faster steps, a smaller optimizer."},
     )
+    lora: bool = field(
+        default=False,
+        metadata={
+            "help": "Train low-rank changes of trained matrices, the positional scheme and the classifier, and freeze "
+            "the rest (LoRA): less memory. They are merged in what is saved. Needs PEFT."
+        },
+    )
+    lora_rank: int = field(default=16, metadata={"help": "Rank of the changes that --lora trains."})
     config_overrides: str | None = field(
         default=None,
         metadata={"help": "Any other fields of the PosEnc configuration: name=value,name=value."},
@@ -265,8 +273,8 @@ class RunArguments(TrainingArguments):
     learning_rate: float | None = field(  # type: ignore[assignment]
         default=None,
         metadata={
-            "help": "Peak learning rate of AdamW. Default: 5e-5 from a checkpoint; for a new encoder 1e-3 up to 256 "
-            "wide, 5e-4 up to 512, else 1e-4."
+            "help": "Peak learning rate of AdamW. Default: 5e-5 from a checkpoint, ten times that with --lora; for a "
+            "new encoder 1e-3 up to 256 wide, 5e-4 up to 512, else 1e-4."
         },
     )
     position_learning_rate_factor: float | None = field(

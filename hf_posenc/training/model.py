@@ -22,6 +22,7 @@ from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, par
 from .checkpoints import RESULTS_NAME
 from .data import Labels
 from .errors import UserError, check_local, one_line, sentence
+from .lora import add_lora, has_lora
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 TOKENS = "token_classification"
@@ -163,6 +164,11 @@ def make_model(
         else:
             task |= {"num_labels": labels.num_labels}
     if config is None:
+        if arguments.lora:
+            raise UserError(
+                "--lora learns small changes of trained weights, and a new encoder has none. Give --pretrained (or "
+                "--model_name_or_path), or leave --lora out."
+            )
         return _new_encoder(arguments, data, tokenizer, task, auto_class)
     for name, value in {**task, **_body_options(arguments, config)}.items():
         try:
@@ -195,6 +201,8 @@ def make_model(
         ) from error
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
+    if arguments.lora:
+        add_lora(model, arguments)
     return model
 
 
@@ -263,7 +271,8 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
 def default_learning_rate(arguments: ModelArguments, config: Any) -> float:
     """The peak learning rate where none is given: low from a checkpoint, higher the narrower a new encoder is."""
     if arguments.model_name_or_path is not None:
-        return 5e-5
+        # Low-rank changes take about ten times the rate (Schulman et al. 2025, "LoRA Without Regret").
+        return 5e-4 if arguments.lora else 5e-5
     return 1e-3 if config.hidden_size <= 256 else 5e-4 if config.hidden_size <= 512 else 1e-4
 
 
@@ -287,6 +296,11 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
     Raises:
         UserError: the checkpoint has another scheme, other labels or another task, schedule, optimizer or stream.
     """
+    if has_lora(model):
+        raise UserError(
+            f"--resume_from_checkpoint: {str(checkpoint)!r} holds merged weights, of which --lora can't be taken apart "
+            "again. Start from it with --model_name_or_path, or train anew."
+        )
     before = json.loads((checkpoint / "config.json").read_text())
     now = json.loads(model.config.to_json_string(use_diff=False))
     described = checkpoint / RESULTS_NAME  # written last, and no reason not to resume if it is missing

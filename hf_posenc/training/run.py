@@ -41,6 +41,7 @@ from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, str
 from .assessment import Assessment
 from .data import Columns, Labels, blank_rows, groups_of, hold_out, is_csv_data, row_name, texts
 from .errors import Interrupted, UserError, as_typed, one_line
+from .lora import has_lora, merge, merged_weights
 from .metrics import answers_from_logits
 from .model import hub_options
 from .progress import ProgressLine
@@ -350,6 +351,7 @@ def run_trainer(trainer: "RunTrainer", run: Run, console: Console | None = None)
     trainer.add_callback(stop)
     with stop, contextlib.closing(trainer.progress):
         output = trainer.train(resume_from_checkpoint=run.training.resume_from_checkpoint)
+    merge(cast(Any, trainer.model))
     if stop.agreed:
         raise Interrupted(_what_is_left(run.training))
     if run.training.load_best_model_at_end:
@@ -451,6 +453,10 @@ class RunTrainer(Trainer):
             speed_up_positions(cast(Any, self.optimizer), cast(Any, self.model if model is None else model), factor)
         return cast(torch.optim.Optimizer, self.optimizer)
 
+    def _load_best_model(self) -> None:
+        merge(cast(Any, self.model))  # checkpoints are ordinary ones
+        super()._load_best_model()
+
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Writes the run's card, with what has been measured so far."""
         if self.is_world_process_zero():
@@ -469,6 +475,9 @@ class RunTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = output_dir if output_dir is not None else str(self.args.output_dir)
+        model = cast(torch.nn.Module, self.model)
+        if has_lora(model):
+            state_dict = merged_weights(model)
         with _without_pickled_arguments(folder):
             super()._save(folder, state_dict)
 
@@ -728,6 +737,7 @@ def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) ->
         "weight_decay": training.weight_decay,
         "class_weights": getattr(training, "class_weights", None),
         "mlm_probability": getattr(training, "mlm_probability", None),
+        "lora_rank": run.arguments.lora_rank if run.arguments.lora else None,
         "max_seq_length": run.summary.max_length,
         "seed": training.seed,
         "weights": run.best and f"best by {run.best['metric']}: epoch {run.best['epoch']:g}",

@@ -1,0 +1,76 @@
+"""`--lora`: low-rank changes of trained weights (Hu et al. 2021, arXiv 2106.09685), through PEFT.
+
+What is saved, while training too, has them merged: an ordinary checkpoint with ordinary code.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .arguments import ModelArguments
+from .errors import UserError, one_line
+
+_TARGETS = ["query", "key", "value", "dense"]
+_MARK = ".base_layer."
+
+
+def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
+    """Freezes a trained model but for low-rank changes of its matrices, the positional scheme and the classifier.
+
+    Raises:
+        UserError: PEFT isn't installed, the rank can't be, or the model has no such matrices.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise UserError("--lora needs PEFT, which isn't installed: pip install 'hf-posenc[lora]'.")
+    if arguments.lora_rank < 1:
+        raise UserError(f"--lora_rank {arguments.lora_rank} is out of range. Give a whole number from 1.")
+    from peft import LoraConfig, inject_adapter_in_model
+
+    body = f"{model.base_model_prefix}."
+    others = "|".join({name.partition(".")[0] for name, _ in model.named_children()} - {model.base_model_prefix})
+    config = LoraConfig(
+        r=arguments.lora_rank,
+        lora_alpha=2 * arguments.lora_rank,
+        target_modules=_TARGETS,
+        # The heads, and matrices of a scheme of that name (tupe's), are trained whole.
+        exclude_modules=rf"(.*\.)?position\..*|({others or '-'})(\..*)?",
+    )
+    try:
+        inject_adapter_in_model(config, model)
+    except ValueError as error:
+        raise UserError(f"--lora: {one_line(error)}") from error
+    for name, parameter in model.named_parameters():
+        if not name.startswith(body) or ".position." in name:
+            parameter.requires_grad_(True)
+
+
+def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    return ((name, module) for name, module in model.named_modules() if hasattr(module, "get_delta_weight"))
+
+
+def has_lora(model: nn.Module) -> bool:
+    """Whether a model has changes that aren't merged."""
+    return any(True for _ in _adapted(model))
+
+
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of the ordinary model that computes the same, by its names; `model` stays as it is."""
+    weights = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
+    for name, module in _adapted(model):
+        own = f"{name}{_MARK}weight"
+        weights[own] = weights[own] + module.get_delta_weight("default").to(weights[own])
+    return {name.replace(_MARK, "."): value for name, value in weights.items()}
+
+
+def merge(model: nn.Module) -> None:
+    """Makes an ordinary model of one with low-rank changes."""
+    adapted = list(_adapted(model))
+    for name, module in adapted:
+        parent, _, leaf = name.rpartition(".")
+        module.merge()
+        setattr(model.get_submodule(parent), leaf, module.get_base_layer())
+    if adapted:
+        model.requires_grad_(True)
