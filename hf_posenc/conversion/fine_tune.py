@@ -20,12 +20,14 @@ from ..training.arguments import (
     parse_json_option,
 )
 from ..training.errors import one_line
+from ..training.progress import without_bars
 from ..training.search import search
 from ..training.tokens import train_tokens
 from .convert import convert
 from .output import REPORT_NAME
 
 
+@without_bars()
 def fine_tune(
     data: DataArguments,
     model: ModelArguments,
