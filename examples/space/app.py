@@ -36,9 +36,8 @@ WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 # A picture has three panels beside each other: on a phone it scrolls, since shrunk nobody could read it.
 STYLE = """
 @media (max-width: 700px) {
-  .picture, .picture > div { overflow-x: auto !important; }
+  .picture :has(> img) { display: block !important; width: 100% !important; overflow-x: auto !important; }
   .picture img { width: 62rem !important; max-width: none !important; }
-  .row { flex-wrap: wrap !important; } .row > * { min-width: min(100%, 18rem) !important; }
 }
 """
 FONTS = ["system-ui", "sans-serif"]  # the theme's own are fetched from elsewhere

@@ -221,6 +221,27 @@ def ask(page: Any, checkpoint: str | Path, sentence: str = SENTENCE, words: str 
 
 
 @pytest.mark.slow
+def test_on_a_phone_pictures_scroll_at_a_size_that_can_be_read(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 900})
+    expect(pictures(page)).to_have_count(1)
+    shoot(page, "phone")
+    width, left, room, whole = pictures(page).evaluate(
+        "image => { const box = image.parentElement; return [image.width, image.getBoundingClientRect().left - "
+        "box.getBoundingClientRect().left, box.clientWidth, box.scrollWidth]; }"
+    )
+    assert left == 0  # nothing is cut off where it can't be scrolled to
+    assert room < 390 < 900 < width <= whole
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_words_stand_where_the_model_reads_tokens(checkpoints: dict[str, Path]) -> None:
+    app = load_app()
+    tokenizer = app.load(str(checkpoints["rope"])).tokenizer
+    shown = app.pieces(tokenizer, tokenizer(SENTENCE)["input_ids"])
+    assert shown[1:-1] == SENTENCE.split()
+
+
+@pytest.mark.slow
 def test_it_opens_with_a_comparison_and_shows_a_scheme_in_detail(page: Any) -> None:
     expect(pictures(page)).to_have_count(1)
     first = pictures(page).get_attribute("src")
