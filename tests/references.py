@@ -246,15 +246,16 @@ def t5(scheme) -> Reference:
 
 
 def kerple(scheme) -> Reference:
-    a, b = scheme.shape.weight.to(f64)
+    rows = scheme.shape.weight.to(f64)
 
     def entry(h: int, i: int, j: int) -> Tensor:
         far = abs(i - j)
+        a, b = rows[2:] if scheme.directional and j > i else rows[:2]
         if scheme.kernel == "log":
             return -torch.exp(a[h]) * torch.log(1 + torch.exp(b[h]) * far)
         return -torch.exp(a[h]) * far ** (2 / (1 + torch.exp(-b[h]))) if far else torch.zeros((), dtype=f64)
 
-    return Reference(bias=lambda positions: pairs(positions, len(a), entry))
+    return Reference(bias=lambda positions: pairs(positions, rows.shape[1], entry))
 
 
 def network(up, down, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:

@@ -103,7 +103,8 @@ def test_a_scaling_is_shown_with_its_factor_and_its_wavelengths():
 
 
 def test_bias_against_distance_has_its_sign_and_a_curve_per_head():
-    shown = panels(tiny_config("alibi"))
+    published = {"directional": False, "learned": False}
+    shown = panels(tiny_config("alibi", position_embedding_kwargs=published))
     bias = shown["Bias against distance"]
     np.testing.assert_array_equal(bias.x, DISTANCES)
     np.testing.assert_allclose(bias.y, -np.array(alibi_slopes(4))[:, None] * np.abs(DISTANCES), rtol=1e-6)
@@ -111,7 +112,7 @@ def test_bias_against_distance_has_its_sign_and_a_curve_per_head():
     attention = shown["Attention among equal tokens, i = 6"].y
     np.testing.assert_allclose(attention.sum(1), 1, rtol=1e-5)
     assert attention[0, 6] / attention[0, 4] == pytest.approx(np.exp(2 * alibi_slopes(4)[0]), rel=1e-4)
-    directional = panels(tiny_config("alibi", position_embedding_kwargs={"directional": True}))
+    directional = panels(tiny_config("alibi"))
     assert not np.allclose(directional["Bias against distance"].y, bias.y)
 
 

@@ -418,7 +418,10 @@ def test_sinusoid_at_position_4000_is_near_float64():
         (lambda: make("t5", num_buckets="8"), "num_buckets='8' is out of range"),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
         (lambda: make("t5", initial_std=0), "initial_std=0 is out of range. It must be a positive number"),
-        (lambda: make("alibi", per_layer=True), "per_layer=True has no effect on the published slopes. Give learned"),
+        (
+            lambda: make("alibi", per_layer=True, learned=False),
+            "per_layer=True has no effect with learned=False. Leave one of",
+        ),
         (lambda: make("fire", threshold="a"), "threshold='a' is out of range"),
         (lambda: make("fire", threshold=2.0**25), r"threshold=33554432\.0 is out of range"),
         (lambda: make("fire", intermediate_size=3.5), r"intermediate_size=3\.5 is out of range"),
@@ -457,7 +460,9 @@ def test_t5_starts_with_biases_of_the_given_scale():
 @pytest.mark.parametrize(("kernel", "most"), [("log", (2.0, 1.0)), ("power", (1.0, 1.9))])
 def test_kerple_starts_in_the_ranges_of_its_authors_code(kernel, most):
     scheme = make_position(PosEncConfig(position_embedding_type="kerple", position_embedding_kwargs={"kernel": kernel}))
-    far = scheme.bias(torch.arange(3)[None], torch.zeros(1, 3))[0, :, 0, 1:].double()
+    bias = scheme.bias(torch.arange(3)[None], torch.zeros(1, 3))[0].double()
+    far = bias[:, 2, :2].flip(1)  # to the left
+    torch.testing.assert_close(bias[:, 0, 1:], far.flip(0))  # to the right: the heads the other way round
     grid = torch.arange(1, 13).double() / 12
     r1, r2 = most[0] * grid, most[1] * grid.flip(0)
     for distance in (1, 2):

@@ -23,16 +23,17 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 class AlibiPosition(PositionScheme):
-    """Attention with linear biases: b_h(i, j) = -m_h |i - j|.
+    """Attention with linear biases: b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0).
 
-    Press et al. 2021, arXiv 2108.12409. Published for causal decoders; here in the symmetric form that encoders use.
-    Nothing is added to the embeddings. The symmetric form can't tell a sequence from its reverse by pooling; the
-    directional form, b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0), can: its slopes to the right, n, are those to
-    the left in the opposite order of heads.
+    Press et al. 2021, arXiv 2108.12409. Published for causal decoders, with fixed slopes m. In an encoder the symmetric
+    form, n = m, can't tell a sequence from its reverse by pooling, so the slopes to the right, n, start as those to the
+    left in the opposite order of heads; and the published slopes of a few heads are so flat that nothing is learned of
+    order, so they are trained. `directional=False, learned=False` gives the published -m_h |i - j|. Nothing is added to
+    the embeddings.
 
-    Costs one (H, S, S) bias per forward, shared by all layers unless `per_layer`; no weights (H or 2 H if learned,
-    times the layers if `per_layer`); any length, and the penalty on distance is why quality falls slowly past the
-    trained one.
+    Costs one (H, S, S) bias per forward, shared by all layers unless `per_layer`; 2 H weights (H if not directional,
+    none if not learned, times the layers if `per_layer`); any length, and the penalty on distance is why quality falls
+    slowly past the trained one.
 
     Args:
         num_heads, num_layers (int): H, L.
@@ -53,13 +54,13 @@ class AlibiPosition(PositionScheme):
         *,
         num_heads: int,
         num_layers: int = 1,
-        directional: bool = False,
-        learned: bool = False,
+        directional: bool = True,
+        learned: bool = True,
         per_layer: bool = False,
     ) -> None:
         super().__init__()
         if per_layer and not learned:
-            raise ValueError("per_layer=True has no effect on the published slopes. Give learned=True too.")
+            raise ValueError("per_layer=True has no effect with learned=False. Leave one of them out.")
         self.directional = directional
         self.per_layer = per_layer
         left = alibi_slopes(num_heads)

@@ -13,14 +13,18 @@ class KerplePosition(PositionScheme):
     """Kernelised relative bias: b_h(i, j) = -r_1 log(1 + r_2 |i - j|) (log), or -r_1 |i - j|^r_2 (power).
 
     Chi et al. 2022, arXiv 2205.09921; r_1 and r_2 are learned for each head, r_1, r_2 > 0 (and r_2 <= 2 for power).
-    Published for causal decoders; the kernels are symmetric, and an encoder uses them as they are. ALiBi is power with
-    r_2 = 1. Positivity is kept by r = exp(a), and r_2 = 2 sigmoid(a) for power, instead of clamping.
+    Published for causal decoders. The kernels are symmetric, and an encoder that pools can't tell a sequence from its
+    reverse by them; so there are r_1 and r_2 for each side, those to the right starting as those to the left in the
+    opposite order of heads. ALiBi is power with r_2 = 1. Positivity is kept by r = exp(a), and r_2 = 2 sigmoid(a) for
+    power, instead of clamping.
 
-    Costs one (H, S, S) bias per forward, computed for the 2 S - 1 distances and gathered; 2 H weights; any length.
+    Costs one (H, S, S) bias per forward, computed for the 2 S - 1 distances and gathered; 4 H weights (2 H if not
+    directional); any length.
 
     Args:
         num_heads (int): H.
         kernel (str): `log` (the paper's best) or `power`.
+        directional (bool): own r_1 and r_2 to the left and to the right; False: the published form.
 
     Raises:
         ValueError: `kernel` is unknown.
@@ -30,19 +34,27 @@ class KerplePosition(PositionScheme):
     shift_invariant = True
     learning_rate_factor = 30.0
 
-    def __init__(self, *, num_heads: int, kernel: str = "log") -> None:
+    def __init__(self, *, num_heads: int, kernel: str = "log", directional: bool = True) -> None:
         super().__init__()
         if kernel not in ("log", "power"):
             raise ValueError(f"kernel={kernel!r} is unknown. Choose 'log' or 'power'.")
         self.kernel = kernel
-        self.shape = nn.Embedding(2, num_heads)
+        self.directional = directional
+        self.shape = nn.Embedding(4 if directional else 2, num_heads)
         if self.shape.weight.device.type != "meta":
             self.init_weights(0.0)
 
-    def _coefficients(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """r_1 and r_2, float32 (H,)."""
-        first, second = self.shape(torch.arange(2, device=device)).float()
-        return first.exp(), second.exp() if self.kernel == "log" else 2 * second.sigmoid()
+    def _coefficients(self, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+        """r_1 and r_2, float32 (H,): to both sides, or to the left and to the right."""
+        rows = self.shape(torch.arange(self.shape.num_embeddings, device=device)).float()
+        return [
+            (first.exp(), second.exp() if self.kernel == "log" else 2 * second.sigmoid())
+            for first, second in rows.split(2)
+        ]
+
+    def _of_distance(self, distance: Tensor, coefficients: list[tuple[Tensor, Tensor]]) -> Tensor:
+        left, right = (self._kernel(distance.abs().float(), *side) for side in (coefficients[0], coefficients[-1]))
+        return torch.where(distance < 0, left, right) if self.directional else left
 
     def _kernel(self, far: Tensor, r1: Tensor, r2: Tensor) -> Tensor:
         if self.kernel == "log":
@@ -52,17 +64,18 @@ class KerplePosition(PositionScheme):
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
         """The kernel of |i - j|: (1 or B, S) -> float32 (1 or B, H, S, S)."""
-        r1, r2 = self._coefficients(positions.device)
-        return per_distinct_distance(lambda d: self._kernel(d.abs().float().unsqueeze(-1), r1, r2), positions)
+        coefficients = self._coefficients(positions.device)
+        return per_distinct_distance(lambda d: self._of_distance(d.unsqueeze(-1), coefficients), positions)
 
     def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
         """The same, one entry at a time."""
-        r1, r2 = self._coefficients(positions.device)
+        coefficients = self._coefficients(positions.device)
         rows = positions.shape[0]
 
         def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             row = b if rows > 1 else b * 0
-            return score + self._kernel((positions[row, k] - positions[row, q]).abs().float(), r1[h], r2[h])
+            own = [(r1[h], r2[h]) for r1, r2 in coefficients]
+            return score + self._of_distance(positions[row, k] - positions[row, q], own)
 
         return add
 
@@ -79,4 +92,5 @@ class KerplePosition(PositionScheme):
             start = (2 * spread).log(), spread.flip(0).log()
         else:  # r_2 = 2 is out of a sigmoid's reach
             start = spread.log(), torch.logit(0.95 * spread.flip(0))
-        init.copy_(weight, torch.stack(start).to(weight.dtype))
+        left = torch.stack(start)
+        init.copy_(weight, torch.cat([left, left.flip(1)])[: len(weight)].to(weight.dtype))

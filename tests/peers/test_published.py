@@ -39,7 +39,7 @@ def close(got: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 def test_kerple_equals_its_authors_code_to_the_left(kernel):
     """It is causal, and keeps its parameters in range by clamping them, ours by exponentials."""
     weights, gradients = part(f"kerple_{kernel}", "weight"), part(f"kerple_{kernel}", "gradient")
-    mine = KerplePosition(num_heads=3, kernel=kernel)
+    mine = KerplePosition(num_heads=3, kernel=kernel, directional=False)
     p, a = (weights[f"bias_{name}"].flatten() for name in "pa")
     dp, da = (gradients[f"bias_{name}"].flatten() for name in "pa")
     with torch.no_grad():  # -p log(1 + a d) or -a d^p, where ours are -r1 log(1 + r2 d) and -r1 d^r2
