@@ -51,6 +51,9 @@ KNOWN = {
     "learning_rate",
     "weight_decay",
     "position_learning_rate_factor",
+    "word_learning_rate_factor",
+    "baseline",
+    "errors_shown",
     "adam_beta1",
     "adam_beta2",
     "adam_epsilon",
@@ -119,11 +122,15 @@ def main() -> None:
             metrics |= train(accelerator, setup, history)
         if training.do_eval:
             metrics |= evaluate(accelerator, setup, "validation", "eval")[0]
+            setup.assess("eval", metrics, history)
         if training.do_predict:
             scores, logits = evaluate(accelerator, setup, "test", "test")
             metrics |= scores
+            setup.assess("test", metrics, history)
         save_run(setup, metrics, history, logits, time.time() - started, save_model)
     if accelerator.is_main_process:
+        if setup.assessment is not None:
+            setup.assessment.show()
         for name, value in metrics.items():
             print(f"{name:32} {value:.4f}")
         print(f"Results and checkpoint are in {training.output_dir}")
@@ -152,7 +159,7 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
     optimizer = torch.optim.AdamW(
         groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon, fused=True
     )
-    speed_up_positions(optimizer, setup.model, args.position_learning_rate_factor)
+    speed_up_positions(optimizer, setup.model, args.position_learning_rate_factor, words=args.word_learning_rate_factor)
     model, optimizer = accelerator.prepare(setup.model, optimizer)
     updates = math.ceil(len(batches) / accumulation)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * updates)

@@ -1,12 +1,16 @@
 """Learning rates of their own for parameters that a body's learning rate would hardly move."""
 
+from typing import Any, cast
+
 import torch
 from torch import nn
 
 _DONE = "has_position_rates"
 
 
-def speed_up_positions(optimizer: torch.optim.Optimizer, model: nn.Module, factor: float | None = None) -> None:
+def speed_up_positions(
+    optimizer: torch.optim.Optimizer, model: nn.Module, factor: float | None = None, *, words: float = 1.0
+) -> None:
     """Multiplies the learning rate of each scheme's parameters by its `learning_rate_factor`, in place.
 
     AdamW moves a number by about the learning rate in a step. That is a lot for an entry of a matrix, and nothing for a
@@ -17,25 +21,31 @@ def speed_up_positions(optimizer: torch.optim.Optimizer, model: nn.Module, facto
         optimizer: of the model, without any state or schedule yet.
         model: any PosEnc model.
         factor: this one instead, for the parameters of every scheme.
+        words: a factor for the word embeddings, which decay as they did.
 
     Raises:
         ValueError: the optimizer has been used, has a schedule, or went through here before; or `factor` is no number
             from 0.
     """
-    if factor is not None and not 0 <= factor < float("inf"):
-        raise ValueError(f"factor={factor!r} is out of range. Give 0 or a positive number, or None.")
+    for name, value in (("factor", factor), ("words", words)):
+        if value is not None and not 0 <= value < float("inf"):
+            raise ValueError(f"{name}={value!r} is out of range. Give 0 or a positive number.")
     if optimizer.state or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
         raise ValueError("The optimizer is in use, or has these rates. Call this once, before any schedule is made.")
-    factors = {
-        parameter: own if factor is None else factor
+    wanted = {  # factor, and whether it decays
+        parameter: (own if factor is None else factor, False)
         for module in model.modules()  # parts after the whole that they are parts of
         if (own := getattr(module, "learning_rate_factor", None)) is not None
         for parameter in module.parameters()
     }
+    if words != 1.0:
+        wanted[cast(Any, model).get_input_embeddings().weight] = (words, True)
     for group in list(optimizer.param_groups):
         group[_DONE] = True
-        for times in sorted({factors.get(parameter, 1.0) for parameter in group["params"]} - {1.0}):
-            faster = [parameter for parameter in group["params"] if factors.get(parameter) == times]
-            group["params"] = [parameter for parameter in group["params"] if factors.get(parameter) != times]
-            optimizer.param_groups.append({**group, "params": faster, "lr": group["lr"] * times, "weight_decay": 0.0})
+        present = {wanted[parameter] for parameter in group["params"] if parameter in wanted}
+        for times, decays in sorted(rate for rate in present if rate[0] != 1.0):
+            faster = [parameter for parameter in group["params"] if wanted.get(parameter) == (times, decays)]
+            group["params"] = [parameter for parameter in group["params"] if wanted.get(parameter) != (times, decays)]
+            decay = group["weight_decay"] if decays else 0.0
+            optimizer.param_groups.append({**group, "params": faster, "lr": group["lr"] * times, "weight_decay": decay})
     optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]

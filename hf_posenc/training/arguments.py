@@ -233,6 +233,7 @@ _RANGES = {
     "learning_rate": _NOT_NEGATIVE,
     "weight_decay": _NOT_NEGATIVE,
     "position_learning_rate_factor": _NOT_NEGATIVE,
+    "word_learning_rate_factor": _NOT_NEGATIVE,
     "max_grad_norm": _NOT_NEGATIVE,
     "warmup_steps": _NOT_NEGATIVE,
     "adam_beta1": _SHARE,
@@ -277,6 +278,17 @@ class RunArguments(TrainingArguments):
             "new encoder 1e-3 up to 256 wide, 5e-4 up to 512, else 1e-4."
         },
     )
+    num_train_epochs: float | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={"help": "Passes over the training data. Default: 3 to 20, the more the fewer examples there are."},
+    )
+    word_learning_rate_factor: float | None = field(
+        default=None,
+        metadata={
+            "help": "How many times the learning rate the word embeddings of a new encoder get. Default: 1 to 4, "
+            "the more the fewer tokens there are for each entry of the vocabulary."
+        },
+    )
     position_learning_rate_factor: float | None = field(
         default=None,
         metadata={
@@ -304,8 +316,8 @@ class RunArguments(TrainingArguments):
     load_best_model_at_end: bool = field(  # type: ignore[assignment]
         default=None,
         metadata={
-            "help": "Keep the weights of the best evaluation, by metric_for_best_model (default: loss), not the last "
-            "ones. Default: if checkpoints are saved when they are evaluated."
+            "help": "Keep the weights of the best evaluation, by metric_for_best_model (default: macro_f1, or the loss "
+            "of numbers), not the last ones. Default: if checkpoints are saved when they are evaluated."
         },
     )
     keep_checkpoints: bool = field(
@@ -342,6 +354,7 @@ class RunArguments(TrainingArguments):
                 f"--learning_rate {self.learning_rate} is out of range: AdamW moves each weight by about that much. "
                 "Give a number from 0 to 1; usual are 1e-5 to 1e-4 from a checkpoint, 1e-4 to 3e-3 for a new encoder."
             )
+        self.chooses_metric = self.metric_for_best_model is None
         if self.eval_strategy is None:
             self.eval_strategy = "epoch" if self.do_eval and self.do_train else "no"
         evaluated = strategy_name(self.eval_strategy)

@@ -1,7 +1,7 @@
 """Training a text classifier (or regressor): from options to a checkpoint, through the stock Trainer."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import logging
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
-from .assessment import Assessment, assess, to_beat
+from .assessment import assess, to_beat
 from .baseline import MOST_ROWS, Texts, baseline_scores
 from .data import (
     Columns,
@@ -39,9 +39,10 @@ from .data import (
 )
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
-from .metrics import METRICS, compute_metrics_for
-from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
+from .metrics import METRICS, MacroF1, compute_metrics_for
+from .model import check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars, working
+from .recipe import fill_in
 from .report import summarize
 from .run import (
     Run,
@@ -79,6 +80,31 @@ class Setup(Run):
     baselines: dict[str, dict[str, float]]
     """The metrics of simpler models on them."""
     resume_from: Path | None = None
+
+    def assess(self, prefix: str, metrics: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> None:
+        """Sets `assessment`: where the model stands on the examples that were just scored, if they have labels.
+
+        Args:
+            prefix: of their metrics, `eval` or `test`.
+            metrics: what was measured.
+            history: what was logged.
+        """
+        if prefix not in self.examples or self.compute_metrics.last is None:
+            return
+        logits, labels = self.compute_metrics.last
+        self.assessment = assess(
+            split={"eval": "validation"}.get(prefix, prefix),
+            logits=logits,
+            labels=labels,
+            texts=self.examples[prefix][0],
+            names=self.labels.names,
+            problem_type=self.labels.problem_type,
+            metrics=metrics,
+            baselines=self.baselines,
+            history=history,
+            errors_shown=self.training.errors_shown,
+            pretrained=self.arguments.model_name_or_path is not None,
+        )
 
 
 def set_up(
@@ -140,16 +166,14 @@ def set_up(
         splits, numbers, chosen = _chosen(splits, numbers, columns, labels, data, training, set_aside)
         seen = splits if stream is None else {"train": stream.first_rows()}
         tokenizer = make_tokenizer(arguments, data, seen, columns, resume_from)
+    if training.chooses_metric and training.metric_for_best_model and labels.names:
+        training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     loss = make_loss(labels, numbers.get("train"), training, SEEN_BATCHES if stream is not None else None)
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
     if training.do_train:
         remember_columns(model.config, columns)
-    if resume_from is not None:
-        check_resumed(resume_from, model, training, data)
-    if training.learning_rate is None:
-        training.learning_rate = default_learning_rate(arguments, model.config)
     max_length = input_length(data, model, tokenizer)
     with training.main_process_first(desc="tokenizing"):
         encoded: dict[str, Dataset | Passes] = {
@@ -169,6 +193,10 @@ def set_up(
         }
         if stream is not None:
             encoded["train"] = stream.encoded(tokenizer, max_length, labels)
+    summary = summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size)
+    fill_in(training, arguments, summary, model.config.hidden_size)
+    if resume_from is not None:
+        check_resumed(resume_from, model, training, data)
     examples = {
         prefix: (_texts(splits[split], columns), cast(list[Any], numbers[split]))
         for split, prefix in (("validation", "eval"), ("test", "test"))
@@ -188,7 +216,7 @@ def set_up(
         compute_metrics=LossAndMetrics(loss, labels.problem_type),
         examples=examples,
         baselines=_baselines(training, stream, splits, numbers, columns, labels, examples),
-        summary=summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size),
+        summary=summary,
         resume_from=resume_from,
         test_rows=chosen.get("test"),
     )
@@ -320,13 +348,13 @@ def train_classifier(
             metrics |= run_trainer(trainer, setup, console)
         if training.do_eval:
             metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
-            setup.assessment = _assess(setup, "eval", metrics, trainer.state.log_history)
+            setup.assess("eval", metrics, trainer.state.log_history)
         logits = None
         if training.do_predict:
             output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
             metrics |= output.metrics or {}
             logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-            setup.assessment = _assess(setup, "test", metrics, trainer.state.log_history) or setup.assessment
+            setup.assess("test", metrics, trainer.state.log_history)
         if setup.assessment is not None and training.process_index == 0:
             setup.assessment.show(console)
         history = finish(trainer, metrics, logits, time.time() - started)
@@ -339,26 +367,6 @@ def train_classifier(
         model=setup.model,
         tokenizer=setup.tokenizer,
         run=Run(**{item.name: getattr(setup, item.name) for item in fields(Run)}),
-    )
-
-
-def _assess(setup: Setup, prefix: str, metrics: dict[str, float], history: list[dict[str, Any]]) -> Assessment | None:
-    """Where the model stands on the examples that were just scored; None where they have no labels."""
-    if prefix not in setup.examples or setup.compute_metrics.last is None:
-        return None
-    logits, labels = setup.compute_metrics.last
-    return assess(
-        split={"eval": "validation"}.get(prefix, prefix),
-        logits=logits,
-        labels=labels,
-        texts=setup.examples[prefix][0],
-        names=setup.labels.names,
-        problem_type=setup.labels.problem_type,
-        metrics=metrics,
-        baselines=setup.baselines,
-        history=history,
-        errors_shown=setup.training.errors_shown,
-        pretrained=setup.arguments.model_name_or_path is not None,
     )
 
 

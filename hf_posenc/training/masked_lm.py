@@ -23,8 +23,9 @@ from transformers.utils import logging
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data import Columns, encode, find_columns, load_splits, remember_columns, remembered_columns
 from .errors import UserError
-from .model import check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
+from .model import check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars, working
+from .recipe import default_learning_rate
 from .report import summarize
 from .run import (
     Run,
@@ -142,8 +143,6 @@ def train_masked_lm(
             remember_columns(network.config, columns)
         if resume_from is not None:
             check_resumed(resume_from, network, training, data)
-        if training.learning_rate is None:
-            training.learning_rate = default_learning_rate(model, network.config)
         max_length = input_length(data, network, tokenizer)
         with training.main_process_first(desc="tokenizing"):
             encoded = _encode(splits, tokenizer, columns, max_length, data, training)
@@ -157,6 +156,10 @@ def train_masked_lm(
         model=network,
         summary=summarize(network, None, encoded, max_length, len(tokenizer), training.train_batch_size),
     )
+    if training.learning_rate is None:
+        training.learning_rate = default_learning_rate(config is not None, network.config.hidden_size)
+    if training.num_train_epochs is None:
+        training.num_train_epochs = 3
     if training.process_index == 0:
         run.summary.show(console)
 

@@ -27,6 +27,8 @@ from .tokenizer import DEFAULT_MAX_LENGTH
 
 TOKENS = "token_classification"
 """The problem type of a label for each word; transformers has none for it."""
+NEW_CLASSIFIER: dict[str, Any] = {"hidden_dropout_prob": 0.0}
+"""Fields of a new classifier's configuration that differ from `PosEncConfig.from_preset`'s."""
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
 _POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
 # Beyond these a tokenizer's limit says that it has none.
@@ -227,6 +229,8 @@ def _new_encoder(
             fields[name] = value
     if arguments.position_embedding_type is not None:
         fields["position_embedding_type"] = arguments.position_embedding_type
+    if arguments.config_name is None and task:
+        fields |= NEW_CLASSIFIER
     fields |= _body_options(arguments, None)
     try:
         if arguments.config_name is not None:
@@ -268,16 +272,11 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
     return options
 
 
-def default_learning_rate(arguments: ModelArguments, config: Any) -> float:
-    """The peak learning rate where none is given: low from a checkpoint, higher the narrower a new encoder is."""
-    if arguments.model_name_or_path is not None:
-        # Low-rank changes take about ten times the rate (Schulman et al. 2025, "LoRA Without Regret").
-        return 5e-4 if arguments.lora else 5e-5
-    return 1e-3 if config.hidden_size <= 256 else 5e-4 if config.hidden_size <= 512 else 1e-4
-
-
 _OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label")
-_OF_AN_OPTIMIZER = ("one_cycle", "lr_scheduler_type", "optim", "position_learning_rate_factor")
+_OF_AN_OPTIMIZER = (
+    *("one_cycle", "lr_scheduler_type", "optim"),
+    *("position_learning_rate_factor", "word_learning_rate_factor"),  # how many groups there are
+)
 
 
 _OF_A_STREAM = (

@@ -324,7 +324,7 @@ def one_cycle_schedule(
     steps = training.max_steps
     if steps <= 0:
         updates = math.ceil(batches_per_epoch / training.gradient_accumulation_steps)
-        steps = math.ceil(training.num_train_epochs * updates)
+        steps = math.ceil(cast(float, training.num_train_epochs) * updates)
     rise = training.warmup_steps if training.warmup_steps < 1 else training.warmup_steps / steps
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
@@ -449,8 +449,9 @@ class RunTrainer(Trainer):
         """The stock one, in which positions have a learning rate of their own."""
         if self.optimizer is None:
             super().create_optimizer(model)
-            factor = cast(RunArguments, self.args).position_learning_rate_factor
-            speed_up_positions(cast(Any, self.optimizer), cast(Any, self.model if model is None else model), factor)
+            args, trained = cast(RunArguments, self.args), cast(Any, self.model if model is None else model)
+            words = 1.0 if args.word_learning_rate_factor is None else args.word_learning_rate_factor
+            speed_up_positions(cast(Any, self.optimizer), trained, args.position_learning_rate_factor, words=words)
         return cast(torch.optim.Optimizer, self.optimizer)
 
     def _load_best_model(self) -> None:

@@ -17,8 +17,9 @@ from transformers.utils import logging
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .data import Columns, Labels, load_splits, require_columns
 from .errors import UserError
-from .model import TOKENS, check_resumed, default_learning_rate, input_length, load_config, make_model, require_head
+from .model import TOKENS, check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars
+from .recipe import fill_in
 from .report import summarize
 from .run import (
     Run,
@@ -85,14 +86,14 @@ def train_tokens(
     check_best_metric(training, ["accuracy", "macro_f1", *span_names])
     set_seed(training.seed)
     network = make_model(model, data, config, tokenizer, labels)
-    if resume_from is not None:
-        check_resumed(resume_from, network, training, data)
-    if training.learning_rate is None:
-        training.learning_rate = default_learning_rate(model, network.config)
     max_length = input_length(data, network, tokenizer)
     encoded = {
         split: encode_words(words, tags, tokenizer, labels, max_length, split) for split, (words, tags) in read.items()
     }
+    summary = summarize(network, labels, encoded, max_length, len(tokenizer), training.train_batch_size)
+    fill_in(training, model, summary, network.config.hidden_size)
+    if resume_from is not None:
+        check_resumed(resume_from, network, training, data)
     run = Run(
         data=data,
         arguments=model,
@@ -101,7 +102,7 @@ def train_tokens(
         labels=labels,
         tokenizer=tokenizer,
         model=network,
-        summary=summarize(network, labels, encoded, max_length, len(tokenizer), training.train_batch_size),
+        summary=summary,
     )
     if training.process_index == 0:
         run.summary.show(console)

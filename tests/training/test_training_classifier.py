@@ -4,7 +4,6 @@ import json
 import math
 import sys
 from io import StringIO
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,16 +119,12 @@ def test_a_checkpoint_holds_code_tokenizer_labels_and_readme(trained):
     names = {path.name for path in folder.iterdir()}
     code = {path.name for path in (ROOT / "hf_posenc" / "model").glob("*.py")} - {"__init__.py"}
     assert names >= code | {"model.safetensors", "config.json", "tokenizer.json", "README.md", "results.json"}
-    assert {"checkpoint-" + str(step) for step in _last_two_steps(folder)} <= names
+    best_and_last = {results(folder)["best"]["step"], max(entry["step"] for entry in results(folder)["history"])}
+    assert {f"checkpoint-{step}" for step in best_and_last} <= names
     assert not [name for name in names if name.startswith(".")]
     config = json.loads((folder / "config.json").read_text())
     assert config["id2label"] == {"0": "acceptable", "1": "unacceptable"}
     assert config["problem_type"] == "single_label_classification"
-
-
-def _last_two_steps(folder: Path) -> list[int]:
-    history = results(folder)["history"]
-    return sorted({entry["step"] for entry in history})[-2:]
 
 
 def test_the_readme_says_what_the_hub_reads(trained):
@@ -447,18 +442,25 @@ def test_early_stopping_keeps_the_best_checkpoint(order, tmp_path):
         learning_rate=2e-2,
         early_stopping_patience=1,
     )
-    losses = [entry["eval_loss"] for entry in run.history if "eval_loss" in entry]
+    scores = [entry["eval_macro_f1"] for entry in run.history if "eval_macro_f1" in entry]
     # The last entry is the final evaluation, of the best weights.
-    assert losses[-1] == pytest.approx(min(losses), rel=1e-5)
-    assert len(losses) - 1 < 8
+    assert scores[-1] == pytest.approx(max(scores), rel=1e-5)
+    assert len(scores) - 1 < 8
 
 
 OVERFIT = {"do_eval": True, "save_strategy": None, "num_train_epochs": 4, "learning_rate": 2e-2}
 
 
-def test_the_best_weights_are_kept_by_default(order, tmp_path):
+def test_the_weights_with_the_best_macro_f1_are_kept_by_default(order, tmp_path):
+    run = train(tmp_path / "run", **order, **OVERFIT)
+    scores = [entry["eval_macro_f1"] for entry in run.history if "eval_macro_f1" in entry]
+    assert run.metrics["eval_macro_f1"] == max(scores) > min(scores)
+    assert results(tmp_path / "run")["best"]["metric"] == "eval_macro_f1"
+
+
+def test_the_weights_with_the_least_loss_are_kept_where_that_is_asked(order, tmp_path):
     text = StringIO()
-    given = {**SMALL, **order, **OVERFIT, "output_dir": str(tmp_path / "run")}
+    given = {**SMALL, **order, **OVERFIT, "output_dir": str(tmp_path / "run"), "metric_for_best_model": "loss"}
     run = train_classifier(*make_arguments(**given), console=Console(file=text, width=200))
     losses = [entry["eval_loss"] for entry in run.history if "eval_loss" in entry]
     assert run.metrics["eval_loss"] == pytest.approx(min(losses), rel=1e-5)
@@ -621,7 +623,7 @@ def test_a_checkpoint_on_the_way_holds_all_that_a_finished_one_does(order, tmp_p
     run = train(tmp_path / "run", **order, do_eval=True, save_strategy="epoch", load_best_model_at_end=False)
     (folder,) = run.output_dir.glob("checkpoint-*")
     names = {path.name for path in run.output_dir.iterdir() if path.is_file()}
-    assert names <= {path.name for path in folder.iterdir()}
+    assert names - {"confusion_matrix.png"} <= {path.name for path in folder.iterdir()}
     found = results(folder)
     assert found["metrics"]["eval_loss"] == pytest.approx(run.metrics["eval_loss"], rel=1e-5)
     card = ModelCard.load(folder / "README.md")

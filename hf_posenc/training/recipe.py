@@ -1,0 +1,70 @@
+"""The recipe: what a training does where an option isn't given. How it was chosen: docs/recipe.md."""
+
+import math
+
+from .arguments import ModelArguments, RunArguments
+from .report import Summary
+
+MANY = 200
+"""A vocabulary whose entries are seen this often, on average, is small: formal language, not natural."""
+FEWEST_EPOCHS, MOST_EPOCHS = 4, 20
+LEAST_STEPS = {"small vocabulary": 5000, "natural language": 500, "checkpoint": 500}
+
+
+def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
+    """The peak learning rate: low from a checkpoint, higher the narrower a new encoder is."""
+    if is_trained:
+        # Low-rank changes take about ten times the rate (Schulman et al. 2025, "LoRA Without Regret").
+        return 5e-4 if lora else 5e-5
+    return 1e-3 if hidden_size <= 256 else 5e-4 if hidden_size <= 512 else 1e-4
+
+
+def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int) -> int:
+    """Passes over the data: `LEAST_STEPS` steps, within `FEWEST_EPOCHS` and `MOST_EPOCHS`.
+
+    Natural language is overfitted after a few epochs. In formal language order is learned after a plateau of thousands
+    of steps, and little is lost by staying on.
+
+    Args:
+        is_trained: whether it starts from a checkpoint.
+        seen: tokens per vocabulary entry.
+        examples: of the training split.
+        batch_size: over all devices, with accumulation.
+    """
+    kind = "checkpoint" if is_trained else "small vocabulary" if seen >= MANY else "natural language"
+    epochs = math.ceil(LEAST_STEPS[kind] / math.ceil(examples / batch_size))
+    return min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
+
+
+def default_word_factor(is_trained: bool, seen: float) -> float:
+    """How many times the learning rate new word embeddings get: 15 / sqrt(seen), from 1 to 4.
+
+    A word that is seen a few times has to leave its random start in a few steps, or it stays noise. In a small
+    vocabulary the same haste makes words alike before the model can tell which of them are the same.
+
+    Args:
+        is_trained: whether it starts from a checkpoint.
+        seen: tokens per vocabulary entry; 0: not known.
+    """
+    return 1.0 if is_trained or not seen else round(min(max(15 / math.sqrt(seen), 1.0), 4.0), 2)
+
+
+def fill_in(training: RunArguments, arguments: ModelArguments, summary: Summary, hidden_size: int) -> None:
+    """Sets those of a run's options that weren't given, and that depend on its data and model.
+
+    Args:
+        training: the options; changed in place.
+        arguments: which model.
+        summary: sizes of the data; those of a stream aren't known.
+        hidden_size: of the model.
+    """
+    is_trained = arguments.model_name_or_path is not None
+    if training.learning_rate is None:
+        training.learning_rate = default_learning_rate(is_trained, hidden_size, arguments.lora)
+    seen = summary.tokens / summary.vocab_size
+    if training.word_learning_rate_factor is None:
+        training.word_learning_rate_factor = default_word_factor(is_trained, seen)
+    if training.num_train_epochs is None:
+        examples = summary.examples.get("train")
+        batch = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
+        training.num_train_epochs = 3 if examples is None else default_epochs(is_trained, seen, examples, batch)
