@@ -21,6 +21,7 @@ from hf_posenc.comparison.report import interval_text, of_rivals, quoted, rivals
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, holm, interval, paired
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.training.tokenizer import DEFAULT_MAX_LENGTH
 
 QUICK_START = "quick start"
 BASELINE = "none"
@@ -112,7 +113,7 @@ class QuickStart:
             data=self.options["dataset_name"],
             metric="accuracy",
             lower_is_better=False,
-            length=self.options["max_seq_length"],
+            length=self.options.get("max_seq_length", DEFAULT_MAX_LENGTH),
             curve=False,
             control=False,
             baseline=BASELINE,

@@ -44,7 +44,7 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path):
     assert (tmp_path / "rope" / "README.md").exists()
     line = next(line for line in shown.splitlines() if "--dataset_name blimp_order" in line)
     data, model, training = parse_arguments(shlex.split(line)[2:])  # what it says ran can be run
-    assert (data.dataset_name, model.position_embedding_type, training.learning_rate) == ("blimp_order", "rope", 1e-3)
+    assert (data.dataset_name, model.position_embedding_type, training.seed) == ("blimp_order", "rope", 0)
     with pytest.raises(UserError, match="already holds another run"):
         quickstart(tmp_path, ("none",), options=FAST, console=Console(file=StringIO()))
     # And it would notice if the checkpoint leaned on the package.
@@ -77,7 +77,7 @@ def test_none_is_at_one_half_and_rope_above_nine_tenths(tmp_path):
     found = quickstart(tmp_path, ("none", "rope"), seed=3, console=Console(file=StringIO()))
     accuracy = {result.scheme: result.accuracy for result in found}
     assert accuracy["none"] == pytest.approx(0.5, abs=0.005)
-    assert accuracy["rope"] >= 0.9
+    assert accuracy["rope"] >= 0.94
     right = found[1].probabilities
     assert right[0] > 0.5 > right[1]
 
