@@ -1,6 +1,8 @@
 """The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
@@ -24,6 +27,8 @@ from .data import Labels
 from .errors import UserError, check_local, one_line, sentence
 from .lora import add_lora, has_lora
 from .tokenizer import DEFAULT_MAX_LENGTH
+
+logger = logging.get_logger(__name__)
 
 TOKENS = "token_classification"
 """The problem type of a label for each word; transformers has none for it."""
@@ -183,12 +188,14 @@ def make_model(
             "Use the model's own: leave --tokenizer_name out."
         )
     try:
-        model = auto_class.from_pretrained(
-            str(arguments.model_name_or_path),
-            config=config,
-            ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
-            **hub_options(arguments),
-        )
+        with _without_load_report():
+            model, loaded = auto_class.from_pretrained(
+                str(arguments.model_name_or_path),
+                config=config,
+                ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
+                output_loading_info=True,
+                **hub_options(arguments),
+            )
     except Exception as error:  # safetensors, OSError, RuntimeError: it depends on what is broken
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
             raise UserError(
@@ -201,11 +208,29 @@ def make_model(
             f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."
         ) from error
+    new = sorted(key for key in loaded["missing_keys"] if key.startswith(f"{model.base_model_prefix}."))
+    if new:  # a new head is to be expected
+        logger.warning(
+            f"{arguments.model_name_or_path!r} lacks weights of the encoder, which start at random: "
+            f"{', '.join(new[:4])}{f', ... ({len(new)})' if len(new) > 4 else ''}."
+        )
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if arguments.lora:
         add_lora(model, arguments)
     return model
+
+
+@contextlib.contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Without transformers' table of weights that a checkpoint lacks, which shouts at every new head."""
+    report = logging.get_logger("transformers.modeling_utils")
+    level = report.level
+    report.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        report.setLevel(level)
 
 
 def _new_encoder(

@@ -1,6 +1,7 @@
 """Pretrained weights to a classifier in one call, and the control without positions."""
 
 import json
+import logging
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 from conversion_harness import WORDS, sentences, tiny_source, tiny_tokenizer
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from hf_posenc.conversion import convert, fine_tune
@@ -115,3 +116,19 @@ def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: 
         run(tmp_path, files, model_name_or_path=str(tmp_path / "ours"), compare_none=True)
     with pytest.raises(UserError, match="can't resume"):
         run(tmp_path, files, pretrained=source, compare_none=True, resume_from_checkpoint="true")
+
+
+def test_a_new_classifier_is_expected_and_lost_weights_are_said(
+    tmp_path: Path, source: str, files: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch
+):
+    for name in ("transformers", "hf_posenc"):  # whose loggers keep their lines to themselves
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    run(tmp_path, files, pretrained=source)
+    assert "LOAD REPORT" not in caplog.text
+    assert "start at random" not in caplog.text
+    convert(source, tmp_path / "lost")
+    weights = load_file(tmp_path / "lost" / "model.safetensors")
+    weights.pop("layers.1.output.weight")
+    save_file(weights, tmp_path / "lost" / "model.safetensors", metadata={"format": "pt"})
+    run(tmp_path, files, model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
+    assert "lacks weights of the encoder, which start at random: model.layers.1.output.weight." in caplog.text
