@@ -482,7 +482,8 @@ def train(
         ),
     ] = None,
     num_train_epochs: Annotated[
-        float | None, typer.Option(help="Passes over the training data; default 3.", rich_help_panel=_OPTIMIZER)
+        float | None,
+        typer.Option(help="Passes over the training data; default by their number.", rich_help_panel=_OPTIMIZER),
     ] = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps, instead of passes.", rich_help_panel=_OPTIMIZER)] = None,
     learning_rate: Annotated[
@@ -542,7 +543,7 @@ def train(
         int | None, typer.Option(help="Stop after this many evaluations without a better one.", rich_help_panel=_KEPT)
     ] = None,
     metric_for_best_model: Annotated[
-        str | None, typer.Option(help="What is better: loss (default), accuracy, macro_f1, ...", rich_help_panel=_KEPT)
+        str | None, typer.Option(help="What is better: macro_f1 (default), accuracy, loss, ...", rich_help_panel=_KEPT)
     ] = None,
     load_best_model_at_end: Annotated[
         str | None,

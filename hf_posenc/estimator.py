@@ -50,6 +50,7 @@ from .training.errors import Interrupted, UserError
 from .training.metrics import predictions_from_logits, probabilities_from_logits
 from .training.precision import best_dtype
 from .training.prediction import check_is_checkpoint
+from .training.progress import without_bars
 from .training.run import save_run
 from .training.tokenizer import load_tokenizer
 
@@ -214,7 +215,7 @@ class _Estimator(BaseEstimator):
             self.tokenizer_.save_pretrained(temporary)
 
         where = replace(run, training=_moved(run.training, folder))
-        with checkpoints.disk_errors(folder):
+        with without_bars(), checkpoints.disk_errors(folder):
             save_run(where, self.metrics_, self.history_, None, self.metrics_.get("train_runtime", 0.0), save_model)
         return Path(folder)
 

@@ -280,7 +280,7 @@ class RunArguments(TrainingArguments):
     )
     num_train_epochs: float | None = field(  # type: ignore[assignment]
         default=None,
-        metadata={"help": "Passes over the training data. Default: 3 to 20, the more the fewer examples there are."},
+        metadata={"help": "Passes over the training data. Default: 4 to 100, the more the fewer examples there are."},
     )
     word_learning_rate_factor: float | None = field(
         default=None,

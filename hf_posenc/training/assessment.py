@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MOST_CLASSES_SHOWN = 12
 """Tables in the terminal and in the card have this many classes at most; results.json has all."""
 MOST_CLASSES_DRAWN = 30
+FEW_EXAMPLES = 30
+"""So few can look no better than chance whatever the model is."""
 _TEXT_SHOWN = 160
 _NAMES = {"majority": "majority", "word_pairs": "word pairs", "none": "without positions"}
 _LOWER_IS_BETTER = ("mse",)
@@ -304,7 +306,10 @@ def _warnings(
         chance = others["majority"]
         if score <= chance + 2 * math.sqrt(chance * (1 - chance) / examples):
             said.append(
-                f"It is no better than chance: {found.metric} {score:.3f}, and always the most frequent answer has "
+                f"{examples} {found.split} examples are too few to tell {found.metric} {score:.3f} from chance "
+                f"({chance:.3f})."
+                if examples < FEW_EXAMPLES and score > chance
+                else f"It is no better than chance: {found.metric} {score:.3f}; always the most frequent answer: "
                 f"{chance:.3f} ({examples:,} examples)."
             )
     elif "majority" in others and score >= others["majority"]:

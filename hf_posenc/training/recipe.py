@@ -7,7 +7,8 @@ from .report import Summary
 
 MANY = 200
 """A vocabulary whose entries are seen this often, on average, is small: formal language, not natural."""
-FEWEST_EPOCHS, MOST_EPOCHS = 4, 20
+FEWEST_EPOCHS = 4
+MOST_EPOCHS = {"small vocabulary": 100, "natural language": 100, "checkpoint": 20}
 LEAST_STEPS = {"small vocabulary": 5000, "natural language": 500, "checkpoint": 500}
 
 
@@ -33,7 +34,7 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
     """
     kind = "checkpoint" if is_trained else "small vocabulary" if seen >= MANY else "natural language"
     epochs = math.ceil(LEAST_STEPS[kind] / math.ceil(examples / batch_size))
-    return min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
+    return min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS[kind])
 
 
 def default_word_factor(is_trained: bool, seen: float) -> float:

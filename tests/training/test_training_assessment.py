@@ -117,6 +117,10 @@ RIGHT = [0, 1] * 50
     [
         ({"logits": [[1, 0]] * 100}, "predicts 'no' for all 100"),
         ({"score": 0.53, "baselines": {"majority": {"test_accuracy": 0.5}}}, "no better than chance"),
+        (
+            {"logits": GOOD[:4], "labels": RIGHT[:4], "score": 1.0, "baselines": {"majority": {"test_accuracy": 0.5}}},
+            "4 test examples are too few",
+        ),
         ({"score": 0.76, "baselines": {"word_pairs": {"test_accuracy": 0.79}}}, "below word pairs: accuracy 0.760"),
         ({"score": 0.8, "baselines": {"none": {"test_accuracy": 0.79}}}, "without positions is as good"),
         ({"history": [{"eval_loss": 0.6}, {"eval_loss": 0.5}]}, "still falling (0.600, 0.500)"),

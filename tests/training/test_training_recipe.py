@@ -16,7 +16,8 @@ from hf_posenc.training.recipe import default_epochs, default_learning_rate, def
     [
         (False, 16.0, 5_000, 4),  # natural language: soon overfitted
         (False, 16.0, 1_000, 16),
-        (False, 16.0, 100, 20),
+        (False, 16.0, 100, 100),
+        (True, 16.0, 100, 20),
         (False, 480.0, 8_000, 20),  # a small vocabulary: order comes late
         (False, 480.0, 100_000, 4),
         (True, 480.0, 1_000, 16),
