@@ -22,6 +22,8 @@ COMMANDS = [line.split("  #")[0].strip() for kind, block in BLOCKS if kind == "b
 LAUNCHED = [command for command in COMMANDS if command.startswith("accelerate launch ")]
 RUN_ELSEWHERE = {
     "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
+    "hf-posenc train -o runs/tuned --train-file mine.csv --pretrained sentence-transformers/all-MiniLM-L6-v2": "tests/"
+    "conversion/test_conversion_fine_tune.py",
     "hf-posenc plot rope -o rope.png": "tests/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "the same",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
@@ -81,7 +83,7 @@ def test_the_commands_work_as_written(reader, monkeypatch, capsys):
             cli.main() if name == "hf-posenc" else runpy.run_path(str(ROOT / script), run_name="__main__")
         out[command], err = capsys.readouterr()
         assert not ended.value.code, f"{command}: {err}"
-    (predicted,) = [json.loads(text) for command, text in out.items() if command.startswith("hf-posenc predict")]
+    (predicted,) = [json.loads(text) for command, text in out.items() if "--format jsonl" in command]
     assert predicted["label"] in ("yes", "no")
     (reviews,) = [text for command, text in out.items() if "--dataset-name" in command]
     assert "test_accuracy" in reviews
