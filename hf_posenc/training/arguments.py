@@ -280,7 +280,10 @@ class RunArguments(TrainingArguments):
     )
     num_train_epochs: float | None = field(  # type: ignore[assignment]
         default=None,
-        metadata={"help": "Passes over the training data. Default: 4 to 100, the more the fewer examples there are."},
+        metadata={
+            "help": "Passes over the training data. Default: 6 to 100 (4 to 20 from a checkpoint), the more the fewer "
+            "examples there are."
+        },
     )
     word_learning_rate_factor: float | None = field(
         default=None,

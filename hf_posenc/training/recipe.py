@@ -7,8 +7,8 @@ from .report import Summary
 
 MANY = 200
 """A vocabulary whose entries are seen this often, on average, is small: formal language, not natural."""
-FEWEST_EPOCHS = 4
-MOST_EPOCHS = {"small vocabulary": 100, "natural language": 100, "checkpoint": 20}
+EPOCHS = {"small vocabulary": (6, 100), "natural language": (6, 100), "checkpoint": (4, 20)}
+"""Fewest and most."""
 LEAST_STEPS = {"small vocabulary": 5000, "natural language": 500, "checkpoint": 500}
 
 
@@ -21,7 +21,7 @@ def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False
 
 
 def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int) -> int:
-    """Passes over the data: `LEAST_STEPS` steps, within `FEWEST_EPOCHS` and `MOST_EPOCHS`.
+    """Passes over the data: `LEAST_STEPS` steps, within `EPOCHS`.
 
     Natural language is overfitted after a few epochs. In formal language order is learned after a plateau of thousands
     of steps, and little is lost by staying on.
@@ -34,7 +34,8 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
     """
     kind = "checkpoint" if is_trained else "small vocabulary" if seen >= MANY else "natural language"
     epochs = math.ceil(LEAST_STEPS[kind] / math.ceil(examples / batch_size))
-    return min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS[kind])
+    fewest, most = EPOCHS[kind]
+    return min(max(epochs, fewest), most)
 
 
 def default_word_factor(is_trained: bool, seen: float) -> float:

@@ -14,12 +14,12 @@ from hf_posenc.training.recipe import default_epochs, default_learning_rate, def
 @pytest.mark.parametrize(
     ("is_trained", "seen", "examples", "epochs"),
     [
-        (False, 16.0, 5_000, 4),  # natural language: soon overfitted
+        (False, 16.0, 5_000, 6),  # natural language: soon overfitted
         (False, 16.0, 1_000, 16),
         (False, 16.0, 100, 100),
         (True, 16.0, 100, 20),
         (False, 480.0, 8_000, 20),  # a small vocabulary: order comes late
-        (False, 480.0, 100_000, 4),
+        (False, 480.0, 100_000, 6),
         (True, 480.0, 1_000, 16),
         (True, 16.0, 50_000, 4),
     ],
