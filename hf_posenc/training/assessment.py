@@ -44,8 +44,8 @@ class Assessment:
     confusion: list[list[int]] | None = None
     """Examples by right label (rows) and predicted label (columns); None for several labels per text and numbers."""
     errors: list[dict[str, Any]] = field(default_factory=list)
-    """The wrong answers of which the model was surest: `row` (from 1), `text`, `label`, `predicted`, `probability`."""
-
+    """The wrong answers of which the model was surest: `row` (of the file, a csv's header being row 1), `text`, `label`,
+    `predicted`, `probability`."""
     picture: str | None = None
     """Name of the file beside the card that shows the confusion matrix."""
 
@@ -199,6 +199,7 @@ def assess(
     problem_type: str,
     metrics: Mapping[str, float],
     baselines: Mapping[str, Mapping[str, float]],
+    rows: Sequence[int] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     errors_shown: int = 10,
     pretrained: bool = False,
@@ -214,7 +215,8 @@ def assess(
         problem_type: the task.
         metrics: of the run, with prefixes `eval_` and `test_`.
         baselines: the same of each baseline.
-        history: what the Trainer logged.
+        rows: the number of each text in its file. None: counted from 1.
+        history: what the Trainer logged while training.
         errors_shown: how many errors are listed.
         pretrained: whether it began with trained weights, so that this isn't what one could try.
     """
@@ -238,6 +240,8 @@ def assess(
     if problem_type == "single_label_classification":
         found.confusion = confusion_matrix(labels, predicted, labels=range(len(names))).tolist()
     found.errors = _errors(logits, labels, texts, names, problem_type, errors_shown)
+    for error in found.errors if rows is not None else ():
+        error["row"] = rows[error["row"] - 1]
     found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history, pretrained)
     return found
 

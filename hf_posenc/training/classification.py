@@ -31,6 +31,7 @@ from .data import (
     Labels,
     encode,
     find_columns,
+    is_csv_data,
     load_splits,
     number_labels,
     remember_columns,
@@ -62,6 +63,9 @@ from .streaming import SEEN_BATCHES, Passes, Stream, check_streaming, open_strea
 
 logger = logging.get_logger(__name__)
 
+_PREFIXES = {"validation": "eval", "test": "test"}
+"""What the metrics of each split that is scored begin with."""
+
 
 @dataclass
 class Setup(Run):
@@ -77,6 +81,8 @@ class Setup(Run):
     compute_metrics: "LossAndMetrics"
     examples: dict[str, tuple[Texts, list[Any]]]
     """Texts and labels of what is scored, by the prefix of its metrics: `eval`, `test`."""
+    rows: dict[str, list[int]]
+    """The number that each of these has in its file, a csv's header being row 1."""
     baselines: dict[str, dict[str, float]]
     """The metrics of simpler models on them."""
     resume_from: Path | None = None
@@ -97,6 +103,7 @@ class Setup(Run):
             logits=logits,
             labels=labels,
             texts=self.examples[prefix][0],
+            rows=self.rows.get(prefix),
             names=self.labels.names,
             problem_type=self.labels.problem_type,
             metrics=metrics,
@@ -197,10 +204,9 @@ def set_up(
     fill_in(training, arguments, summary, model.config.hidden_size)
     if resume_from is not None:
         check_resumed(resume_from, model, training, data)
+    scored = {split: prefix for split, prefix in _PREFIXES.items() if numbers.get(split) is not None}
     examples = {
-        prefix: (_texts(splits[split], columns), cast(list[Any], numbers[split]))
-        for split, prefix in (("validation", "eval"), ("test", "test"))
-        if numbers.get(split) is not None
+        prefix: (_texts(splits[split], columns), cast(list[Any], numbers[split])) for split, prefix in scored.items()
     }
     return Setup(
         data=data,
@@ -215,11 +221,18 @@ def set_up(
         loss=loss,
         compute_metrics=LossAndMetrics(loss, labels.problem_type),
         examples=examples,
+        rows={prefix: _row_numbers(splits[split], chosen[split]) for split, prefix in scored.items()},
         baselines=_baselines(training, stream, splits, numbers, columns, labels, examples),
         summary=summary,
         resume_from=resume_from,
         test_rows=chosen.get("test"),
     )
+
+
+def _row_numbers(dataset: Dataset, chosen: Sequence[int]) -> list[int]:
+    """Rows numbered from 0 as who has the file counts."""
+    first = 2 if is_csv_data(dataset) else 1
+    return [row + first for row in chosen]
 
 
 def _chosen(
@@ -346,15 +359,16 @@ def train_classifier(
     with ending_clearly(training):
         if training.do_train:
             metrics |= run_trainer(trainer, setup, console)
+        learned = list(trainer.state.log_history)  # what follows are scores of the weights that were kept
         if training.do_eval:
             metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
-            setup.assess("eval", metrics, trainer.state.log_history)
+            setup.assess("eval", metrics, learned)
         logits = None
         if training.do_predict:
             output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
             metrics |= output.metrics or {}
             logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-            setup.assess("test", metrics, trainer.state.log_history)
+            setup.assess("test", metrics, learned)
         if setup.assessment is not None and training.process_index == 0:
             setup.assessment.show(console)
         history = finish(trainer, metrics, logits, time.time() - started)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from training_harness import results, rows, train, write_jsonl
+from training_harness import results, rows, train, write_csv, write_jsonl
 
 from hf_posenc.training.assessment import assess
 from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
@@ -200,3 +200,29 @@ def test_a_run_can_do_without(tmp_path: Path, order: dict[str, str]):
 def test_a_stream_has_baselines_too(tmp_path: Path, order: dict[str, str]):
     train(tmp_path / "run", **order, do_eval=True, streaming=True, max_steps=3, save_strategy="no")
     assert set(results(tmp_path / "run")["assessment"]["baselines"]) == {"majority", "word_pairs"}
+
+
+def test_errors_have_the_row_numbers_of_the_file(tmp_path: Path, order: dict[str, str]):
+    del order["validation_file"]
+    examples = rows("train", 60)
+    order["train_file"] = write_csv(tmp_path / "train.csv", examples)
+    train(tmp_path / "run", **order, do_eval=True, baseline=False, errors_shown=60, validation_split_percentage=40)
+    errors = results(tmp_path / "run")["assessment"]["errors"]
+    assert errors
+    for error in errors:  # the header is row 1
+        assert (error["text"], error["label"]) == tuple(examples[error["row"] - 2][name] for name in ("text", "label"))
+
+
+def test_of_a_falling_loss_the_kept_weights_are_no_part(tmp_path: Path, order: dict[str, str]):
+    trained = [*rows("train", 8), *({"text": row["text"], "label": "acceptable"} for row in rows("train", 152))]
+    order["train_file"] = order["validation_file"] = write_jsonl(tmp_path / "one-sided.jsonl", trained)
+    options = {
+        **order, "do_eval": True, "baseline": False, "num_train_epochs": 2, "learning_rate": 1e-3,
+        "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True,
+    }  # fmt: skip
+    for better in (False, True):  # the last weights are kept, then the first ones
+        run = train(tmp_path / str(better), **options, metric_for_best_model="loss", greater_is_better=better)
+        first, last, kept = (entry["eval_loss"] for entry in run.history if "eval_loss" in entry)
+        assert first * 0.97 > last
+        assert kept == (first if better else last)
+        assert any("still falling" in warning for warning in run.assessment.warnings)
