@@ -225,12 +225,15 @@ def make_model(
 def _without_load_report() -> Iterator[None]:
     """Without transformers' table of weights that a checkpoint lacks, which shouts at every new head."""
     report = logging.get_logger("transformers.modeling_utils")
-    level = report.level
-    report.setLevel(logging.ERROR)
+
+    def is_grave(record: Any) -> bool:
+        return bool(record.levelno >= logging.ERROR)
+
+    report.addFilter(is_grave)  # not by its level: with one of its own, from_pretrained warns of what isn't sharded
     try:
         yield
     finally:
-        report.setLevel(level)
+        report.removeFilter(is_grave)
 
 
 def _new_encoder(
