@@ -102,7 +102,7 @@ def test_schemes_lists_every_scheme_with_its_parameters_and_length(run):
 def test_inspect_shows_what_a_checkpoint_is(run, checkpoint):
     code, out, _ = run("inspect", str(checkpoint))
     assert code == 0
-    for part in ("PosEncForSequenceClassification", "learned", "48 tokens", "acceptable, unacceptable", "std=0.02"):
+    for part in ("PosEncForSequenceClassification", "learned", "48 tokens", "acceptable, unacceptable", "std=0.0884"):
         assert part in out, part
     assert "travels with it, 25 files" in out
     assert "position_learned.py" not in out
@@ -183,7 +183,7 @@ def test_bfloat16_is_picked_where_the_machine_has_it_said_and_can_be_refused(run
         seen.append(training.bf16)
         raise UserError("seen")
 
-    monkeypatch.setattr("hf_posenc.training.train_classifier", stop)
+    monkeypatch.setattr("hf_posenc.conversion.fine_tune", stop)
     for words in ((), ("--bf16", "false"), ("--bf16",), ("--use-cpu", "true")):
         _, _, err = run("train", "-o", "x", *words)
         assert ("bfloat16 mixed precision" in err) == (words == () and best == torch.bfloat16)
@@ -286,7 +286,7 @@ def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
     def stopped(*args, **kwargs):
         raise Interrupted("the newest checkpoint is 'run/checkpoint-7'.")
 
-    monkeypatch.setattr("hf_posenc.training.train_classifier", stopped)
+    monkeypatch.setattr("hf_posenc.conversion.fine_tune", stopped)
     code, _, err = run("train", "-o", str(tmp_path / "run"), "--dataset-name", "blimp_order")
     assert code == 130
     assert err.strip().splitlines()[-1] == "Interrupted: the newest checkpoint is 'run/checkpoint-7'."
@@ -529,7 +529,7 @@ def test_options_reach_training_as_transformers_writes_them(run, monkeypatch, wo
         seen.append(training)
         raise UserError("seen")
 
-    monkeypatch.setattr("hf_posenc.training.train_classifier", stop)
+    monkeypatch.setattr("hf_posenc.conversion.fine_tune", stop)
     code, _, err = run("train", *words)
     assert (code, "seen" in err) == (2, True), err
     if expected.pop("use_cpu", False) and not torch.accelerator.is_available():

@@ -131,7 +131,8 @@ def test_schemes_that_cannot_be_exported_fail_that_check(scheme, message, capfd)
 
 def test_code_that_differs_from_what_travels_fails_the_remote_check(monkeypatch):
     monkeypatch.setattr(position_alibi, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
-    result = check_position("alibi", checks=["remote_code"])["remote_code"]
+    fixed = {"learned": False}  # learned slopes would travel as weights
+    result = check_position("alibi", kwargs=fixed, checks=["remote_code"])["remote_code"]
     assert result.outcome == "failed"
     assert re.search("process without hf_posenc, and here: they differ by .*module-level setting", result.message)
 

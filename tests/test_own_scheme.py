@@ -72,7 +72,7 @@ def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path)
     assert "Traceback" not in err
     code, _, err = run("train", "--model-name-or-path", out, "--train-file", data, "-o", tmp_path / "more")
     assert code == 2
-    assert "register_position('recency', ...). For this command: --trust_remote_code." in err
+    assert "register_position('recency', ...). For this command: --trust-remote-code." in err
     assert "damaged" not in err
     code, text, _ = run("predict", out, "good film", "--trust-remote-code", "--format", "jsonl")
     assert code == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from datasets import DatasetDict
 from rich.console import Console
 
-from ..training import TrainingResult, UserError, train_classifier
+from ..training import Interrupted, TrainingResult, UserError, checkpoints, train_classifier
 from ..training.arguments import (
     ClassificationTrainingArguments,
     DataArguments,
@@ -48,6 +48,12 @@ def fine_tune(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     console = console or Console()
+    checkpoints.check_output_dir(  # before anything that takes long
+        str(training.output_dir),
+        overwrite=training.overwrite_output_dir,
+        resume=bool(training.resume_from_checkpoint),
+        training=training.do_train,
+    )
     controls = {}
     if training.compare_none and training.do_train and data.task != "tokens":
         controls["none"] = _control(data, model, training, rows, console)
@@ -137,18 +143,16 @@ def _control(
     with tempfile.TemporaryDirectory(prefix="hf-posenc-none-") as folder:
         changed = copy.deepcopy(training)
         changed.output_dir, changed.push_to_hub, changed.compare_none, changed.baseline = folder, False, False, False
-        result = fine_tune(
-            copy.deepcopy(data),
-            replace(
-                model,
-                position_embedding_type="none",
-                position_embedding_kwargs=None,
-                rope_parameters=None,
-                position_augmentation=None,
-                scheme_file=None,
-            ),
-            changed,
-            rows=rows,
-            console=Console(file=io.StringIO()),
+        without = replace(
+            model,
+            position_embedding_type="none",
+            position_embedding_kwargs=None,
+            rope_parameters=None,
+            position_augmentation=None,
+            scheme_file=None,
         )
+        try:
+            result = fine_tune(copy.deepcopy(data), without, changed, rows=rows, console=Console(file=io.StringIO()))
+        except Interrupted as interrupt:
+            raise Interrupted("nothing is kept of the control. Give the same command again.") from interrupt
     return result.metrics

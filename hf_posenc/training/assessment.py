@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST_CLASSES_SHOWN = 12
 """Tables in the terminal and in the card have this many classes at most; results.json has all."""
 MOST_CLASSES_DRAWN = 30
+ERRORS_IN_TERMINAL = 5
 FEW_EXAMPLES = 30
 """So few can look no better than chance whatever the model is."""
 _TEXT_SHOWN = 160
@@ -44,8 +45,8 @@ class Assessment:
     confusion: list[list[int]] | None = None
     """Examples by right label (rows) and predicted label (columns); None for several labels per text and numbers."""
     errors: list[dict[str, Any]] = field(default_factory=list)
-    """The wrong answers of which the model was surest: `row` (of the file, a csv's header being row 1), `text`, `label`,
-    `predicted`, `probability`."""
+    """The wrong answers of which the model was surest: `row` of the file (a csv's header is row 1), `text`,
+    `label`, `predicted`, `probability`."""
     picture: str | None = None
     """Name of the file beside the card that shows the confusion matrix."""
 
@@ -68,6 +69,8 @@ class Assessment:
             parts.append(self._class_table())
         if self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN:
             parts.append(self._confusion_table())
+        if self.errors:
+            parts.append(self._error_table())
         parts += [f"[yellow]Warning:[/yellow] {escape(warning)}" for warning in self.warnings]
         return Group(*parts)
 
@@ -76,12 +79,11 @@ class Assessment:
         (console or Console()).print(self, highlight=False)
 
     def _standing(self) -> Table:
-        table = Table(title=f"Where it stands, on the {self.split} data", title_justify="left")
-        table.add_column("")
+        table = Table(f"{self.split} data", title="Where it stands", title_justify="left")
         table.add_column(self.metric, justify="right")
         table.add_row("this model", f"{self.score:.4f}", style="bold")
         for name, score in self.baselines.items():
-            table.add_row(_NAMES.get(name, name), f"{score:.4f}")
+            table.add_row(_name(name, self.metric), f"{score:.4f}")
         return table
 
     def _class_table(self) -> Table:
@@ -104,10 +106,20 @@ class Assessment:
             table.add_row(escape(_short(row["label"], 16)), *(f"{count:,}" for count in counts))
         return table
 
+    def _error_table(self) -> Table:
+        table = Table("row", "text", "right", "predicted", title="The surest errors", title_justify="left")
+        table.columns[1].ratio = 1
+        for error in self.errors[:ERRORS_IN_TERMINAL]:
+            text = " / ".join(filter(None, (error["text"], error.get("text_pair"))))
+            table.add_row(str(error["row"]), *(escape(_plain(value)) for value in (text, error["label"], _said(error))))
+        if len(self.errors) > ERRORS_IN_TERMINAL:
+            table.add_row("...", f"{len(self.errors) - ERRORS_IN_TERMINAL} more in results.json")
+        return table
+
     def markdown(self) -> list[str]:
         """The lines of the model card."""
         lines = ["", "## Where it stands", "", f"{self.metric} on the {self.split} data.", ""]
-        scores = {"this model": self.score} | {_NAMES.get(k, k): v for k, v in self.baselines.items()}
+        scores = {"this model": self.score} | {_name(k, self.metric): v for k, v in self.baselines.items()}
         lines += _rows(["", self.metric], [[name, f"{score:.4f}"] for name, score in scores.items()])
         if "word_pairs" in self.baselines:
             lines += ["", "Word pairs: TF-IDF of words and pairs of neighbouring words, and a linear model."]
@@ -130,19 +142,11 @@ class Assessment:
             lines += ["", f"![Confusion matrix]({self.picture})"]
         if self.errors:
             lines += ["", "## Errors", "", f"The wrong answers of which it was surest, of the {self.split} data.", ""]
-            lines += _rows(
-                ["row", "text", "right", "predicted"],
-                [
-                    [
-                        error["row"],
-                        _cell(" / ".join(filter(None, (error["text"], error.get("text_pair"))))),
-                        _cell(error["label"]),
-                        _cell(error["predicted"])
-                        + (f" ({error['probability']:.2f})" if "probability" in error else ""),
-                    ]
-                    for error in self.errors
-                ],
-            )
+            lines += ["| row | text | right | predicted |", "| ---: | --- | --- | --- |"]
+            for error in self.errors:
+                text = " / ".join(filter(None, (error["text"], error.get("text_pair"))))
+                cells = (error["row"], *map(_cell, (text, error["label"], _said(error))))
+                lines.append(f"| {' | '.join(map(str, cells))} |")
         return lines
 
 
@@ -170,10 +174,25 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     return [f"| {' | '.join(map(str, line))} |" for line in lines]
 
 
+def _name(baseline: str, metric: str) -> str:
+    return "mean" if baseline == "majority" and metric in _LOWER_IS_BETTER else _NAMES.get(baseline, baseline)
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """What was predicted, and how surely."""
+    sure = f" ({error['probability']:.2f})" if "probability" in error else ""
+    return _plain(error["predicted"]) + sure
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "(none)"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _cell(value: Any) -> str:
     """Text that can't end a Markdown cell or begin a tag."""
-    text = ", ".join(value) if isinstance(value, list) else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return _short(text, _TEXT_SHOWN).translate({ord(mark): f"\\{mark}" for mark in "\\|`*_[]<>$"})
+    return _short(_plain(value), _TEXT_SHOWN).translate({ord(mark): f"\\{mark}" for mark in "\\|`*_[]<>$"})
 
 
 def _short(text: str, length: int) -> str:
@@ -185,7 +204,7 @@ def to_beat(baselines: Mapping[str, Mapping[str, float]], problem_type: str) -> 
     """One line for before the training: the scores of the baselines, on the validation data where there is some."""
     metric = METRICS[problem_type][0].key
     key = next(f"{prefix}_{metric}" for prefix in ("eval", "test") if f"{prefix}_{metric}" in baselines["majority"])
-    scores = ", ".join(f"{_NAMES.get(name, name)} {scores[key]:.3f}" for name, scores in baselines.items())
+    scores = ", ".join(f"{_name(name, metric)} {scores[key]:.3f}" for name, scores in baselines.items())
     return f"To beat: {scores} ({'test' if key.startswith('test') else 'validation'} {metric})"
 
 
@@ -240,8 +259,8 @@ def assess(
     if problem_type == "single_label_classification":
         found.confusion = confusion_matrix(labels, predicted, labels=range(len(names))).tolist()
     found.errors = _errors(logits, labels, texts, names, problem_type, errors_shown)
-    for error in found.errors if rows is not None else ():
-        error["row"] = rows[error["row"] - 1]
+    if rows is not None:
+        found.errors = [{**error, "row": rows[error["row"] - 1]} for error in found.errors]
     found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history, pretrained)
     return found
 
@@ -317,12 +336,14 @@ def _warnings(
                 f"{chance:.3f} ({examples:,} examples)."
             )
     elif "majority" in others and score >= others["majority"]:
-        said.append(f"It is no better than always the mean: {found.metric} {score:.4g} and {others['majority']:.4g}.")
+        said.append(
+            f"It is no better than always the mean: {found.metric} {score:.4g} and {others['majority']:.4g}. {try_this}"
+        )
     at_chance = bool(said)
     if "word_pairs" in others and (score > others["word_pairs"] if lower else score < others["word_pairs"]):
         said.append(
-            f"It is below word pairs: {found.metric} {score:.3f}, and a linear model on words and word pairs has "
-            f"{others['word_pairs']:.3f}. {try_this}"
+            f"It is {'worse than' if lower else 'below'} word pairs: {found.metric} {score:.3f}, and a linear model on "
+            f"words and word pairs has {others['word_pairs']:.3f}. {try_this}"
         )
     if "none" in others and not at_chance:
         margin = 0.0 if lower else 2 * math.sqrt(max(score * (1 - score), 1e-4) / examples)

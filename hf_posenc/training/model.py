@@ -229,11 +229,13 @@ def _without_load_report() -> Iterator[None]:
     def is_grave(record: Any) -> bool:
         return bool(record.levelno >= logging.ERROR)
 
-    report.addFilter(is_grave)  # not by its level: with one of its own, from_pretrained warns of what isn't sharded
+    report.addFilter(
+        cast(Any, is_grave)
+    )  # not by its level: with one of its own, from_pretrained warns of what isn't sharded
     try:
         yield
     finally:
-        report.removeFilter(is_grave)
+        report.removeFilter(cast(Any, is_grave))
 
 
 def _new_encoder(

@@ -730,6 +730,7 @@ def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) ->
     shown = {
         "learning_rate": training.learning_rate,
         "position_learning_rate_factor": training.position_learning_rate_factor,
+        "word_learning_rate_factor": training.word_learning_rate_factor,
         "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,
         "max_steps": training.max_steps if training.max_steps > 0 else None,
         "batch size": training.train_batch_size * training.world_size * training.gradient_accumulation_steps,

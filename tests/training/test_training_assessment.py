@@ -148,7 +148,7 @@ def test_a_good_result_warns_of_nothing():
     assert found.warnings == []
 
 
-@pytest.mark.parametrize(("scores", "says"), [((0.5, 0.4), "below word pairs"), ((2.0, 3.0), "always the mean")])
+@pytest.mark.parametrize(("scores", "says"), [((0.5, 0.4), "worse than word pairs"), ((2.0, 3.0), "always the mean")])
 def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: str):
     score, pairs = scores
     baselines = {"majority": {"test_mse": 1.5}, "word_pairs": {"test_mse": pairs}}

@@ -461,6 +461,7 @@ def test_the_weights_with_the_best_macro_f1_are_kept_by_default(order, tmp_path)
 def test_the_weights_with_the_least_loss_are_kept_where_that_is_asked(order, tmp_path):
     text = StringIO()
     given = {**SMALL, **order, **OVERFIT, "output_dir": str(tmp_path / "run"), "metric_for_best_model": "loss"}
+    given["keep_checkpoints"] = True
     run = train_classifier(*make_arguments(**given), console=Console(file=text, width=200))
     losses = [entry["eval_loss"] for entry in run.history if "eval_loss" in entry]
     assert run.metrics["eval_loss"] == pytest.approx(min(losses), rel=1e-5)

@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory):
 def regression(tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers")
     examples = [{"text": row["text"], "label": float(n % 3)} for n, row in enumerate(rows("train", 48))]
-    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", examples))
+    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", examples), task="regression")
     return folder / "run"
 
 
