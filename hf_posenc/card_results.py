@@ -21,7 +21,6 @@ from hf_posenc.comparison.report import interval_text, of_rivals, quoted, rivals
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference, Interval, Sample, holm, interval, paired
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.training.tokenizer import DEFAULT_MAX_LENGTH
 
 QUICK_START = "quick start"
 BASELINE = "none"
@@ -78,6 +77,10 @@ class Finding:
         return self.source if self.source == QUICK_START else f"plan `{self.source}`"
 
 
+QUICK_START_LENGTH = 64
+"""No sentence of the quick start has more tokens."""
+
+
 class QuickStart:
     """`quickstart.json`: the test accuracy of each scheme and seed."""
 
@@ -113,7 +116,7 @@ class QuickStart:
             data=self.options["dataset_name"],
             metric="accuracy",
             lower_is_better=False,
-            length=self.options.get("max_seq_length", DEFAULT_MAX_LENGTH),
+            length=QUICK_START_LENGTH,
             curve=False,
             control=False,
             baseline=BASELINE,
@@ -425,9 +428,9 @@ def limits_of_the_evidence(results: Results, scheme: str) -> str | None:
                 sizes.add((run["config"]["num_hidden_layers"], run["config"]["hidden_size"]))
                 trained |= {study.plan.train_length_of(task) for task in study.tasks if task.name == run["task"]}
     if results.quick_start is not None and any(one.source == QUICK_START for one in found):
-        config = PosEncConfig.from_preset(results.quick_start.options["config_preset"])
+        config = PosEncConfig.from_preset("tiny")
         sizes.add((config.num_hidden_layers, config.hidden_size))
-        trained.add(results.quick_start.options["max_seq_length"])
+        trained.add(QUICK_START_LENGTH)
     if not found:
         return None
     models = " and ".join(f"{layers} layers of width {width}" for layers, width in sorted(sizes))
