@@ -373,6 +373,7 @@ def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
     if labels is None:  # in the words that scikit-learn's own estimators have
         raise UserError("requires y to be passed, but the target y is None")
     columns = _text_columns(texts)
+    labels = labels if hasattr(labels, "__len__") else np.asarray(labels)
     if len(labels) != len(columns["text"]):
         raise UserError(
             f"There are {len(columns['text'])} texts and {len(labels)} labels. Give one label for each text."
