@@ -30,9 +30,6 @@ from datasets import (
     Features,
     List,
     Value,
-    are_progress_bars_disabled,
-    disable_progress_bars,
-    enable_progress_bars,
 )
 from rich.console import Console
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -434,18 +431,12 @@ def _own_randomness() -> Iterator[None]:
 def _silence() -> Iterator[None]:
     """No progress bars, no warnings, nothing that a Trainer prints."""
     ours = logging_of_python.getLogger("hf_posenc")
-    before = logging.get_verbosity(), ours.level, logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+    before = logging.get_verbosity(), ours.level
     logging.set_verbosity_error()
     ours.setLevel(logging.ERROR)
-    logging.disable_progress_bar()
-    disable_progress_bars()
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with without_bars(), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         logging.set_verbosity(before[0])
         ours.setLevel(before[1])
-        if before[2]:
-            logging.enable_progress_bar()
-        if not before[3]:
-            enable_progress_bars()

@@ -37,6 +37,7 @@ from .data import (
     remember_columns,
     remembered_columns,
     require_columns,
+    row_number,
 )
 from .errors import UserError
 from .losses import ClassificationLoss, make_loss
@@ -51,6 +52,7 @@ from .run import (
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
+    check_task,
     choose_rows,
     ending_clearly,
     finish,
@@ -99,7 +101,7 @@ class Setup(Run):
             return
         logits, labels = self.compute_metrics.last
         self.assessment = assess(
-            split={"eval": "validation"}.get(prefix, prefix),
+            split=next(split for split, own in _PREFIXES.items() if own == prefix),
             logits=logits,
             labels=labels,
             texts=self.examples[prefix][0],
@@ -131,10 +133,7 @@ def set_up(
     Raises:
         UserError: something in the options or the data is wrong.
     """
-    if not (training.do_train or training.do_eval or training.do_predict):
-        raise UserError("Nothing to do. Give at least one of --do_train, --do_eval, --do_predict.")
-    if not training.do_train and arguments.model_name_or_path is None:
-        raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
+    check_task(arguments, training)
     check_streaming(data, training)
     resume_from = prepare_output_dir(training)
     config = load_config(arguments)
@@ -221,18 +220,15 @@ def set_up(
         loss=loss,
         compute_metrics=LossAndMetrics(loss, labels.problem_type),
         examples=examples,
-        rows={prefix: _row_numbers(splits[split], chosen[split]) for split, prefix in scored.items()},
+        rows={
+            prefix: [row_number(row, is_csv_data(splits[split])) for row in chosen[split]]
+            for split, prefix in scored.items()
+        },
         baselines=_baselines(training, stream, splits, numbers, columns, labels, examples),
         summary=summary,
         resume_from=resume_from,
         test_rows=chosen.get("test"),
     )
-
-
-def _row_numbers(dataset: Dataset, chosen: Sequence[int]) -> list[int]:
-    """Rows numbered from 0 as who has the file counts."""
-    first = 2 if is_csv_data(dataset) else 1
-    return [row + first for row in chosen]
 
 
 def _chosen(

@@ -547,9 +547,14 @@ def is_csv_data(dataset: Any) -> bool:
     return dataset.info.builder_name == "csv"
 
 
+def row_number(index: int, is_csv: bool) -> int:
+    """The number of a row for who has the file: from 1, and a csv's header is row 1."""
+    return index + 2 if is_csv else index + 1
+
+
 def row_name(index: int, is_csv: bool) -> str:
-    """A row, as who has the file counts."""
-    return f"row {index + 2} (the header is row 1)" if is_csv else f"row {index + 1}"
+    """A row in words."""
+    return f"row {row_number(index, is_csv)}{' (the header is row 1)' if is_csv else ''}"
 
 
 def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:

@@ -128,6 +128,14 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
     return resume_from
 
 
+def check_task(model: ModelArguments, training: RunArguments) -> None:
+    """Raises a UserError where nothing is to be done, or without a model to do it with."""
+    if not (training.do_train or training.do_eval or training.do_predict):
+        raise UserError("Nothing to do. Give at least one of --do_train, --do_eval, --do_predict.")
+    if not training.do_train and model.model_name_or_path is None:
+        raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
+
+
 def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
     """Raises a UserError where no evaluation gives `metric_for_best_model`: the Trainer would see it an epoch later."""
     wanted = training.metric_for_best_model

@@ -27,6 +27,7 @@ from .run import (
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
+    check_task,
     choose_rows,
     ending_clearly,
     finish,
@@ -145,10 +146,7 @@ def train_tokens(
 
 
 def _check_options(data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments) -> None:
-    if not (training.do_train or training.do_eval or training.do_predict):
-        raise UserError("Nothing to do. Give at least one of --do_train, --do_eval, --do_predict.")
-    if not training.do_train and model.model_name_or_path is None:
-        raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
+    check_task(model, training)
     for given, option in (
         (data.streaming, "--streaming"),
         (training.class_weights, "--class_weights"),
