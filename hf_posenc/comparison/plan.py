@@ -45,6 +45,7 @@ NEW_ENCODER: dict[str, Any] = {
     # The usual .02 leaves 128-wide embeddings so small that the first epoch goes into growing them.
     "config_overrides": "initializer_range=0.05",
     "learning_rate": 1e-3,
+    "word_learning_rate_factor": 1.0,
     "weight_decay": 0.01,
 }
 """Options of `hf-posenc train` for encoders from scratch, unless the plan's `options` say otherwise."""
@@ -205,6 +206,7 @@ class Plan:
         """What `hf-posenc train` would be told for this task, without scheme, seed, data and folder."""
         options: dict[str, Any] = {
             "per_device_train_batch_size": 64,
+            "num_train_epochs": 3,
             "eval_strategy": "no",
             "save_strategy": "steps",
             "save_steps": 0.25,  # an interrupted run loses a quarter at most

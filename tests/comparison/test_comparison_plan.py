@@ -49,6 +49,9 @@ def test_a_tasks_own_values_go_before_the_plans():
     first, own = plan.tasks
     assert (plan.train_length_of(first), plan.train_length_of(own)) == (32, 40)
     assert "max_steps" not in plan.options_of(first)
+    # The budget is the plan's own, whatever `train` does by default: what was measured can be measured again.
+    budget = {"num_train_epochs": 3, "word_learning_rate_factor": 1.0, "hidden_dropout_prob": 0.0}
+    assert budget.items() <= plan.options_of(first).items()
     assert plan.options_of(own)["max_steps"] == 3
     assert plan.options_of(own)["max_position_embeddings"] == 40
     assert plan.options_of(own)["classifier_pooling"] == "cls"
