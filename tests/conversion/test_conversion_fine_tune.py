@@ -1,5 +1,6 @@
 """Pretrained weights to a classifier in one call, and the control without positions."""
 
+import importlib
 import json
 import logging
 from io import StringIO
@@ -14,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from hf_posenc.conversion import convert, fine_tune
-from hf_posenc.training import UserError, make_arguments, train_classifier
+from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
+
+MODULE = importlib.import_module("hf_posenc.conversion.fine_tune")  # whose function the package has under its name
 
 
 @pytest.fixture
@@ -94,13 +97,24 @@ def test_pretrained_goes_with_no_other_start(tmp_path: Path, source: str, files:
         train_classifier(*make_arguments(pretrained=source, output_dir=str(tmp_path / "x"), do_train=True, **files))
 
 
-def test_the_control_is_the_same_run_without_positions(tmp_path: Path, source: str, files: dict[str, str]):
-    _, printed = run(tmp_path, files, pretrained=source, position_embedding_type="rope", compare_none=True)
+def test_the_control_is_the_same_run_without_positions(
+    tmp_path: Path, source: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    made = []
+
+    def recorded(*given: Any, **options: Any) -> Any:
+        made.append(train_classifier(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(MODULE, "train_classifier", recorded)
+    result, printed = run(tmp_path, files, pretrained=source, position_embedding_type="rope", compare_none=True)
     assert "First the control" in printed
     assert "without positions" in printed
-    control = results(tmp_path)["assessment"]["baselines"]["none"]
-    run(tmp_path, files, pretrained=source, position_embedding_type="none", overwrite_output_dir=True)
-    assert control == results(tmp_path)["metrics"]["test_accuracy"]
+    control, own = made
+    assert own is result
+    assert results(tmp_path)["assessment"]["baselines"]["none"] == control.metrics["test_accuracy"]
+    alone, _ = run(tmp_path, files, pretrained=source, position_embedding_type="none", overwrite_output_dir=True)
+    assert control.metrics["test_loss"] == alone.metrics["test_loss"] != own.metrics["test_loss"]
 
 
 def test_a_new_encoder_has_a_control_too(tmp_path: Path, files: dict[str, str]):
@@ -132,3 +146,31 @@ def test_a_new_classifier_is_expected_and_lost_weights_are_said(
     save_file(weights, tmp_path / "lost" / "model.safetensors", metadata={"format": "pt"})
     run(tmp_path, files, model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
     assert "lacks weights of the encoder, which start at random: model.layers.1.output.weight." in caplog.text
+
+
+@pytest.mark.parametrize("long_work", [{"compare_none": True}, {"search": 2}, {}])
+def test_a_taken_folder_is_refused_before_anything_takes_long(
+    tmp_path: Path, source: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch, long_work: dict[str, Any]
+):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text("{}")
+
+    def late(*_: Any, **__: Any) -> None:
+        raise AssertionError("work had begun")
+
+    for name in ("convert", "search", "train_classifier"):
+        monkeypatch.setattr(MODULE, name, late)
+    with pytest.raises(UserError, match="already holds another run"):
+        run(tmp_path, files, pretrained=source, **long_work)
+
+
+def test_ctrl_c_in_the_control_names_no_folder_that_is_gone(
+    tmp_path: Path, source: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    def stopped(*_: Any, **__: Any) -> None:
+        raise Interrupted("the newest checkpoint is '/tmp/gone/checkpoint-1'.")
+
+    monkeypatch.setattr(MODULE, "train_classifier", stopped)
+    with pytest.raises(Interrupted, match="nothing is kept of the control") as caught:
+        run(tmp_path, files, compare_none=True)
+    assert "gone" not in str(caught.value)
