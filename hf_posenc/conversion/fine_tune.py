@@ -20,6 +20,7 @@ from ..training.arguments import (
     parse_json_option,
 )
 from ..training.errors import one_line
+from ..training.model import prepare_scheme
 from ..training.progress import without_bars
 from ..training.search import search
 from ..training.tokens import train_tokens
@@ -100,6 +101,7 @@ def converted(
                 f"--{name} {getattr(arguments, name)!r}: --pretrained {arguments.pretrained!r} says already what to "
                 "start from. Leave one of them out."
             )
+    prepare_scheme(arguments)
     with tempfile.TemporaryDirectory(prefix="hf-posenc-") as folder:
         out = Path(folder) / "converted"
         try:

@@ -622,12 +622,15 @@ def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 15
 def _bias_by_distance(
     part: PositionScheme, positions: Tensor, queries: tuple[Tensor, Tensor] | None, weight: Tensor
 ) -> Tensor:
-    """A scheme's biases without their mean: (2 R + 1, L x samples, H), or (2 R + 1, 1, H) where `queries` is None."""
+    """A scheme's biases without their mean: (2 R + 1, L x samples, H), or (2 R + 1, 1, H) where `queries` is None.
+
+    H is 1 for a scheme that tells all heads the same.
+    """
     if queries is None:
         grids = [part.bias(positions, positions == 0)]
     else:
         grids = [part.layer_bias(q, k, positions, layer) for layer, (q, k) in enumerate(zip(*queries, strict=True))]
-    found = torch.cat([grid for grid in grids if grid is not None])  # (L x samples, H, S, S)
+    found = torch.cat([grid for grid in grids if grid is not None])  # (L x samples, H or 1, S, S)
     line = torch.cat((found[:, :, -1, :-1], found[:, :, 0, :]), -1)
     return (line - _mean(line, weight).unsqueeze(-1)).permute(2, 0, 1)
 
@@ -642,7 +645,8 @@ def _slots(part: PositionScheme, effect: Tensor, weight: Tensor) -> Tensor:
     A bias that can't be trained meets the heads whose old effect it resembles most. One that can will be fitted to the
     mean effect of the heads at each place: they stand in order of how local they are, as it does.
     """
-    own = _bias_by_distance(part, torch.arange(len(weight) // 2 + 1)[None], None, weight)[:, 0].T  # (place, 2 R + 1)
+    own = _bias_by_distance(part, torch.arange(len(weight) // 2 + 1)[None], None, weight)[:, 0].T
+    own = own.expand(effect.shape[1], -1)  # (place, 2 R + 1)
     if not any(p.requires_grad for p in part.parameters()):
         cost = (weight * (own[:, None] - effect[:, None]).square()).sum(-1)  # (L, place, head)
         return torch.stack([torch.from_numpy(linear_sum_assignment(layer)[1]) for layer in cost.double().numpy()])

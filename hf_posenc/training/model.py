@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
-from ..model.positions import own_code
+from ..model.positions import own_code, scheme_class, scheme_names
 from ..scheme_file import register_scheme_file
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
 from .checkpoints import RESULTS_NAME
@@ -40,17 +40,30 @@ _POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_para
 _NO_LIMIT = 10**6
 
 
-def load_config(arguments: ModelArguments) -> Any:
-    """The configuration of the checkpoint that the options name, or None for a new encoder; registers `scheme_file`.
+def prepare_scheme(arguments: ModelArguments) -> None:
+    """Registers `scheme_file`, and looks for the scheme of a new encoder before any data is read.
 
     Raises:
-        UserError: it can't be read, or options for new encoders are given beside it.
+        UserError: the file can't be registered, or there is no such scheme.
     """
-    if arguments.scheme_file is not None:
-        try:
+    try:
+        if arguments.scheme_file is not None:
             register_scheme_file(arguments.scheme_file, arguments.position_embedding_type)
-        except ValueError as error:
-            raise UserError(one_line(error)) from error
+        if arguments.model_name_or_path is None and arguments.position_embedding_type is not None:
+            for name in scheme_names(arguments.position_embedding_type):
+                scheme_class(name)
+    except ValueError as error:
+        text = one_line(error).replace("position_embedding_type=", "--position_embedding_type ", 1)
+        raise UserError(text) from error
+
+
+def load_config(arguments: ModelArguments) -> Any:
+    """The configuration of the checkpoint that the options name, or None for a new encoder.
+
+    Raises:
+        UserError: it can't be read, there is no such scheme, or options for new encoders are given beside it.
+    """
+    prepare_scheme(arguments)
     if arguments.model_name_or_path is None:
         if arguments.pretrained is not None:
             raise UserError("pretrained is converted by hf_posenc.conversion.fine_tune. Call that instead.")
@@ -229,9 +242,8 @@ def _without_load_report() -> Iterator[None]:
     def is_grave(record: Any) -> bool:
         return bool(record.levelno >= logging.ERROR)
 
-    report.addFilter(
-        cast(Any, is_grave)
-    )  # not by its level: with one of its own, from_pretrained warns of what isn't sharded
+    # Not by its level: with one of its own, from_pretrained warns of what isn't sharded.
+    report.addFilter(cast(Any, is_grave))
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
+from hf_posenc import POSITIONS
 from hf_posenc.conversion import convert, fine_tune
 from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
 
@@ -174,3 +175,23 @@ def test_ctrl_c_in_the_control_names_no_folder_that_is_gone(
     with pytest.raises(Interrupted, match="nothing is kept of the control") as caught:
         run(tmp_path, files, compare_none=True)
     assert "gone" not in str(caught.value)
+
+
+def test_pretrained_weights_take_a_scheme_of_ones_own(tmp_path: Path, source: str, files: dict[str, str], monkeypatch):
+    file = tmp_path / "far_away.py"
+    file.write_text(
+        "from hf_posenc import PositionScheme\n\n\n"
+        "class FarAway(PositionScheme):\n"
+        '    name = "far_away"\n\n'
+        "    def bias(self, positions, is_first):\n"
+        "        return -(positions[:, None, :] - positions[:, :, None]).abs()[:, None] / 10\n"
+    )
+    run(tmp_path, files, pretrained=source, scheme_file=str(file), position_embedding_type="far_away")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["position_embedding_type"] == "far_away"
+    assert (tmp_path / "run" / "far_away.py").exists()
+    misspelt: dict[str, Any] = {"position_embedding_type": "far_awy", "overwrite_output_dir": True}
+    for start in ({"pretrained": source}, {}):
+        with pytest.raises(UserError, match=r"--position_embedding_type 'far_awy' is unknown. Did you mean 'far_away'"):
+            run(tmp_path, {"train_file": "nowhere"}, **misspelt, **start)
+    del POSITIONS["far_away"]

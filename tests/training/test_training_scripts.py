@@ -359,7 +359,7 @@ def test_ctrl_c_in_a_real_process(order, tmp_path):
     )
     assert running.stdout is not None
     for line in running.stdout:
-        if "'loss'" in line:
+        if ": loss " in line:
             break
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
