@@ -64,7 +64,9 @@ class Matthews(_Metric):
     description_text = "Matthews correlation coefficient, for two or more classes."
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {self.key: float(matthews_corrcoef(references, predictions))}
+        with warnings.catch_warnings():  # one label alone gives 0, as it should
+            warnings.filterwarnings("ignore", "A single label was found")
+            return {self.key: float(matthews_corrcoef(references, predictions))}
 
 
 class MSE(_Metric):

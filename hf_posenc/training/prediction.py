@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from hf_posenc.training.errors import UserError, check_is_checkpoint, one_line
 from hf_posenc.training.metrics import answers_from_logits
 from hf_posenc.training.model import require_head
+from hf_posenc.training.progress import without_bars
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def task_of(config: Any) -> Task:
     return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
 
 
+@without_bars()
 def load_classifier(
     checkpoint: str, device: str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
 ) -> Any:
