@@ -7,9 +7,8 @@ from .report import Summary
 
 MANY = 200
 """A vocabulary whose entries are seen this often, on average, is small: formal language, not natural."""
-EPOCHS = {"small vocabulary": (6, 100), "natural language": (6, 100), "checkpoint": (4, 20)}
-"""Fewest and most."""
-LEAST_STEPS = {"small vocabulary": 5000, "natural language": 500, "checkpoint": 500}
+LEAST = {"small vocabulary": (5000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
+"""How many steps a training has at least, within a least and a greatest number of epochs."""
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
@@ -21,7 +20,7 @@ def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False
 
 
 def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int) -> int:
-    """Passes over the data: `LEAST_STEPS` steps, within `EPOCHS`.
+    """Passes over the data, by `LEAST`.
 
     Natural language is overfitted after a few epochs. In formal language order is learned after a plateau of thousands
     of steps, and little is lost by staying on.
@@ -33,9 +32,8 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
         batch_size: over all devices, with accumulation.
     """
     kind = "checkpoint" if is_trained else "small vocabulary" if seen >= MANY else "natural language"
-    epochs = math.ceil(LEAST_STEPS[kind] / math.ceil(examples / batch_size))
-    fewest, most = EPOCHS[kind]
-    return min(max(epochs, fewest), most)
+    steps, fewest, most = LEAST[kind]
+    return min(max(math.ceil(steps / math.ceil(examples / batch_size)), fewest), most)
 
 
 def default_word_factor(is_trained: bool, seen: float) -> float:
