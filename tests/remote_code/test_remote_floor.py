@@ -20,6 +20,7 @@ importlib.metadata.version = lambda name: sys.argv[2] if name == "transformers" 
 sys.path.insert(0, sys.argv[1])
 try:
     import hf_posenc
+    from hf_posenc import PosEncConfig
     said = {"imported": hf_posenc.__file__}
 except BaseException as error:
     chained = repr(error.__cause__ or error.__context__)

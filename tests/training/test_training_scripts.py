@@ -123,7 +123,7 @@ def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
         start_new_session=True,
     )
     for line in running.stdout:
-        if "'loss'" in line:
+        if ": loss " in line:
             break
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=120)
@@ -158,7 +158,7 @@ def _without(folder: Path, order: dict[str, str], part: str) -> str:
 BAD = {
     "unknown scheme": (
         lambda folder, order: {"position_embedding_type": "roap"},
-        "position_embedding_type='roap' is unknown. Did you mean 'rope'? Choose one of none, sinusoidal",
+        "--position_embedding_type 'roap' is unknown. Did you mean 'rope'? Choose one of none, sinusoidal",
     ),
     "unknown scheme argument": (
         lambda folder, order: {"position_embedding_type": "rope", "position_embedding_kwargs": {"interleave": True}},
