@@ -21,7 +21,7 @@ from ..training.arguments import (
 )
 from ..training.errors import one_line
 from ..training.model import prepare_scheme
-from ..training.progress import without_bars
+from ..training.progress import without_bars, working
 from ..training.search import search
 from ..training.tokens import train_tokens
 from .convert import convert
@@ -154,7 +154,9 @@ def _control(
             scheme_file=None,
         )
         try:
-            result = fine_tune(copy.deepcopy(data), without, changed, rows=rows, console=Console(file=io.StringIO()))
+            with working("The control: the same training without positions", console):
+                quiet = Console(file=io.StringIO())
+                result = fine_tune(copy.deepcopy(data), without, changed, rows=rows, console=quiet)
         except Interrupted as interrupt:
             raise Interrupted("nothing is kept of the control. Give the same command again.") from interrupt
     return result.metrics

@@ -352,7 +352,7 @@ def train_classifier(
             console.print(to_beat(setup.baselines, setup.labels.problem_type), highlight=False)
     trainer = make_trainer(setup, console)
     metrics: dict[str, float] = {}
-    with ending_clearly(training):
+    with ending_clearly(training, is_lora=model.lora):
         if training.do_train:
             metrics |= run_trainer(trainer, setup, console)
         learned = list(trainer.state.log_history)  # what follows are scores of the weights that were kept

@@ -45,6 +45,18 @@ def without_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
+@contextlib.contextmanager
+def quiet_warnings() -> Iterator[None]:
+    """Without this package's own warnings."""
+    ours = logging.get_logger(__package__.partition(".")[0])
+    before = ours.level
+    ours.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
+
+
 class ProgressLine(TrainerCallback):
     """Step, loss, learning rate and the time left on one line, and a line for each evaluation.
 

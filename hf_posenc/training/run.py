@@ -243,7 +243,7 @@ def _usable(
 def _report_set_aside(count: int, labels: Labels | None, groups: Sequence[Any]) -> None:
     shared = any(group is not None for group in groups)
     text = (
-        f"There is no validation data: {count} training examples were set aside for it"
+        f"There is no validation data: {count} training example{' was' if count == 1 else 's were'} set aside for it"
         f"{', each label in its share' if shared else ''} (--validation_split_percentage)."
     )
     if labels is not None and labels.problem_type == "single_label_classification":
@@ -361,7 +361,7 @@ def run_trainer(trainer: "RunTrainer", run: Run, console: Console | None = None)
         output = trainer.train(resume_from_checkpoint=run.training.resume_from_checkpoint)
     merge(cast(Any, trainer.model))
     if stop.agreed:
-        raise Interrupted(_what_is_left(run.training))
+        raise Interrupted(_what_is_left(run.training, run.arguments.lora))
     if run.training.load_best_model_at_end:
         run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
     show_best(run, console)
@@ -405,7 +405,7 @@ def show_best(run: Run, console: Console | None = None) -> None:
 
 
 @contextlib.contextmanager
-def ending_clearly(training: RunArguments) -> Iterator[None]:
+def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[None]:
     """A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left."""
     try:
         with checkpoints.disk_errors(str(training.output_dir)):
@@ -413,14 +413,17 @@ def ending_clearly(training: RunArguments) -> Iterator[None]:
     except Interrupted:
         raise
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(_what_is_left(training)) from interrupt
+        raise Interrupted(_what_is_left(training, is_lora)) from interrupt
 
 
-def _what_is_left(training: RunArguments) -> str:
+def _what_is_left(training: RunArguments, is_lora: bool) -> str:
     last = checkpoints.last_complete_checkpoint(str(training.output_dir))
     if last is None:
         return "no checkpoint had been saved."
-    return f"the newest checkpoint is {str(last)!r}. Go on with --resume_from_checkpoint true."
+    found = f"the newest checkpoint is {str(last)!r}."
+    if is_lora:
+        return f"{found} It is a whole model, for --model_name_or_path, and can't be resumed."
+    return f"{found} Go on with --resume_from_checkpoint true."
 
 
 class RunTrainer(Trainer):
@@ -735,6 +738,7 @@ def hub_name(name: str | None) -> str | None:
 def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) -> str:
     training = run.training
     name = (training.hub_model_id if training.push_to_hub else None) or display_name(str(training.output_dir))
+    is_new = run.arguments.model_name_or_path is None
     shown = {
         "learning_rate": training.learning_rate,
         "position_learning_rate_factor": training.position_learning_rate_factor,
@@ -745,6 +749,8 @@ def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) ->
         "schedule": "one-cycle" if training.one_cycle else strategy_name(training.lr_scheduler_type),
         "warmup_steps": training.warmup_steps,
         "weight_decay": training.weight_decay,
+        "hidden_dropout_prob": getattr(run.model.config, "hidden_dropout_prob", None),
+        "initializer_range": getattr(run.model.config, "initializer_range", None) if is_new else None,
         "class_weights": getattr(training, "class_weights", None),
         "mlm_probability": getattr(training, "mlm_probability", None),
         "lora_rank": run.arguments.lora_rank if run.arguments.lora else None,

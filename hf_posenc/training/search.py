@@ -15,7 +15,7 @@ from .arguments import ClassificationTrainingArguments, DataArguments, ModelArgu
 from .classification import Setup, make_trainer, set_up
 from .errors import UserError
 from .metrics import METRICS
-from .progress import without_bars
+from .progress import quiet_warnings, without_bars
 from .report import POSENC_MODEL_TYPE
 
 SHARE = 3
@@ -41,8 +41,8 @@ def search(
 
     The first trial is of the defaults. The others are spread evenly (a Latin hypercube): learning rates from a quarter
     to four times the default, dropouts 0 to 0.2 and, for a new encoder, half to twice the default `initializer_range`.
-    What the options say already stays. The best has the best `metric_for_best_model` or, where that is the loss, the
-    task's first metric, and of equals the lowest loss.
+    What the options say already stays. The best is best by the metric that training keeps an epoch for or, where that
+    is the loss, by the task's first metric, and of equals has the lowest loss.
 
     Returns:
         The options of the model, and what `results.json` keeps: `metric`, `trials`, and the number of the `best`.
@@ -52,20 +52,20 @@ def search(
     """
     _require(training)
     trials: list[dict[str, Any]] = []
-    first, setup = _trial(data, model, training, rows, {})
+    first, setup = _trial(data, model, training, rows, {}, 1, console)
     values = _values(setup, model, training)
     if not values:
         raise UserError(
             f"--search {training.search}: learning rate, dropout and start are all given. Leave one of them out."
         )
-    metric = (training.metric_for_best_model or "loss").removeprefix("eval_")
+    metric = (setup.training.metric_for_best_model or "loss").removeprefix("eval_")
     if metric == "loss":  # which is there wherever nothing was said
         metric = METRICS[setup.labels.problem_type][0].key
     defaults = {name: center for name, (center, _) in values.items()}
     trials.append({**defaults, **first})
     for point in qmc.LatinHypercube(len(values), rng=training.seed).random(cast(int, training.search) - 1):
         drawn = {name: draw(float(share)) for (name, (_, draw)), share in zip(values.items(), point, strict=True)}
-        found, _ = _trial(data, model, training, rows, drawn)
+        found, _ = _trial(data, model, training, rows, drawn, len(trials) + 1, console)
         trials.append({**drawn, **found})
     best = min(range(len(trials)), key=lambda number: _order(trials[number], metric))
     if training.process_index == 0:
@@ -92,6 +92,8 @@ def _trial(
     training: ClassificationTrainingArguments,
     rows: DatasetDict | None,
     values: dict[str, float],
+    number: int,
+    console: Console,
 ) -> tuple[dict[str, float], Setup]:
     """The validation metrics of a short training with these values; nothing of it is kept."""
     with tempfile.TemporaryDirectory(prefix="hf-posenc-trial-") as folder:
@@ -102,9 +104,12 @@ def _trial(
             setattr(short, name, "no")
         short.load_best_model_at_end, short.early_stopping_patience = False, None
         short.learning_rate = values.get("learning_rate", training.learning_rate)
-        setup = set_up(copy.deepcopy(data), _with(model, values), short, rows)
+        with quiet_warnings():  # the training that follows says them once
+            setup = set_up(copy.deepcopy(data), _with(model, values), short, rows)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
-        trainer = make_trainer(setup, Console(quiet=True))
+        if training.process_index == 0:
+            console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)
+        trainer = make_trainer(setup, console if training.process_index == 0 else Console(quiet=True))
         trainer.train()
         metrics = trainer.evaluate(cast(Any, setup.encoded["validation"]))
     names = ("loss", *(metric.key for metric in METRICS[setup.labels.problem_type]))

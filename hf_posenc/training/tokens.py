@@ -122,7 +122,7 @@ def train_tokens(
     add_callbacks_and_schedule(trainer, run)
     metrics: dict[str, float] = {}
     lines = None
-    with ending_clearly(training):
+    with ending_clearly(training, is_lora=model.lora):
         if training.do_train:
             metrics |= run_trainer(trainer, run, console)
         if training.do_eval:

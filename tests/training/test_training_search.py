@@ -29,14 +29,27 @@ def test_the_best_trial_is_trained_with_and_each_is_told(tmp_path: Path, order: 
     assert len(trials) == 3
     assert len({trial["learning_rate"] for trial in trials}) == 3
     assert all(trials[0]["learning_rate"] / 4 <= trial["learning_rate"] <= 4e-3 for trial in trials)
-    assert trials[best]["accuracy"] == max(trial["accuracy"] for trial in trials)
+    assert f"eval_{found['search']['metric']}" == found["best"]["metric"] == "eval_macro_f1"  # as epochs are compared
+    assert trials[best]["macro_f1"] == max(trial["macro_f1"] for trial in trials)
     assert found["arguments"]["training"]["learning_rate"] == trials[best]["learning_rate"]
     if best:
         assert found["arguments"]["model"]["hidden_dropout_prob"] == trials[best]["hidden_dropout_prob"]
         start = f"initializer_range={trials[best]['initializer_range']}"
         assert start in found["arguments"]["model"]["config_overrides"]
+    assert all(f"Search: trial {number} of 3" in shown for number in (1, 2, 3))
     assert "(best)" in shown
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert f"| learning_rate | {trials[best]['learning_rate']} |" in card
+    assert f"| hidden_dropout_prob | {trials[best]['hidden_dropout_prob']} |" in card
+    assert f"| initializer_range | {trials[best]['initializer_range']} |" in card
     assert all(f"{trial['loss']:.4f}" in shown for trial in trials)
+
+
+def test_the_trials_are_silent_about_what_training_says_again(
+    tmp_path: Path, order: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path / "run", {"train_file": order["train_file"]}, search=2, max_steps=2)
+    assert caplog.text.count("There is no validation data") == 1
 
 
 def test_a_search_never_sees_the_test_split(
