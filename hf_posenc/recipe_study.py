@@ -1,0 +1,199 @@
+"""How the defaults of training do on real and made sets, against word pairs and, from pretrained weights, stock BERT.
+
+    python -m hf_posenc.recipe_study --data FOLDER --minilm FOLDER --output model_cards/results/recipe.json
+    python -m hf_posenc.recipe_study --table
+
+Each part is `hf-posenc train` without options but the scheme and the seed: `scratch/SET/ROWS/SCHEME/SEED` is a new
+encoder, `pretrained/SET/ROWS/SCHEME/SEED` all-MiniLM-L6-v2 under `--pretrained`, `stock/SET/ROWS/bert/SEED` the same
+weights in transformers' own BERT (`--model-name-or-path`). Each is written as it ends; a study that was stopped goes on
+with the next one.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict
+from rich.console import Console
+
+from .conversion import fine_tune
+from .conversion.study import minilm_folder, read_rows
+from .training.arguments import make_arguments
+from .training.checkpoints import write_json
+from .training.errors import UserError, run_script
+from .training.report import versions
+
+COMPARISONS = "comparisons"
+SCRATCH = {
+    "blimp_order": None,
+    COMPARISONS: 8000,
+    "sst2": 5000,
+    "trec": 1000,
+    "cola": None,
+    "cr": 3000,
+    "subj": 1000,
+}
+"""Sets for new encoders, and how many of their rows; None: all."""
+SCHEMES_OF = {"blimp_order": ("alibi", "kerple", "t5", "fire", "mlp_bias", "fourier", "tupe", "relative_key")}
+"""More schemes than rope, on the set where order alone decides; the quick start measures the others."""
+PRETRAINED = ("sst2", "trec", "subj", "cola", "bshift_novels", "hans", COMPARISONS)
+"""Sets for pretrained weights."""
+ROWS = (1000, 5000)
+MOST_SCORED = {"validation": 500, "test": 2000}
+
+
+def comparisons(rows: int, seed: int) -> Iterator[dict[str, str]]:
+    """Pairs such as "tom is more careful than ann" / "ann is less careful than tom": does the second say the same?
+
+    Degree and order of the names are drawn apart for both texts, so neither the words nor the pairs of words of a text,
+    nor of both, say anything about the label.
+    """
+    draw = random.Random(seed)
+    names = [first + last for first in "bdfklmnrst" for last in ("ana", "en", "iko", "olf", "ura", "ys")]
+    words = ["bold", "calm", "careful", "clever", "eager", "fair", "fast", "firm", "gentle", "kind", "loud", "neat"]
+    for _ in range(rows):
+        people, word = draw.sample(names, 2), draw.choice(words)
+        turned, degrees = draw.random() < 0.5, [draw.choice(("more", "less")) for _ in range(2)]
+        second = people[::-1] if turned else people
+        yield {
+            "text": f"{people[0]} is {degrees[0]} {word} than {people[1]}",
+            "text_pair": f"{second[0]} is {degrees[1]} {word} than {second[1]}",
+            "label": "same" if (degrees[0] != degrees[1]) == turned else "other",
+        }
+
+
+def splits(data: Path, name: str, rows: int | None) -> DatasetDict:
+    """Training rows drawn from a fixed seed, the first validation and test rows."""
+    if name == COMPARISONS:
+        made = list(comparisons((rows or 8000) + 2500, seed=0))
+        found = {"validation": made[:500], "test": made[500:2500], "train": made[2500:]}
+    else:
+        found = {split: read_rows(data, name, split) for split in ("train", "validation", "test")}
+        random.Random(0).shuffle(found["train"])
+        found["train"] = found["train"][:rows]
+        found |= {split: found[split][:most] for split, most in MOST_SCORED.items()}
+    columns = ("text", "text_pair", "label")
+    return DatasetDict(
+        {
+            split: Dataset.from_dict({name: [str(row[name]) for row in kept] for name in columns if name in kept[0]})
+            for split, kept in found.items()
+        }
+    )
+
+
+class Study:
+    """The parts, and where their results are written."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.data, self.output = Path(options.data), Path(options.output)
+        self.wanted, self.seeds, self.changed = options.parts, options.seeds, json.loads(options.options)
+        self.minilm = minilm_folder(options.minilm)
+
+    def run(self) -> None:
+        """All parts, seeds last."""
+        for seed in range(self.seeds):
+            for name, rows in SCRATCH.items():
+                for scheme in ("rope", *SCHEMES_OF.get(name, ())):
+                    self.part("scratch", name, rows, scheme, seed)
+            for rows, name in itertools.product(ROWS, PRETRAINED):
+                for kind, scheme in (("stock", "bert"), ("pretrained", "learned"), ("pretrained", "rope")):
+                    self.part(kind, name, rows, scheme, seed)
+
+    def part(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> None:
+        """Trains and scores, unless that is written or not wanted."""
+        key = f"{kind}/{name}/{rows or 'all'}/{scheme}/{seed}"
+        results = self._read()
+        if key in results.get("parts", {}) or not any(key.startswith(one) for one in self.wanted or ("",)):
+            return
+        print(f"{time.strftime('%H:%M')} {key}", flush=True)
+        started = time.time()
+        found = self._train(kind, name, rows, scheme, seed)
+        found["seconds"] = round(time.time() - started, 1)
+        results = self._read()  # another process may have added to it
+        results |= {"options": self.changed, "versions": versions(), "threads": torch.get_num_threads()}
+        results.setdefault("parts", {})[key] = found
+        write_json(self.output, results)
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {}
+
+    def _train(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> dict[str, Any]:
+        given: dict[str, Any] = {"seed": seed, "do_train": True, "do_eval": True, **self.changed}
+        if kind != "scratch":
+            if self.minilm is None:
+                raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
+            given["model_name_or_path" if kind == "stock" else "pretrained"] = str(self.minilm)
+        if kind != "stock":
+            given["position_embedding_type"] = scheme
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = make_arguments(output_dir=folder, dataset_name=name, score_test=True, **given)
+            quiet = Console(file=io.StringIO())
+            result = fine_tune(*arguments, rows=splits(self.data, name, rows), console=quiet)
+        assert result.assessment is not None
+        kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")
+        return {
+            "test": {metric: round(result.metrics[f"test_{metric}"], 5) for metric in kept},
+            "validation": {metric: round(result.metrics[f"eval_{metric}"], 5) for metric in kept},
+            "baselines": {baseline: round(score, 5) for baseline, score in result.assessment.baselines.items()},
+            "epochs": arguments[2].num_train_epochs,
+        }
+
+
+def tables(results: dict[str, Any]) -> str:
+    """Test accuracies, means over the seeds, as two markdown tables: from scratch, and from pretrained weights."""
+    runs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for key, found in results["parts"].items():
+        runs.setdefault(tuple(key.split("/")[:4]), []).append(found)
+
+    def mean(one: tuple[str, ...]) -> str:
+        found = runs.get(one, [])
+        return f"{statistics.fmean(run['test']['accuracy'] for run in found):.3f}" if found else ""
+
+    def beside(one: tuple[str, ...]) -> str:
+        first = runs[one][0]["baselines"]
+        return f"{one[1]} | {one[2]} | {first['majority']:.3f} | {first['word_pairs']:.3f}"
+
+    lines = ["| set | rows | majority | word pairs | scheme | accuracy | seeds |", "|---|---:|---:|---:|---|---:|---:|"]
+    for one in runs:
+        if one[0] == "scratch":
+            lines.append(f"| {beside(one)} | `{one[3]}` | {mean(one)} | {len(runs[one])} |")
+    head = "| set | rows | majority | word pairs | stock BERT | `learned` | `rope` | seeds |"
+    lines += ["", head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    for one in runs:
+        if one[0] == "stock":
+            ours = " | ".join(mean(("pretrained", *one[1:3], scheme)) for scheme in ("learned", "rope"))
+            lines.append(f"| {beside(one)} | {mean(one)} | {ours} | {len(runs[one])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
+    parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--output", default="model_cards/results/recipe.json")
+    parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--options", default="{}", help="JSON: options of training to try, for another output")
+    parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
+    given = parser.parse_args()
+    if given.table:
+        print(tables(json.loads(Path(given.output).read_text(encoding="utf-8"))))
+        return
+    if not given.data:
+        raise UserError("Name the folder of the data sets with --data or HF_POSENC_DATA.")
+    Study(given).run()
+
+
+if __name__ == "__main__":
+    run_script(main)
