@@ -231,7 +231,7 @@ def predict(
     revision: Revision = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Label texts, a pair, a file or standard input: labels with probabilities, or numbers for a regression.
+    """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
 
     The file's other columns are kept beside the answers; one that is called `label` becomes `input_label`. Empty texts
     are answered too, and said.
@@ -285,6 +285,7 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
     from rich.markup import escape
     from rich.progress import track
 
+    from hf_posenc.training.model import TOKENS
     from hf_posenc.training.prediction_files import Inputs, json_line, write_answers
 
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -298,14 +299,21 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
         for prediction in predictions:
             print(json_line(prediction, task), flush=True)
         return
-    is_number = task.problem_type == "regression"
-    table = Table("text", "prediction") if is_number else Table("text", "label", "probabilities")
+    is_number, of_words = task.problem_type == "regression", task.problem_type == TOKENS
+    heads = (
+        ("text", "prediction") if is_number else ("text", "labels") if of_words else ("text", "label", "probabilities")
+    )
+    table = Table(*heads)
     for prediction in predictions:
         given, answer = prediction.input, prediction.answer
         shown_text = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
         if is_number:
             numbers = answer.get("predictions") or {"": answer["prediction"]}
             table.add_row(escape(shown_text), ", ".join(f"{name} {n:.4g}".strip() for name, n in numbers.items()))
+            continue
+        if of_words:
+            pairs = zip(answer["words"], answer["labels"], strict=True)
+            table.add_row(escape(shown_text), escape("  ".join(f"{word}/{label}" for word, label in pairs)))
             continue
         label = answer["label"]
         chosen = ", ".join(label) or "(none)" if isinstance(label, list) else label
@@ -638,7 +646,8 @@ def evaluate(
     import tempfile
 
     with _loading():
-        from hf_posenc.training import UserError, make_arguments, train_classifier
+        from hf_posenc.conversion import fine_tune
+        from hf_posenc.training import UserError, make_arguments
 
     if (file is None) == (dataset_name is None):
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
@@ -655,7 +664,7 @@ def evaluate(
     }
     # Whatever the Trainer prints goes to standard error: standard output holds the result alone.
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
-        result = train_classifier(
+        result = fine_tune(
             *make_arguments(
                 model_name_or_path=checkpoint,
                 trust_remote_code=trust_remote_code,

@@ -372,6 +372,29 @@ def test_a_regression_predicts_a_number(run, tmp_path):
     assert f"{value:.4g}" in out
 
 
+def test_a_model_that_labels_words_is_evaluated_and_predicts(run, tmp_path):
+    folder, data = str(tmp_path / "run"), tmp_path / "words.jsonl"
+    rows = [{"tokens": ["the", "cat", "sat", str(n)], "tags": ["B-DET", "O", "O", "B-NUM"]} for n in range(40)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fit = ("train", "--train-file", str(data), "--task", "tokens", "-o", folder, "--num-train-epochs", "30")
+    assert run(*fit, "--learning-rate", "0.01", "--config-preset", "tiny")[0] == 0
+    code, out, _ = run("evaluate", folder, "--file", str(data), "--json")
+    assert code == 0
+    assert json.loads(out)["span_f1"] > 0.9
+    code, out, _ = run("predict", folder, "the cat sat", "--format", "jsonl")
+    assert (code, json.loads(out)) == (
+        0,
+        {"text": "the cat sat", "words": ["the", "cat", "sat"], "labels": ["B-DET", "O", "O"]},
+    )
+    assert "the/B-DET  cat/O" in run("predict", folder, "the cat sat")[1]
+    texts = tmp_path / "texts.csv"
+    texts.write_text("text,id\nthe cat,1\n")
+    assert run("predict", folder, "-f", str(texts), "-o", str(tmp_path / "out.csv"))[0] == 0
+    assert (tmp_path / "out.csv").read_text() == "text,id,words,labels\nthe cat,1,the|cat,B-DET|O\n"
+    assert run("predict", folder, "-f", str(texts), "-o", str(tmp_path / "out.parquet"))[0] == 0
+    assert "takes no pairs" in run("predict", folder, "a", "--text-pair", "b")[2]
+
+
 def test_evaluate_says_which_split_it_scores(run, checkpoint, tmp_path):
     (tmp_path / "mine.csv").write_text("text,label\nwho saw karla,acceptable\nkarla who saw,unacceptable\n")
     code, out, err = run("evaluate", str(checkpoint), "--file", str(tmp_path / "mine.csv"))

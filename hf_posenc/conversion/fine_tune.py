@@ -20,7 +20,7 @@ from ..training.arguments import (
     parse_json_option,
 )
 from ..training.errors import one_line
-from ..training.model import prepare_scheme
+from ..training.model import load_config, prepare_scheme
 from ..training.progress import without_bars, working
 from ..training.search import search
 from ..training.tokens import train_tokens
@@ -55,11 +55,12 @@ def fine_tune(
         resume=bool(training.resume_from_checkpoint),
         training=training.do_train,
     )
+    of_words = _labels_words(data, model, training)
     controls = {}
-    if training.compare_none and training.do_train and data.task != "tokens":
+    if training.compare_none and training.do_train and not of_words:
         controls["none"] = _control(data, model, training, rows, console)
     with converted(model, training, console) as started:
-        if data.task == "tokens":
+        if of_words:
             result = _of_words(data, started, training, rows, console)
         else:
             chosen, tried = started, None
@@ -71,6 +72,14 @@ def fine_tune(
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result
+
+
+def _labels_words(data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments) -> bool:
+    """Whether this is about words: as `task` says or, where a model is only evaluated, its head."""
+    if data.task is not None or training.do_train:
+        return data.task == "tokens"
+    config = load_config(model)
+    return config is not None and any(name.endswith("TokenClassification") for name in config.architectures or ())
 
 
 def _of_words(

@@ -1,17 +1,24 @@
 """Labels with probabilities for texts, from a checkpoint."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    pipeline,
+)
 
 from hf_posenc.training.errors import UserError, check_is_checkpoint, one_line
 from hf_posenc.training.metrics import answers_from_logits
-from hf_posenc.training.model import require_head
+from hf_posenc.training.model import TOKENS, require_head
 from hf_posenc.training.progress import without_bars
 
 
@@ -37,7 +44,8 @@ class Prediction:
 
     input: Text
     answer: dict[str, Any]
-    """See `answers_from_logits`."""
+    """See `answers_from_logits`; of a model that labels words `words` and `labels`, None for one beyond the longest
+    input."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,8 @@ class Task:
     @property
     def columns(self) -> tuple[str, ...]:
         """The keys of an answer."""
+        if self.problem_type == TOKENS:
+            return ("words", "labels")
         if self.problem_type == "regression":
             return ("prediction",) if len(self.names) == 1 else ("predictions",)
         return ("label", "probabilities")
@@ -59,14 +69,20 @@ class Task:
 def task_of(config: Any) -> Task:
     """The task of a classifier, from its config."""
     names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
+    if _labels_words(config):
+        return Task(TOKENS, names)
     return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
+
+
+def _labels_words(config: Any) -> bool:
+    return any(name.endswith("ForTokenClassification") for name in config.architectures or ())
 
 
 @without_bars()
 def load_classifier(
     checkpoint: str, device: str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
 ) -> Any:
-    """A text-classification pipeline from a folder or Hub name.
+    """A text-classification or token-classification pipeline from a folder or Hub name.
 
     Raises:
         UserError: there is no such checkpoint, or it isn't a classifier.
@@ -77,12 +93,17 @@ def load_classifier(
         config = AutoConfig.from_pretrained(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
-    require_head(config, checkpoint, "ForSequenceClassification")
+    of_words = _labels_words(config)
+    if not of_words:
+        require_head(config, checkpoint, "ForSequenceClassification")
     try:
         # Not by the pipeline itself, which puts every traceback into its message.
         options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
-        model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **options)
+        kind: Any = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
+        model = kind.from_pretrained(checkpoint, **options)
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, **options)
+        if of_words:
+            return pipeline("token-classification", model=model, tokenizer=tokenizer, device=device)
         return pipeline("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{checkpoint!r} can't be loaded: {one_line(error)}") from error
@@ -129,17 +150,63 @@ def predict(
 
     Yields:
         Prediction: one per input.
+
+    Raises:
+        UserError: a pair, for a model that labels words.
     """
     task = task_of(classifier.model.config)
     numbers = {name: number for number, name in enumerate(task.names)}
-    iterator = iter(inputs)
-    while batch := list(islice(iterator, batch_size)):
+
+    def classify(batch: list[Text]) -> list[dict[str, Any]]:
         given = [{"text": t.text, **({} if t.text_pair is None else {"text_pair": t.text_pair})} for t in batch]
-        with torch.autocast(classifier.device.type, torch.bfloat16, enabled=bf16):
-            found = classifier(given, batch_size=batch_size, truncation=True, function_to_apply="none")
+        found = classifier(given, batch_size=len(batch), truncation=True, function_to_apply="none")
         logits = np.empty((len(batch), len(task.names)))
         for row, entries in enumerate(found):
             for entry in entries:
                 logits[row, numbers[entry["label"]]] = entry["score"]
-        answers = answers_from_logits(logits, task.names, task.problem_type, threshold=threshold, top_k=top_k)
+        return answers_from_logits(logits, task.names, task.problem_type, threshold=threshold, top_k=top_k)
+
+    iterator = iter(inputs)
+    while batch := list(islice(iterator, batch_size)):
+        with torch.autocast(classifier.device.type, torch.bfloat16, enabled=bf16):
+            answers = _of_words(classifier, batch) if task.problem_type == TOKENS else classify(batch)
         yield from (Prediction(text, answer) for text, answer in zip(batch, answers, strict=True))
+
+
+def _of_words(classifier: Any, batch: Sequence[Text]) -> list[dict[str, Any]]:
+    """The answers to one batch; words are what blanks separate."""
+    if any(text.text_pair is not None for text in batch):
+        raise UserError("The model labels the words of one text, and takes no pairs. Give each text by itself.")
+    words = [text.text.split() for text in batch]
+    labels = label_words(classifier.model, classifier.tokenizer, words, len(batch))
+    return [{"words": own, "labels": found} for own, found in zip(words, labels, strict=True)]
+
+
+def word_pieces(
+    tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_length: int
+) -> tuple[dict[str, list[int]], dict[int, int]]:
+    """A sentence as at most `max_length` tokens, and of each word the place of its first one.
+
+    The words are joined by blanks, as they stand in a text that is labelled later, and found by their characters.
+    """
+    encoded = tokenizer(" ".join(words), truncation=True, max_length=max_length, return_offsets_mapping=True)
+    owner = np.repeat(np.arange(len(words)), [len(word) + 1 for word in words])  # a blank belongs to the word before
+    firsts: dict[int, int] = {}
+    for place, (start, end) in enumerate(encoded.pop("offset_mapping")):
+        if end > start:  # a byte-level token may begin with the blank before its word
+            firsts.setdefault(int(owner[end - 1]), place)
+    return dict(encoded), firsts
+
+
+@torch.no_grad()
+def label_words(
+    model: Any, tokenizer: PreTrainedTokenizerBase, words: Sequence[Sequence[str]], batch_size: int = 32
+) -> Iterator[list[str | None]]:
+    """A label for each word, from its first token; None for a word without one, or beyond the longest input."""
+    model.eval()
+    for start in range(0, len(words), batch_size):
+        read = [word_pieces(tokenizer, row, tokenizer.model_max_length) for row in words[start : start + batch_size]]
+        batch = tokenizer.pad([tokens for tokens, _ in read], return_tensors="pt").to(model.device)
+        answers = model(**batch).logits.argmax(-1).tolist()
+        for row, (_, firsts), answer in zip(words[start : start + batch_size], read, answers, strict=True):
+            yield [model.config.id2label[answer[firsts[word]]] if word in firsts else None for word in range(len(row))]

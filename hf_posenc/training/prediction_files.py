@@ -19,6 +19,7 @@ from .arguments import DataArguments
 from .checkpoints import written_whole
 from .data import Columns, find_columns, read_file, reading
 from .errors import UserError, disk_error, one_line
+from .model import TOKENS
 from .prediction import Prediction, Task, Text
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -343,6 +344,8 @@ def _flat_columns(task: Task) -> dict[str, pa.DataType]:
     if task.problem_type == "regression":
         names = ["prediction"] if len(task.names) == 1 else [f"prediction_{name}" for name in task.names]
         return dict.fromkeys(names, pa.float64())
+    if task.problem_type == TOKENS:
+        return dict.fromkeys(task.columns, pa.list_(pa.string()))
     label = pa.list_(pa.string()) if task.problem_type == "multi_label_classification" else pa.string()
     return {"label": label, **{f"probability_{name}": pa.float64() for name in task.names}}
 
@@ -350,6 +353,8 @@ def _flat_columns(task: Task) -> dict[str, pa.DataType]:
 def _flat_row(prediction: Prediction, task: Task, kept: Mapping[str, str]) -> dict[str, Any]:
     answer = prediction.answer
     row = {kept[name]: value for name, value in prediction.input.columns.items()}
+    if "words" in answer:
+        return row | answer
     if "prediction" in answer:
         return row | {"prediction": answer["prediction"]}
     if "predictions" in answer:

@@ -18,6 +18,7 @@ from .arguments import ClassificationTrainingArguments, DataArguments, ModelArgu
 from .data import Columns, Labels, load_splits, require_columns
 from .errors import UserError
 from .model import TOKENS, check_resumed, input_length, load_config, make_model, require_head
+from .prediction import label_words, word_pieces
 from .progress import without_bars
 from .recipe import fill_in
 from .report import summarize
@@ -249,7 +250,7 @@ def encode_words(
     encoded: dict[str, list[Any]] = {}
     cut = 0
     for row, sentence in enumerate(words):
-        tokens, firsts = _pieces(tokenizer, sentence, max_length)
+        tokens, firsts = word_pieces(tokenizer, sentence, max_length)
         for name in tokens:
             encoded.setdefault(name, []).append(tokens[name])
         if tags is not None:
@@ -264,22 +265,6 @@ def encode_words(
             "--max_seq_length to keep long rows whole."
         )
     return Dataset.from_dict(encoded)
-
-
-def _pieces(
-    tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_length: int
-) -> tuple[dict[str, list[int]], dict[int, int]]:
-    """A sentence as tokens, and of each word the place of its first one.
-
-    The words are joined by blanks, as they stand in a text that is labelled later, and found by their characters.
-    """
-    encoded = tokenizer(" ".join(words), truncation=True, max_length=max_length, return_offsets_mapping=True)
-    owner = np.repeat(np.arange(len(words)), [len(word) + 1 for word in words])  # a blank belongs to the word before
-    firsts: dict[int, int] = {}
-    for place, (start, end) in enumerate(encoded.pop("offset_mapping")):
-        if end > start:  # a byte-level token may begin with the blank before its word
-            firsts.setdefault(int(owner[end - 1]), place)
-    return dict(encoded), firsts
 
 
 # ---- metrics and predictions ----------------------------------------------------------------------------------------
@@ -359,17 +344,3 @@ def _predict(trainer: RunTrainer, rows: Dataset, tags: Any) -> dict[str, float]:
     if tags is None:
         return {}
     return trainer.evaluate(cast(Any, rows), metric_key_prefix="test")
-
-
-@torch.no_grad()
-def label_words(
-    model: Any, tokenizer: PreTrainedTokenizerBase, words: Sequence[Sequence[str]], batch_size: int = 32
-) -> Iterator[list[str | None]]:
-    """A label for each word, from its first token; None for a word without one, or beyond the longest input."""
-    model.eval()
-    for start in range(0, len(words), batch_size):
-        read = [_pieces(tokenizer, row, tokenizer.model_max_length) for row in words[start : start + batch_size]]
-        batch = tokenizer.pad([tokens for tokens, _ in read], return_tensors="pt").to(model.device)
-        answers = model(**batch).logits.argmax(-1).tolist()
-        for row, (_, firsts), answer in zip(words[start : start + batch_size], read, answers, strict=True):
-            yield [model.config.id2label[answer[firsts[word]]] if word in firsts else None for word in range(len(row))]

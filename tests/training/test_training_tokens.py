@@ -13,7 +13,8 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 
 from hf_posenc.conversion import fine_tune
 from hf_posenc.training import TrainingResult, UserError, make_arguments, train_tokenizer
-from hf_posenc.training.tokens import _pieces, label_words, span_scores, spans
+from hf_posenc.training.prediction import label_words, word_pieces
+from hf_posenc.training.tokens import span_scores, spans
 
 NAMES = ["B-DET", "B-PRO", "O"]
 KINDS = {
@@ -88,13 +89,13 @@ def test_the_first_piece_of_each_word_carries_its_label(kind: str) -> None:
     texts = [row["text"] for row in rows("train", 100)]
     tokenizer = train_tokenizer(texts, kind, 300)
     given = ["unbelievably", "can't", "", "end", "of", "naïve-ish", "."]
-    tokens, firsts = _pieces(tokenizer, given, 128)
+    tokens, firsts = word_pieces(tokenizer, given, 128)
     assert sorted(firsts) == [0, 1, 3, 4, 5, 6]
     for word, place in firsts.items():
         piece = tokenizer.decode([tokens["input_ids"][place]]).strip().removeprefix("##")
         assert given[word].replace("ï", "i").startswith(piece.replace("ï", "i")[:1])
     assert list(firsts.values()) == sorted(firsts.values())
-    cut, kept = _pieces(tokenizer, given, 4)
+    cut, kept = word_pieces(tokenizer, given, 4)
     assert len(cut["input_ids"]) == 4
     assert set(kept) < set(firsts)
 
