@@ -707,7 +707,7 @@ def quickstart(
         bool, typer.Option("--overwrite-output-dir", help="Replace checkpoints that are there.")
     ] = False,
 ) -> None:
-    """See word order being learned: a tiny encoder per scheme on real sentences, in about three minutes."""
+    """See word order being learned: a tiny encoder per scheme on real sentences, in about six minutes."""
     with _loading():
         from hf_posenc.training.quick_start import SCHEMES
         from hf_posenc.training.quick_start import quickstart as run

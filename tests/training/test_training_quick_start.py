@@ -74,11 +74,12 @@ def test_seeds_are_summed_up(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_none_is_at_one_half_and_rope_above_nine_tenths(tmp_path):
     """The promise of the README, for one seed; --seeds 0 1 2 3 4 measures five."""
-    found = quickstart(tmp_path, ("none", "rope"), seed=3, console=Console(file=StringIO()))
-    accuracy = {result.scheme: result.accuracy for result in found}
-    assert accuracy["none"] == pytest.approx(0.5, abs=0.005)
-    assert accuracy["rope"] >= 0.94
-    right = found[1].probabilities
+    console = Console(file=StringIO())
+    (none,) = quickstart(tmp_path, ("none",), seed=3, options={"max_steps": 200}, console=console)
+    assert none.accuracy == pytest.approx(0.5, abs=0.005)  # however long it is trained
+    (rope,) = quickstart(tmp_path, ("rope",), seed=3, console=console)
+    assert rope.accuracy >= 0.94
+    right = rope.probabilities
     assert right[0] > 0.5 > right[1]
 
 
