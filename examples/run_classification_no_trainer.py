@@ -200,7 +200,8 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
             progress.update()
         total += epoch_loss
         scores = epoch_metrics(setup)
-        if args.eval_strategy == "epoch":
+        at_steps = args.eval_strategy == "steps" and (done == steps or done % args.eval_steps == 0)
+        if args.eval_strategy == "epoch" or at_steps:
             scores |= evaluate(accelerator, setup, "validation", "eval")[0]
             if args.load_best_model_at_end and better(scores[metric], setup.best["value"] if setup.best else worst):
                 kept = {name: value.clone() for name, value in setup.model.state_dict().items()}

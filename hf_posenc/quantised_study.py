@@ -2,9 +2,9 @@
 
     python -m hf_posenc.quantised_study --output model_cards/results/quantised.json
 
-trains the quick start's classifiers on its real sentences (four minutes), quantises their linear layers (weights to int8
-once, inputs in each call), and scores and times both on the test split: in turns, on the same batches, with one thread.
-Embeddings, norms and attention stay in float32.
+trains the quick start's classifiers on its real sentences (four minutes), quantises their linear layers (weights to
+int8 once, inputs in each call), and scores and times both on the test split: in turns, on the same batches, with one
+thread. Embeddings, norms and attention stay in float32.
 """
 
 import argparse

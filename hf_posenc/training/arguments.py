@@ -307,9 +307,14 @@ class RunArguments(TrainingArguments):
     )
     eval_strategy: str | None = field(  # type: ignore[assignment]
         default=None,
-        metadata={"help": "When to evaluate: no, steps, epoch. Default: epoch with --do_train --do_eval."},
+        metadata={
+            "help": "When to evaluate: no, steps, epoch. Default: epoch with --do_train --do_eval; of more than 20 "
+            "epochs about 20 of them."
+        },
     )
-    logging_strategy: str = field(default="epoch", metadata={"help": "When to log: no, steps, epoch."})
+    logging_strategy: str | None = field(  # type: ignore[assignment]
+        default=None, metadata={"help": "When to log: no, steps, epoch. Default: epoch, or when it is evaluated."}
+    )
     save_strategy: str | None = field(  # type: ignore[assignment]
         default=None,
         metadata={"help": "When to save a checkpoint: no, steps, epoch, best. Default: when it is evaluated."},
@@ -358,6 +363,9 @@ class RunArguments(TrainingArguments):
                 "Give a number from 0 to 1; usual are 1e-5 to 1e-4 from a checkpoint, 1e-4 to 3e-3 for a new encoder."
             )
         self.chooses_metric = self.metric_for_best_model is None
+        strategies = (self.eval_strategy, self.save_strategy, self.logging_strategy, self.early_stopping_patience)
+        self.chooses_evaluations = strategies == (None,) * 4
+        self.logging_strategy = self.logging_strategy or "epoch"
         if self.eval_strategy is None:
             self.eval_strategy = "epoch" if self.do_eval and self.do_train else "no"
         evaluated = strategy_name(self.eval_strategy)

@@ -18,7 +18,6 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    TrainingArguments,
     set_seed,
 )
 from transformers.utils import logging
@@ -407,10 +406,10 @@ class EpochMetrics(TrainerCallback):
         self.trainer = trainer
         self.setup = setup
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Logs the metrics of the epoch's predictions, of all processes."""
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Logs the metrics of the epoch's predictions, of all processes; of those since the last evaluation's."""
+        if args.chooses_evaluations and args.eval_strategy == "steps" and state.global_step % args.eval_steps:
+            return  # evaluated together with the epochs that follow
         wanted = control.should_log
         metrics = epoch_metrics(self.setup)
         if metrics:

@@ -2,6 +2,8 @@
 
 import math
 
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
 from .arguments import ModelArguments, RunArguments
 from .report import Summary
 
@@ -9,6 +11,10 @@ MANY = 200
 """A vocabulary whose entries are seen this often, on average, is small: formal language, not natural."""
 LEAST = {"small vocabulary": (5000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
 """How many steps a training has at least, within a least and a greatest number of epochs."""
+
+
+MOST_EVALUATIONS = 20
+"""Epochs of a few steps take less time than their evaluation and checkpoint."""
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
@@ -64,7 +70,12 @@ def fill_in(training: RunArguments, arguments: ModelArguments, summary: Summary,
     seen = summary.tokens / summary.vocab_size
     if training.word_learning_rate_factor is None:
         training.word_learning_rate_factor = default_word_factor(is_trained, seen)
+    examples = summary.examples.get("train")
+    batch = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
     if training.num_train_epochs is None:
-        examples = summary.examples.get("train")
-        batch = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
         training.num_train_epochs = 3 if examples is None else default_epochs(is_trained, seen, examples, batch)
+    apart = math.ceil(training.num_train_epochs / MOST_EVALUATIONS)
+    if training.chooses_evaluations and training.do_eval and apart > 1 and examples is not None:
+        training.eval_strategy = training.logging_strategy = IntervalStrategy.STEPS
+        training.save_strategy = SaveStrategy.STEPS
+        training.eval_steps = training.save_steps = training.logging_steps = apart * math.ceil(examples / batch)

@@ -102,7 +102,8 @@ def _trial(
         short.score_test = short.do_predict = False  # the test split isn't even read into the run
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             setattr(short, name, "no")
-        short.load_best_model_at_end, short.early_stopping_patience = False, None
+        short.chooses_evaluations = short.load_best_model_at_end = False
+        short.early_stopping_patience = None
         short.learning_rate = values.get("learning_rate", training.learning_rate)
         with quiet_warnings():  # the training that follows says them once
             setup = set_up(copy.deepcopy(data), _with(model, values), short, rows)

@@ -86,3 +86,12 @@ def test_of_numbers_the_loss_decides(tmp_path: Path):
     file = write_jsonl(tmp_path / "n.jsonl", rows)
     setup = chosen(tmp_path, {}, train_file=file, do_eval=True, save_strategy="epoch")
     assert setup.training.metric_for_best_model == "loss"
+
+
+def test_epochs_of_a_few_steps_are_evaluated_and_saved_together(tmp_path: Path, order: dict[str, str]):
+    given = {"do_eval": True, "per_device_train_batch_size": 32, "save_strategy": None, "num_train_epochs": 41}
+    training = chosen(tmp_path, order, **given).training
+    assert (training.eval_strategy, training.eval_steps) == ("steps", 3 * 5)  # 160 examples are 5 steps
+    assert training.save_steps == training.logging_steps == training.eval_steps
+    for option, value in (("num_train_epochs", 20), ("eval_strategy", "epoch"), ("early_stopping_patience", 3)):
+        assert chosen(tmp_path, order, **{**given, option: value}).training.eval_strategy == "epoch"
