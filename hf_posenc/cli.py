@@ -163,6 +163,8 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_rem
         "weights": ", ".join(found.dtypes),
         "labels": ", ".join(found.labels),
         **{f"{split} scores": _words_of(scores) for split, scores in found.training.scores.items()},
+        "to beat": _words_of(found.training.baselines),
+        "doubts": " ".join(found.training.warnings),
         "data": found.training.data,
         "training": found.training.length,
         "made from": found.training.source,

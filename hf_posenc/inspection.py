@@ -54,6 +54,10 @@ class TrainingRecord:
 
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     """By split: `test`, `validation`."""
+    baselines: dict[str, float] = field(default_factory=dict)
+    """What simpler models reach, in the first of these metrics."""
+    warnings: list[str] = field(default_factory=list)
+    """What training had to say of the result."""
     data: str | None = None
     length: str | None = None
     source: str | None = None
@@ -151,9 +155,16 @@ def _read_training(source: str, revision: str | None, files: list[str]) -> Train
         for split, prefix in _SPLITS.items()
     }
     options = _part(run, "arguments")
+    warnings = _part(run, "assessment").get("warnings")
     base = conversion.get("source") or _part(options, "model").get("model_name_or_path")
     return TrainingRecord(
         scores={split: found for split, found in scores.items() if found},
+        baselines={
+            name.replace("_", " "): float(value)
+            for name, value in _part(_part(run, "assessment"), "baselines").items()
+            if isinstance(value, int | float)
+        },
+        warnings=[str(text) for text in warnings] if isinstance(warnings, list) else [],
         data=_data(_part(options, "data"), _part(_part(run, "summary"), "examples")),
         length=_length(run),
         source=str(base) if base else None,

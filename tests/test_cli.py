@@ -203,6 +203,7 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
     code, out, _ = run("evaluate", out_dir, "--file", data, "--json")
     assert code == 0
     assert json.loads(out)["accuracy"] == 1.0
+    assert "majority 0.5000, word pairs 1.0000" in run("inspect", out_dir)[1]
     code, out, _ = run("predict", out_dir, "bad film", "--format", "jsonl")
     assert json.loads(out)["label"] == "no"
     code, _, err = run("train", "-o", out_dir, "--train-file", data)
