@@ -149,31 +149,43 @@ class Study:
         }
 
 
-def tables(results: dict[str, Any]) -> str:
-    """Test accuracies, means over the seeds, as two markdown tables: from scratch, and from pretrained weights."""
+def scratch_table(results: dict[str, Any]) -> str:
+    """Test accuracies of new encoders, means over the seeds, as markdown."""
+    head = "| set | rows | majority | word pairs | scheme | accuracy | seeds |"
+    lines = [head, "|---|---:|---:|---:|---|---:|---:|"]
+    for one, runs in _runs(results).items():
+        if one[0] == "scratch":
+            lines.append(f"| {_beside(one, runs)} | `{one[3]}` | {_mean(runs)} | {len(runs)} |")
+    return "\n".join(lines)
+
+
+def pretrained_table(results: dict[str, Any]) -> str:
+    """Test accuracies of pretrained weights, means over the seeds, as markdown."""
+    head = "| set | rows | majority | word pairs | stock BERT | `learned` | `rope` | seeds |"
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    found = _runs(results)
+    for one, runs in found.items():
+        if one[0] == "stock":
+            ours = [_mean(found.get(("pretrained", *one[1:3], scheme), [])) for scheme in ("learned", "rope")]
+            lines.append(f"| {_beside(one, runs)} | {_mean(runs)} | {' | '.join(ours)} | {len(runs)} |")
+    return "\n".join(lines)
+
+
+def _runs(results: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
+    """The seeds of each kind, set, rows and scheme."""
     runs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for key, found in results["parts"].items():
         runs.setdefault(tuple(key.split("/")[:4]), []).append(found)
+    return runs
 
-    def mean(one: tuple[str, ...]) -> str:
-        found = runs.get(one, [])
-        return f"{statistics.fmean(run['test']['accuracy'] for run in found):.3f}" if found else ""
 
-    def beside(one: tuple[str, ...]) -> str:
-        first = runs[one][0]["baselines"]
-        return f"{one[1]} | {one[2]} | {first['majority']:.3f} | {first['word_pairs']:.3f}"
+def _mean(runs: list[dict[str, Any]]) -> str:
+    return f"{statistics.fmean(run['test']['accuracy'] for run in runs):.3f}" if runs else ""
 
-    lines = ["| set | rows | majority | word pairs | scheme | accuracy | seeds |", "|---|---:|---:|---:|---|---:|---:|"]
-    for one in runs:
-        if one[0] == "scratch":
-            lines.append(f"| {beside(one)} | `{one[3]}` | {mean(one)} | {len(runs[one])} |")
-    head = "| set | rows | majority | word pairs | stock BERT | `learned` | `rope` | seeds |"
-    lines += ["", head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
-    for one in runs:
-        if one[0] == "stock":
-            ours = " | ".join(mean(("pretrained", *one[1:3], scheme)) for scheme in ("learned", "rope"))
-            lines.append(f"| {beside(one)} | {mean(one)} | {ours} | {len(runs[one])} |")
-    return "\n".join(lines)
+
+def _beside(one: tuple[str, ...], runs: list[dict[str, Any]]) -> str:
+    baselines = runs[0]["baselines"]
+    return f"{one[1]} | {one[2]} | {baselines['majority']:.3f} | {baselines['word_pairs']:.3f}"
 
 
 def main() -> None:
@@ -188,7 +200,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
     given = parser.parse_args()
     if given.table:
-        print(tables(json.loads(Path(given.output).read_text(encoding="utf-8"))))
+        results = json.loads(Path(given.output).read_text(encoding="utf-8"))
+        print(scratch_table(results), pretrained_table(results), sep="\n\n")
         return
     if not given.data:
         raise UserError("Name the folder of the data sets with --data or HF_POSENC_DATA.")

@@ -1,4 +1,4 @@
-"""Fills the measured tables into README.md and model_cards/speed.md: speed, and conversions.
+"""Fills the measured tables into README.md, model_cards/speed.md and docs/recipe.md: speed, conversions, the recipe.
 
 python -m hf_posenc.speed_page
 """
@@ -10,6 +10,7 @@ from typing import Any
 from hf_posenc.benchmark import profile_table, ratio_table, startup_table
 from hf_posenc.cards import FOLDER, fill_marks
 from hf_posenc.conversion.study import long_table, table
+from hf_posenc.recipe_study import pretrained_table, scratch_table
 from hf_posenc.training.checkpoints import write_text
 
 
@@ -70,7 +71,8 @@ def render_pages(folder: Path) -> dict[Path, str]:
         "startup": startup_table(found["_startup"]),
     }
     converted = read_results(folder, "conversion")
-    page, readme = folder / "speed.md", folder.parent / "README.md"
+    recipe = read_results(folder, "recipe")
+    page, readme, chosen = folder / "speed.md", folder.parent / "README.md", folder.parent / "docs" / "recipe.md"
     return {
         page: fill_marks(page, page.read_text(encoding="utf-8"), parts),
         readme: fill_marks(
@@ -81,6 +83,11 @@ def render_pages(folder: Path) -> dict[Path, str]:
                 "conversion": table(converted),
                 "conversion_long": long_table(converted),
             },
+        ),
+        chosen: fill_marks(
+            chosen,
+            chosen.read_text(encoding="utf-8"),
+            {"scratch": scratch_table(recipe), "pretrained": pretrained_table(recipe)},
         ),
     }
 

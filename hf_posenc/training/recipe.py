@@ -9,7 +9,7 @@ from .report import Summary
 
 MANY = 200
 """A vocabulary whose entries are seen this often, on average, is small: formal language, not natural."""
-LEAST = {"small vocabulary": (5000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
+LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
 """How many steps a training has at least, within a least and a greatest number of epochs."""
 
 

@@ -18,7 +18,7 @@ from hf_posenc.training.recipe import default_epochs, default_learning_rate, def
         (False, 16.0, 1_000, 16),
         (False, 16.0, 100, 100),
         (True, 16.0, 100, 20),
-        (False, 480.0, 8_000, 20),  # a small vocabulary: order comes late
+        (False, 480.0, 8_000, 40),  # a small vocabulary: order comes late
         (False, 480.0, 100_000, 6),
         (True, 480.0, 1_000, 16),
         (True, 16.0, 50_000, 4),

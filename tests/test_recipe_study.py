@@ -1,0 +1,49 @@
+"""The study of training's defaults: what it makes up, and what it writes."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hf_posenc import recipe_study
+from hf_posenc.training.baseline import baseline_scores
+
+
+def test_word_pairs_say_nothing_about_comparisons_and_reading_them_does():
+    rows = list(recipe_study.comparisons(3000, seed=1))
+    assert rows == list(recipe_study.comparisons(3000, seed=1))
+    assert min(Counter(row["label"] for row in rows).values()) > 1350
+    for row in rows:
+        (first, _, degree, word, _, second), (other, _, other_degree, same_word, _, last) = (
+            row[side].split() for side in ("text", "text_pair")
+        )
+        assert word == same_word
+        assert {first, second} == {other, last}
+        means_the_same = (degree == other_degree) == (first == other)
+        assert row["label"] == ("same" if means_the_same else "other")
+    texts = tuple([row[side] for row in rows] for side in ("text", "text_pair"))
+    numbers = [int(row["label"] == "same") for row in rows]
+    parts = [tuple(column[part] for column in texts) for part in (slice(2000), slice(2000, None))]
+    scores = baseline_scores(
+        (parts[0], numbers[:2000]), {"test": (parts[1], numbers[2000:])}, "single_label_classification"
+    )
+    assert scores["word_pairs"]["test_accuracy"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
+    output = str(tmp_path / "recipe.json")
+    options = json.dumps({"max_steps": 2, "max_train_samples": 64, "max_eval_samples": 50, "max_predict_samples": 50})
+    words = ["study", "--data", "nowhere", "--output", output, "--seeds", "2", "--parts", "scratch/comparisons"]
+    monkeypatch.setattr(sys, "argv", [*words, "--options", options])
+    recipe_study.main()
+    found = json.loads(Path(output).read_text())
+    assert list(found["parts"]) == [f"scratch/comparisons/8000/rope/{seed}" for seed in (0, 1)]
+    assert found["options"]["max_steps"] == 2
+    assert capsys.readouterr().out.count("scratch/comparisons") == 2
+    recipe_study.main()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(sys, "argv", ["study", "--output", output, "--table"])
+    recipe_study.main()
+    assert "| comparisons | 8000 | " in capsys.readouterr().out
