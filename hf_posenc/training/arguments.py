@@ -274,8 +274,8 @@ class RunArguments(TrainingArguments):
     learning_rate: float | None = field(  # type: ignore[assignment]
         default=None,
         metadata={
-            "help": "Peak learning rate of AdamW. Default: 5e-5 from a checkpoint, ten times that with --lora; for a "
-            "new encoder 1e-3 up to 256 wide, 5e-4 up to 512, else 1e-4."
+            "help": "Peak learning rate of AdamW. Default: from a checkpoint 1e-4 up to 512 wide, else 5e-5, "
+            "ten times that with --lora; for a new encoder 1e-3 up to 256 wide, 5e-4 up to 512, else 1e-4."
         },
     )
     num_train_epochs: float | None = field(  # type: ignore[assignment]

@@ -18,10 +18,11 @@ MOST_EVALUATIONS = 20
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
-    """The peak learning rate: low from a checkpoint, higher the narrower a new encoder is."""
+    """The peak learning rate: higher the narrower the encoder is, and low from a checkpoint."""
     if is_trained:
+        rate = 1e-4 if hidden_size <= 512 else 5e-5
         # Low-rank changes take about ten times the rate (Schulman et al. 2025, "LoRA Without Regret").
-        return 5e-4 if lora else 5e-5
+        return 10 * rate if lora else rate
     return 1e-3 if hidden_size <= 256 else 5e-4 if hidden_size <= 512 else 1e-4
 
 

@@ -36,7 +36,8 @@ def test_rare_words_learn_faster():
 
 def test_wider_encoders_and_checkpoints_learn_slower():
     assert [default_learning_rate(False, width) for width in (128, 512, 768)] == [1e-3, 5e-4, 1e-4]
-    assert default_learning_rate(True, 128) == 5e-5
+    assert [default_learning_rate(True, width) for width in (128, 512, 768)] == [1e-4, 1e-4, 5e-5]
+    assert default_learning_rate(True, 384, lora=True) == pytest.approx(1e-3)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
