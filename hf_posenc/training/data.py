@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import glob
 import gzip
 import heapq
 import io
@@ -144,6 +145,8 @@ def read_file(
         raise UserError(f"{path!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
     suffixes = [suffix.lower() for suffix in file.suffixes]
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+    if "::" in str(file.absolute()):
+        raise UserError(f"{path!r}: datasets takes '::' for the way into an archive. Rename the file or its folder.")
     if kind not in _READERS:
         raise UserError(f"{path!r} is of no known kind. Accepted: {', '.join(_READERS)}, the first four also as .gz.")
     with reading(repr(path), "It must be UTF-8 text of the kind that its name says."):
@@ -165,7 +168,7 @@ def read_file(
             options["streaming"] = True
         loaded = load_dataset(
             _READERS[kind],
-            data_files=[str(Path(one).absolute()) for one in (path, *more)],
+            data_files=[glob.escape(str(Path(one).absolute())) for one in (path, *more)],  # names, not patterns
             split="train",
             cache_dir=cache_dir,
             **options,

@@ -197,6 +197,20 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells, monkeypatc
         numbered([None, None], skip_missing=True)
 
 
+@pytest.mark.parametrize("name", ["rows?.csv", "rows[1].csv", "ro*s.csv", "a{b}.csv", "[1]/rows.csv"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_name_is_no_pattern(tmp_path: Path, name: str, streaming: bool):
+    (tmp_path / "[1]").mkdir()
+    write_csv(tmp_path / "rows1.csv", [{"text": "of another file", "label": "x"}])
+    examples = [{"text": "of this file", "label": "y"}]
+    assert list(read_file(write_csv(tmp_path / name, examples), streaming=streaming)) == examples
+
+
+def test_a_name_that_means_an_archive_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match="'::' for the way into an archive"):
+        read_file(write_csv(tmp_path / "a::b.csv", EXAMPLES))
+
+
 def test_texts_of_a_csv_stay_as_they_are_written(tmp_path):
     texts = ["007", "1.50", "1e5", "None", "true", "a, b"]
     dataset = read_file(write_csv(tmp_path / "mine.csv", [{"text": text, "label": "x"} for text in texts]))
