@@ -37,7 +37,6 @@ from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
-from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
 from .conversion.fine_tune import fine_tune
@@ -45,8 +44,9 @@ from .training import checkpoints
 from .training.arguments import make_arguments
 from .training.errors import Interrupted, UserError
 from .training.metrics import predictions_from_logits, probabilities_from_logits
+from .training.model import require_head
 from .training.precision import best_dtype
-from .training.prediction import check_is_checkpoint
+from .training.prediction import check_is_checkpoint, load_classifier
 from .training.progress import without_bars
 from .training.run import save_run
 from .training.tokenizer import load_tokenizer
@@ -221,7 +221,8 @@ class _Estimator(BaseEstimator):
         """What `save` wrote, ready to predict; see `hf_posenc.load`."""
         check_is_checkpoint(str(folder))
         estimator = cls()
-        estimator.model_ = AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
+        estimator.model_ = load_classifier(str(folder), "cpu").model.eval()
+        require_head(estimator.model_.config, str(folder), "ForSequenceClassification")
         estimator.tokenizer_ = load_tokenizer(str(folder))
         estimator._restore(_notes(estimator.model_.config))
         return estimator

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,6 +55,32 @@ def prepare_scheme(arguments: ModelArguments) -> None:
     except ValueError as error:
         text = one_line(error).replace("position_embedding_type=", "--position_embedding_type ", 1)
         raise UserError(text) from error
+
+
+def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
+    """Refuses a checkpoint that lacks weights, which transformers would replace by random ones.
+
+    What may be new is a head that the checkpoint wasn't saved with, and a pooler.
+
+    Args:
+        model: as it was loaded.
+        loaded: the loading info of `from_pretrained`.
+        name: what the user called the checkpoint.
+        architectures: the classes that its configuration names.
+
+    Raises:
+        UserError: naming the weights.
+    """
+    other_size = {key if isinstance(key, str) else key[0] for key in loaded["mismatched_keys"]}
+    missing = sorted(set(loaded["missing_keys"]) - other_size)
+    if type(model).__name__ not in architectures:
+        body = f"{model.base_model_prefix}."
+        missing = [key for key in missing if key.startswith(body) and ".pooler." not in key]
+    if missing:
+        raise UserError(
+            f"{name!r} lacks weights, which would be random: {', '.join(missing[:4])}"
+            f"{f', ... ({len(missing)})' if len(missing) > 4 else ''}. Download or save it anew."
+        )
 
 
 def load_config(arguments: ModelArguments) -> Any:
@@ -190,6 +216,7 @@ def make_model(
                 "--model_name_or_path), or leave --lora out."
             )
         return _new_encoder(arguments, data, tokenizer, task, auto_class)
+    saved_with = list(config.architectures or [])
     for name, value in {**task, **_body_options(arguments, config)}.items():
         try:
             setattr(config, name, value)
@@ -201,7 +228,7 @@ def make_model(
             "Use the model's own: leave --tokenizer_name out."
         )
     try:
-        with _without_load_report():
+        with without_load_report():
             model, loaded = auto_class.from_pretrained(
                 str(arguments.model_name_or_path),
                 config=config,
@@ -221,12 +248,10 @@ def make_model(
             f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."
         ) from error
-    new = sorted(key for key in loaded["missing_keys"] if key.startswith(f"{model.base_model_prefix}."))
-    if new:  # a new head is to be expected
-        logger.warning(
-            f"{arguments.model_name_or_path!r} lacks weights of the encoder, which start at random: "
-            f"{', '.join(new[:4])}{f', ... ({len(new)})' if len(new) > 4 else ''}."
-        )
+    source = str(arguments.pretrained or arguments.model_name_or_path)
+    check_complete(model, loaded, source, saved_with)
+    if loaded["missing_keys"]:
+        logger.warning(f"{source!r} has no head for this task: a new one is learned.")
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if arguments.lora:
@@ -235,7 +260,7 @@ def make_model(
 
 
 @contextlib.contextmanager
-def _without_load_report() -> Iterator[None]:
+def without_load_report() -> Iterator[None]:
     """Without transformers' table of weights that a checkpoint lacks, which shouts at every new head."""
     report = logging.get_logger("transformers.modeling_utils")
 

@@ -18,7 +18,7 @@ from transformers import (
 
 from hf_posenc.training.errors import UserError, check_is_checkpoint, one_line
 from hf_posenc.training.metrics import answers_from_logits
-from hf_posenc.training.model import TOKENS, require_head
+from hf_posenc.training.model import TOKENS, check_complete, require_head, without_load_report
 from hf_posenc.training.progress import without_bars
 
 
@@ -100,11 +100,15 @@ def load_classifier(
         # Not by the pipeline itself, which puts every traceback into its message.
         options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
         kind: Any = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
-        model = kind.from_pretrained(checkpoint, **options)
+        with without_load_report():
+            model, loaded = kind.from_pretrained(checkpoint, output_loading_info=True, **options)
+        check_complete(model, loaded, checkpoint, config.architectures or [])
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, **options)
         if of_words:
             return pipeline("token-classification", model=model, tokenizer=tokenizer, device=device)
         return pipeline("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
+    except UserError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{checkpoint!r} can't be loaded: {one_line(error)}") from error
     except Exception as error:  # safetensors raises classes of its own for files that aren't whole

@@ -133,20 +133,22 @@ def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: 
         run(tmp_path, files, pretrained=source, compare_none=True, resume_from_checkpoint="true")
 
 
-def test_a_new_classifier_is_expected_and_lost_weights_are_said(
+def test_a_new_classifier_is_said_and_lost_weights_are_refused(
     tmp_path: Path, source: str, files: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch
 ):
     for name in ("transformers", "hf_posenc"):  # whose loggers keep their lines to themselves
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     run(tmp_path, files, pretrained=source)
     assert "LOAD REPORT" not in caplog.text
-    assert "start at random" not in caplog.text
+    assert f"{source!r} has no head for this task: a new one is learned." in caplog.text
     convert(source, tmp_path / "lost")
     weights = load_file(tmp_path / "lost" / "model.safetensors")
     weights.pop("layers.1.output.weight")
     save_file(weights, tmp_path / "lost" / "model.safetensors", metadata={"format": "pt"})
-    run(tmp_path, files, model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
-    assert "lacks weights of the encoder, which start at random: model.layers.1.output.weight." in caplog.text
+    with pytest.raises(
+        UserError, match=r"lost' lacks weights, which would be random: model\.layers\.1\.output\.weight\."
+    ):
+        run(tmp_path, files, model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
 
 
 @pytest.mark.parametrize("long_work", [{"compare_none": True}, {"search": 2}, {}])

@@ -4,15 +4,20 @@ import csv
 import gzip
 import io
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from safetensors.torch import load_file, save_file
 from training_harness import read_jsonl, rows, train, write_csv, write_jsonl
 
+import hf_posenc
 from hf_posenc import cli
-from hf_posenc.training import UserError
+from hf_posenc.conversion import fine_tune
+from hf_posenc.training import UserError, make_arguments
 from hf_posenc.training.prediction import Text, load_classifier, predict
 from hf_posenc.training.prediction_files import read_inputs
 
@@ -46,6 +51,26 @@ def run(monkeypatch, capsys):
         return int(ended.value.code or 0), *capsys.readouterr()
 
     return call
+
+
+@pytest.mark.parametrize("lost", ["classifier.weight", "model.layers.0.attention.query.weight"])
+def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_path: Path, lost: str) -> None:
+    folder = tmp_path / "lost"
+    shutil.copytree(checkpoint, folder)
+    weights = load_file(folder / "model.safetensors")
+    stored = next(name for name in weights if lost.endswith(name))
+    del weights[stored]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    text = write_jsonl(tmp_path / "test.jsonl", rows("test", 8))
+    options = {"output_dir": str(tmp_path / "out"), "model_name_or_path": str(folder), "baseline": False}
+    for answer in (
+        lambda: load_classifier(str(folder)),
+        lambda: hf_posenc.load(folder),
+        lambda: fine_tune(*make_arguments(**options, do_predict=True, test_file=text)),
+        lambda: fine_tune(*make_arguments(**options, do_train=True, train_file=text)),
+    ):
+        with pytest.raises(UserError, match=f"lost' lacks weights, which would be random: {re.escape(lost)}"):
+            answer()
 
 
 def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
