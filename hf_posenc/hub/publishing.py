@@ -26,6 +26,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
 from hf_posenc.model.scheme_code import KEY
 from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.training.precision import not_finite
 
 from .card import commits_in, published_card, same_but_for_the_commit
 from .stranger import first_output
@@ -342,6 +343,8 @@ def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]
             f"The weights don't fit the config, so they aren't published: missing {sorted(info['missing_keys'])}, "
             f"unexpected {sorted(info['unexpected_keys'])}. Save the model anew."
         )
+    if bad := not_finite(model.named_parameters()):
+        raise UserError(f"{bad[0]} holds NaN or infinity, so it isn't published: its training diverged.")
     return model, auto_class
 
 

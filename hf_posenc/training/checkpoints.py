@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -215,8 +216,16 @@ def _umask() -> int:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Writes a JSON file whole or not at all; NaN and infinity, which JSON hasn't, become null."""
+    write_text(path, json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

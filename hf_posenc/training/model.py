@@ -26,6 +26,7 @@ from .checkpoints import RESULTS_NAME
 from .data import Labels
 from .errors import UserError, check_local, one_line, sentence
 from .lora import add_lora, has_lora
+from .precision import not_finite
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 logger = logging.get_logger(__name__)
@@ -58,7 +59,7 @@ def prepare_scheme(arguments: ModelArguments) -> None:
 
 
 def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
-    """Refuses a checkpoint that lacks weights, which transformers would replace by random ones.
+    """Refuses a checkpoint whose weights are no numbers, or that lacks some, which would be replaced by random ones.
 
     What may be new is a head that the checkpoint wasn't saved with, and a pooler.
 
@@ -81,6 +82,8 @@ def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectur
             f"{name!r} lacks weights, which would be random: {', '.join(missing[:4])}"
             f"{f', ... ({len(missing)})' if len(missing) > 4 else ''}. Download or save it anew."
         )
+    if bad := not_finite(model.named_parameters()):
+        raise UserError(f"{name!r} has weights with NaN or infinity, {bad[0]} among them: its training diverged.")
 
 
 def load_config(arguments: ModelArguments) -> Any:

@@ -1,4 +1,6 @@
-"""Which precision a machine computes fastest in."""
+"""Which precision a machine computes fastest in, and numbers that are none."""
+
+from collections.abc import Iterable
 
 import torch
 
@@ -20,3 +22,10 @@ def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
         asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
         supported = kind == "cpu" and any(getattr(torch.cpu, name, bool)() for name in asked)
     return torch.bfloat16 if supported else torch.float32
+
+
+def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """The names of those that hold NaN or infinity."""
+    return [
+        name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
+    ]

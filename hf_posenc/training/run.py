@@ -44,6 +44,7 @@ from .errors import Interrupted, UserError, as_typed, one_line
 from .lora import has_lora, merge, merged_weights
 from .metrics import answers_from_logits
 from .model import hub_options
+from .precision import not_finite
 from .progress import ProgressLine
 from .report import Summary, display_name, model_card, versions
 from .streaming import Passes
@@ -305,6 +306,7 @@ def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
     trainer.add_callback(EvaluationLeavesNoTrace())
     trainer.add_callback(BestCheckpointIsHere())
     trainer.add_callback(DescribeCheckpoints(run))
+    trainer.add_callback(StopOnDivergence())
     if training.overwrite_output_dir and training.resume_from_checkpoint is None:
         trainer.add_callback(RemoveEarlierRun())
     if training.early_stopping_patience is not None:
@@ -488,6 +490,7 @@ class RunTrainer(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = output_dir if output_dir is not None else str(self.args.output_dir)
         model = cast(torch.nn.Module, self.model)
+        _refuse_divergence(cast(RunArguments, self.args), self.state.global_step, model)
         if has_lora(model):
             state_dict = merged_weights(model)
         with _without_pickled_arguments(folder):
@@ -527,6 +530,37 @@ def finish(
         if training.process_index == 0:
             checkpoints.remove_checkpoints(str(training.output_dir))
     return history
+
+
+class StopOnDivergence(TrainerCallback):
+    """Ends a training whose weights are no finite numbers any more, before they are scored and saved."""
+
+    EVERY = 50
+    """Steps."""
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Looks now and then."""
+        if state.global_step % self.EVERY == 0 or control.should_evaluate or control.should_training_stop:
+            _refuse_divergence(args, state.global_step, model)
+
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Looks before an evaluation."""
+        if control.should_evaluate:
+            _refuse_divergence(args, state.global_step, model)
+
+
+def _refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
+    bad = not_finite(model.named_parameters())
+    if bad:
+        left = _what_is_left(training, is_lora=has_lora(model))
+        raise UserError(
+            f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Give "
+            f"a --learning_rate below {training.learning_rate}, or more --warmup_steps. {left[0].upper()}{left[1:]}"
+        )
 
 
 class StopOnInterrupt(TrainerCallback):

@@ -231,6 +231,12 @@ def _outside(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
 
 
+def _without_numbers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"][0] = float("inf")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json. Give the folder of a checkpoint"),
     "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "config.json is damaged"),
@@ -245,6 +251,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "changed code": (lambda f: (f / "position_rope.py").open("a").write("# mine\n"), "publish with trust_remote_code"),
     "no such class": (lambda f: _edit(f, architectures=["Other"]), "no Auto class loads architectures='Other'"),
     "a wrong type": (lambda f: _edit(f, hidden_size="big"), "can't be loaded, so it isn't published.*hidden_size"),
+    "no numbers": (_without_numbers, "classifier.bias holds NaN or infinity, so it isn't published"),
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
     "a token in the card": (
         lambda f: (f / "README.md").write_text(f"use {WRITER}"),

@@ -73,6 +73,16 @@ def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_pat
             answer()
 
 
+def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "diverged"
+    shutil.copytree(checkpoint, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"diverged' has weights with NaN or infinity, classifier\.bias among them"):
+        load_classifier(str(folder))
+
+
 def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
     classifier = load_classifier(str(checkpoint), "cpu")
     return [found.answer for found in predict(classifier, [Text(text) for text in texts])]

@@ -1,16 +1,18 @@
+import json
 import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 from training_harness import TRAINER, assert_same_weights, copy_until, results, script, snapshot, train
 from transformers import TrainerCallback
 
 import hf_posenc.training.classification as classification
 from hf_posenc.training import Interrupted, UserError, is_complete, last_complete_checkpoint
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import checkpoints
+from hf_posenc.training.checkpoints import checkpoints, write_json
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -275,3 +277,28 @@ def test_an_interrupted_run_keeps_its_checkpoints(order, tmp_path, press):
     with pytest.raises(Interrupted, match=r"checkpoint-7'"):
         train(tmp_path / "stopped", **order, **OPTIONS, keep_checkpoints=False)
     assert [path.name for path in checkpoints(tmp_path / "stopped")] == ["checkpoint-4", "checkpoint-7"]
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_a_training_that_diverges_ends_and_leaves_no_checkpoint_without_numbers(tmp_path, order, evaluated):
+    options = {**order, "do_eval": evaluated, "save_strategy": "epoch", "num_train_epochs": 4, "optim": "sgd"}
+    options |= {"learning_rate": 1e30, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 1000}
+    with pytest.raises(
+        UserError, match=r"Training diverged: after step \d+ \d+ weights hold NaN or infinity"
+    ) as caught:
+        train(tmp_path / "run", **options)
+    assert "--learning_rate below 1e+30" in str(caught.value)
+    assert not (tmp_path / "run" / "results.json").exists()
+    assert all(
+        bool(value.isfinite().all())
+        for checkpoint in (tmp_path / "run").glob("checkpoint-*")
+        for value in load_file(checkpoint / "model.safetensors").values()
+    )
+
+
+def test_what_json_has_no_number_for_is_null(tmp_path):
+    write_json(tmp_path / "a.json", {"a": [float("nan"), 1.5, (float("inf"),)], "b": {"c": float("-inf")}})
+    assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {
+        "a": [None, 1.5, [None]],
+        "b": {"c": None},
+    }
