@@ -44,7 +44,12 @@ SCRATCH = {
     "subj": 1000,
 }
 """Sets for new encoders, and how many of their rows; None: all."""
-SCHEMES_OF = {"blimp_order": ("alibi", "kerple", "t5", "fire", "mlp_bias", "fourier", "tupe", "relative_key")}
+SCHEMES_OF = {
+    "blimp_order": (
+        *("alibi", "kerple", "t5", "fire", "mlp_bias", "fourier", "tupe"),
+        *("relative_key", "relative_key_query", "deberta"),
+    )
+}
 """More schemes than rope, on the set where order alone decides; the quick start measures the others."""
 PRETRAINED = ("sst2", "trec", "subj", "cola", "bshift_novels", "hans", COMPARISONS)
 """Sets for pretrained weights."""
