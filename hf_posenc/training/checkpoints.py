@@ -6,12 +6,15 @@ import math
 import os
 import re
 import shutil
+import socket
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -21,6 +24,7 @@ from .errors import UserError, disk_error
 
 RESULTS_NAME = "results.json"
 PREDICTIONS_NAME = "predictions.jsonl"
+LOCK_NAME = ".lock"
 _RUN_FILES = (
     "config.json",
     SAFE_WEIGHTS_NAME,
@@ -136,6 +140,33 @@ def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, t
             f"--output_dir {str(output_dir)!r} can't be written to: {error.strerror}. Name a folder of your own, or "
             "change its permissions."
         ) from error
+
+
+@contextlib.contextmanager
+def owned(output_dir: str | Path) -> Iterator[None]:
+    """While entered no other training can write to the folder.
+
+    Raises:
+        UserError: another process does; the message says which.
+    """
+    path = Path(output_dir) / LOCK_NAME
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        holder = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+        raise UserError(
+            f"--output_dir {str(output_dir)!r}: {holder or 'another process'} is training into it. Wait until it has "
+            "ended, or name another folder."
+        ) from error
+    try:
+        with contextlib.suppress(OSError):  # Windows reads and writes no locked file
+            started = time.strftime("%Y-%m-%d %H:%M")
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {started},", encoding="utf-8")
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 def has_ended(output_dir: str | Path) -> bool:

@@ -408,9 +408,11 @@ def show_best(run: Run, console: Console | None = None) -> None:
 
 @contextlib.contextmanager
 def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[None]:
-    """A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left."""
+    """Owns the folder. A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left."""
+    folder = str(training.output_dir)
+    main_process = training.process_index == 0
     try:
-        with checkpoints.disk_errors(str(training.output_dir)):
+        with checkpoints.disk_errors(folder), checkpoints.owned(folder) if main_process else contextlib.nullcontext():
             yield
     except Interrupted:
         raise

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 import hf_posenc.training.classification as classification
 from hf_posenc.training import Interrupted, UserError, is_complete, last_complete_checkpoint
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import checkpoints, write_json
+from hf_posenc.training.checkpoints import checkpoints, owned, write_json
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -277,6 +277,17 @@ def test_an_interrupted_run_keeps_its_checkpoints(order, tmp_path, press):
     with pytest.raises(Interrupted, match=r"checkpoint-7'"):
         train(tmp_path / "stopped", **order, **OPTIONS, keep_checkpoints=False)
     assert [path.name for path in checkpoints(tmp_path / "stopped")] == ["checkpoint-4", "checkpoint-7"]
+
+
+def test_two_trainings_never_write_into_one_folder(tmp_path, order):
+    with (
+        owned(tmp_path),
+        pytest.raises(UserError, match=rf"process {os.getpid()} on .*, since .*, is training into it. Wait until"),
+    ):
+        train(tmp_path, **order, max_steps=1)
+    assert not (tmp_path / "config.json").exists()
+    train(tmp_path, **order, max_steps=1)
+    assert not (tmp_path / ".lock").exists()
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
