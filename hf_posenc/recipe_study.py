@@ -169,10 +169,11 @@ def pretrained_table(results: dict[str, Any]) -> str:
     head = "| set | rows | majority | word pairs | stock BERT | `learned` | `rope` | seeds |"
     lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
     found = _runs(results)
-    for one, runs in found.items():
-        if one[0] == "stock":
-            ours = [_mean(found.get(("pretrained", *one[1:3], scheme), [])) for scheme in ("learned", "rope")]
-            lines.append(f"| {_beside(one, runs)} | {_mean(runs)} | {' | '.join(ours)} | {len(runs)} |")
+    for name, rows in dict.fromkeys(one[1:3] for one in found if one[0] != "scratch"):
+        kinds = (("stock", "bert"), ("pretrained", "learned"), ("pretrained", "rope"))
+        cells = [found.get((kind, name, rows, scheme), []) for kind, scheme in kinds]
+        first = _beside(("", name, rows), next(filter(None, cells)))
+        lines.append(f"| {first} | {' | '.join(map(_mean, cells))} | {max(map(len, cells))} |")
     return "\n".join(lines)
 
 
