@@ -62,7 +62,9 @@ def published_card(
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", config.position_embedding_type, "custom_code"]))
     data.model_name = name if data.eval_results else None
     text = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", "", card.text, flags=re.DOTALL)
-    text = text.replace(f'"{old}"', f'"{repo_id}"').replace(f"# {old}\n", f"# {name}\n", 1).rstrip()
+    # Only where the model is loaded: a folder may be called as a scheme is.
+    called = re.compile(r'(pipeline\("[\w-]+", |from_pretrained\()' + f'"{re.escape(old)}"')
+    text = called.sub(lambda found: f'{found[1]}"{repo_id}"', text).replace(f"# {old}\n", f"# {name}\n", 1).rstrip()
     section = _loading(repo_id, model, auto_class, revision, picture, own_code, results)
     return f"---\n{data.to_yaml()}\n---\n{text}\n\n{_BEGIN}\n{section}\n{_END}\n"
 

@@ -118,6 +118,17 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
     assert (checkpoint / "README.md").read_text() == first
 
 
+def test_a_folder_that_is_called_as_a_scheme_is_renamed_where_it_is_loaded_alone(
+    hub: Hub, checkpoint: Path, unverified: None
+) -> None:
+    folder = checkpoint.rename(checkpoint.with_name("learned"))
+    said = '`PosEncConfig(position_embedding_type="learned")`, `AutoModel.from_pretrained("learned")`'
+    (folder / "README.md").write_text(f"# learned\n\n{said}\n")
+    publish(folder, "me/new", endpoint=hub.url, token=WRITER)
+    text = hub.files("me/new")["README.md"].decode()
+    assert said.replace('from_pretrained("learned")', 'from_pretrained("me/new")') in text
+
+
 def test_a_pull_request_changes_nothing_else(hub: Hub, checkpoint: Path, unverified: None) -> None:
     publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     main = hub.files("me/mine")
