@@ -214,7 +214,8 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
     if len(done) < len(plan.search):
         error = next((one["error"] for one in found if one["status"] != "done"), "another process didn't end it")
         raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
-    scores = {one["learning_rate"]: float(np.mean([test["value"] for test in one["tests"]])) for one in done}
+    values = {one["learning_rate"]: [test["value"] for test in one["tests"]] for one in done}
+    scores = {rate: float(np.mean(np.array(found, dtype=float))) for rate, found in values.items()}  # null: NaN
     sign = -1 if run.task.metric == "perplexity" else 1
     middle = learning_rate(plan, run)
 

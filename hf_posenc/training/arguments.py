@@ -364,7 +364,7 @@ class RunArguments(TrainingArguments):
             )
         self.chooses_metric = self.metric_for_best_model is None
         strategies = (self.eval_strategy, self.save_strategy, self.logging_strategy, self.early_stopping_patience)
-        self.chooses_evaluations = strategies == (None,) * 4
+        self.chooses_evaluations, self.epochs_together = strategies == (None,) * 4, 1
         self.logging_strategy = self.logging_strategy or "epoch"
         if self.eval_strategy is None:
             self.eval_strategy = "epoch" if self.do_eval and self.do_train else "no"

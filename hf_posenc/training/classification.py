@@ -408,7 +408,7 @@ class EpochMetrics(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Logs the metrics of the epoch's predictions, of all processes; of those since the last evaluation's."""
-        if args.chooses_evaluations and args.eval_strategy == "steps" and state.global_step % args.eval_steps:
+        if round(state.epoch or 0) % args.epochs_together:
             return  # evaluated together with the epochs that follow
         wanted = control.should_log
         metrics = epoch_metrics(self.setup)

@@ -4,7 +4,7 @@ import math
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from .arguments import ModelArguments, RunArguments
+from .arguments import ModelArguments, RunArguments, strategy_name
 from .report import Summary
 
 MANY = 200
@@ -76,7 +76,8 @@ def fill_in(training: RunArguments, arguments: ModelArguments, summary: Summary,
     if training.num_train_epochs is None:
         training.num_train_epochs = 3 if examples is None else default_epochs(is_trained, seen, examples, batch)
     apart = math.ceil(training.num_train_epochs / MOST_EVALUATIONS)
-    if training.chooses_evaluations and training.do_eval and apart > 1 and examples is not None:
+    by_epoch = training.chooses_evaluations and strategy_name(training.eval_strategy) == "epoch"
+    if by_epoch and apart > 1 and examples is not None:
         training.eval_strategy = training.logging_strategy = IntervalStrategy.STEPS
-        training.save_strategy = SaveStrategy.STEPS
+        training.save_strategy, training.epochs_together = SaveStrategy.STEPS, apart
         training.eval_steps = training.save_steps = training.logging_steps = apart * math.ceil(examples / batch)
