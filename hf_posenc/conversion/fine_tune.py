@@ -20,7 +20,7 @@ from ..training.arguments import (
     parse_json_option,
 )
 from ..training.errors import one_line
-from ..training.model import load_config, prepare_scheme
+from ..training.model import labels_words, load_config, prepare_scheme
 from ..training.progress import without_bars, working
 from ..training.search import search
 from ..training.tokens import train_tokens
@@ -55,7 +55,7 @@ def fine_tune(
         resume=bool(training.resume_from_checkpoint),
         training=training.do_train,
     )
-    of_words = _labels_words(data, model, training)
+    of_words = _is_about_words(data, model, training)
     controls = {}
     if training.compare_none and training.do_train and not of_words:
         controls["none"] = _control(data, model, training, rows, console)
@@ -74,12 +74,12 @@ def fine_tune(
     return result
 
 
-def _labels_words(data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments) -> bool:
+def _is_about_words(data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments) -> bool:
     """Whether this is about words: as `task` says or, where a model is only evaluated, its head."""
     if data.task is not None or training.do_train:
         return data.task == "tokens"
     config = load_config(model)
-    return config is not None and any(name.endswith("TokenClassification") for name in config.architectures or ())
+    return config is not None and labels_words(config)
 
 
 def _of_words(

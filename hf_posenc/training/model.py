@@ -58,6 +58,11 @@ def prepare_scheme(arguments: ModelArguments) -> None:
         raise UserError(text) from error
 
 
+def labels_words(config: Any) -> bool:
+    """Whether a checkpoint has the head that labels each word."""
+    return any(name.endswith("ForTokenClassification") for name in config.architectures or ())
+
+
 def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
     """Refuses a checkpoint whose weights are no numbers, or that lacks some, which would be replaced by random ones.
 

@@ -18,7 +18,7 @@ from transformers import (
 
 from hf_posenc.training.errors import UserError, check_is_checkpoint, one_line
 from hf_posenc.training.metrics import answers_from_logits
-from hf_posenc.training.model import TOKENS, check_complete, require_head, without_load_report
+from hf_posenc.training.model import TOKENS, check_complete, labels_words, require_head, without_load_report
 from hf_posenc.training.progress import without_bars
 
 
@@ -69,13 +69,9 @@ class Task:
 def task_of(config: Any) -> Task:
     """The task of a classifier, from its config."""
     names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
-    if _labels_words(config):
+    if labels_words(config):
         return Task(TOKENS, names)
     return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
-
-
-def _labels_words(config: Any) -> bool:
-    return any(name.endswith("ForTokenClassification") for name in config.architectures or ())
 
 
 @without_bars()
@@ -93,7 +89,7 @@ def load_classifier(
         config = AutoConfig.from_pretrained(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
-    of_words = _labels_words(config)
+    of_words = labels_words(config)
     if not of_words:
         require_head(config, checkpoint, "ForSequenceClassification")
     try:
