@@ -307,6 +307,13 @@ def test_a_training_that_diverges_ends_and_leaves_no_checkpoint_without_numbers(
     )
 
 
+def test_a_training_that_diverges_ends_before_it_is_scored(tmp_path, order):
+    """At the first evaluation, after 10 of 40 steps, and not when the model is saved at the end."""
+    options = {"do_eval": True, "eval_strategy": "epoch", "save_strategy": "no", "num_train_epochs": 4}
+    with pytest.raises(UserError, match="diverged: after step 10 "):
+        train(tmp_path / "run", **order, **options, optim="sgd", learning_rate=1e30)
+
+
 def test_what_json_has_no_number_for_is_null(tmp_path):
     write_json(tmp_path / "a.json", {"a": [float("nan"), 1.5, (float("inf"),)], "b": {"c": float("-inf")}})
     assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {
