@@ -25,7 +25,12 @@ ERRORS_IN_TERMINAL = 5
 FEW_EXAMPLES = 30
 """So few can look no better than chance whatever the model is."""
 _TEXT_SHOWN = 160
-_NAMES = {"majority": "majority", "word_pairs": "word pairs", "none": "without positions"}
+_NAMES = {
+    "majority": "majority",
+    "word_pairs": "word pairs",
+    "word_labels": "most frequent label of each word",
+    "none": "without positions",
+}
 _LOWER_IS_BETTER = ("mse",)
 
 
@@ -38,7 +43,7 @@ class Assessment:
     metric: str
     score: float
     baselines: dict[str, float]
-    """The same metric of `majority`, `word_pairs` and, where it was trained too, `none`."""
+    """The same metric of `majority`, `word_pairs` (`word_labels` of words) and, where it was trained too, `none`."""
     warnings: list[str] = field(default_factory=list)
     classes: list[dict[str, Any]] = field(default_factory=list)
     """`label`, `precision`, `recall`, `f1`, `examples` of each class; empty for a regression."""
@@ -200,9 +205,8 @@ def _short(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def to_beat(baselines: Mapping[str, Mapping[str, float]], problem_type: str) -> str:
+def to_beat(baselines: Mapping[str, Mapping[str, float]], metric: str) -> str:
     """One line for before the training: the scores of the baselines, on the validation data where there is some."""
-    metric = METRICS[problem_type][0].key
     key = next(f"{prefix}_{metric}" for prefix in ("eval", "test") if f"{prefix}_{metric}" in baselines["majority"])
     scores = ", ".join(f"{_name(name, metric)} {scores[key]:.3f}" for name, scores in baselines.items())
     return f"To beat: {scores} ({'test' if key.startswith('test') else 'validation'} {metric})"
@@ -239,23 +243,10 @@ def assess(
         errors_shown: how many errors are listed.
         pretrained: whether it began with trained weights, so that this isn't what one could try.
     """
-    metric, prefix = METRICS[problem_type][0].key, "test" if split == "test" else "eval"
-    key = f"{prefix}_{metric}"
-    found = Assessment(
-        split=split,
-        metric=metric,
-        score=float(metrics[key]),
-        baselines={name: scores[key] for name, scores in baselines.items() if key in scores},
-    )
+    found = _standing(split, METRICS[problem_type][0].key, metrics, baselines)
     predicted = predictions_from_logits(logits, problem_type)
     if problem_type != "regression":
-        columns = precision_recall_fscore_support(
-            labels.astype(int), predicted, labels=range(len(names)), zero_division=0
-        )
-        found.classes = [
-            {"label": name, "precision": float(p), "recall": float(r), "f1": float(f), "examples": int(n)}
-            for name, p, r, f, n in zip(names, *columns, strict=True)
-        ]
+        found.classes = _classes(labels.astype(int), predicted, range(len(names)), names)
     if problem_type == "single_label_classification":
         found.confusion = confusion_matrix(labels, predicted, labels=range(len(names))).tolist()
     found.errors = _errors(logits, labels, texts, names, problem_type, errors_shown)
@@ -263,6 +254,45 @@ def assess(
         found.errors = [{**error, "row": rows[error["row"] - 1]} for error in found.errors]
     found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history, pretrained)
     return found
+
+
+def assess_words(
+    split: str,
+    right: Sequence[str],
+    predicted: Sequence[str],
+    names: Sequence[str],
+    metric: str,
+    metrics: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float]],
+    *,
+    history: Sequence[Mapping[str, Any]] = (),
+    pretrained: bool = False,
+) -> Assessment:
+    """Looks at the labels of words, (n,) each; the other arguments are those of `assess`."""
+    found = _standing(split, metric, metrics, baselines)
+    found.classes = _classes(right, predicted, names, names)
+    found.confusion = confusion_matrix(right, predicted, labels=names).tolist()
+    said = np.array([names.index(name) for name in predicted])
+    found.warnings = _warnings(
+        found, said, len(right), names, "single_label_classification", history, pretrained, units="words"
+    )
+    return found
+
+
+def _standing(
+    split: str, metric: str, metrics: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]]
+) -> Assessment:
+    key = f"{'test' if split == 'test' else 'eval'}_{metric}"
+    others = {name: scores[key] for name, scores in baselines.items() if key in scores}
+    return Assessment(split=split, metric=metric, score=float(metrics[key]), baselines=others)
+
+
+def _classes(right: Any, predicted: Any, labels: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    columns = precision_recall_fscore_support(right, predicted, labels=labels, zero_division=0)
+    return [
+        {"label": name, "precision": float(p), "recall": float(r), "f1": float(f), "examples": int(n)}
+        for name, p, r, f, n in zip(names, *columns, strict=True)
+    ]
 
 
 def _errors(
@@ -312,6 +342,7 @@ def _warnings(
     problem_type: str,
     history: Sequence[Mapping[str, Any]],
     pretrained: bool,
+    units: str = "examples",
 ) -> list[str]:
     """What a person should doubt, in words."""
     said: list[str] = []
@@ -324,16 +355,16 @@ def _warnings(
     lower = found.metric in _LOWER_IS_BETTER
     one_class = problem_type == "single_label_classification" and len(np.unique(predicted)) == 1
     if one_class and len(names) > 1:
-        said.append(f"It predicts {names[int(predicted[0])]!r} for all {examples:,} {found.split} examples. {try_this}")
+        said.append(f"It predicts {names[int(predicted[0])]!r} for all {examples:,} {found.split} {units}. {try_this}")
     elif "majority" in others and not lower:
         chance = others["majority"]
         if score <= chance + 2 * math.sqrt(chance * (1 - chance) / examples):
             said.append(
-                f"{examples} {found.split} examples are too few to tell {found.metric} {score:.3f} from chance "
+                f"{examples} {found.split} {units} are too few to tell {found.metric} {score:.3f} from chance "
                 f"({chance:.3f})."
                 if examples < FEW_EXAMPLES and score > chance
                 else f"It is no better than chance: {found.metric} {score:.3f}; always the most frequent answer: "
-                f"{chance:.3f} ({examples:,} examples)."
+                f"{chance:.3f} ({examples:,} {units})."
             )
     elif "majority" in others and score >= others["majority"]:
         said.append(
@@ -344,6 +375,11 @@ def _warnings(
         said.append(
             f"It is {'worse than' if lower else 'below'} word pairs: {found.metric} {score:.3f}, and a linear model on "
             f"words and word pairs has {others['word_pairs']:.3f}. {try_this}"
+        )
+    if "word_labels" in others and score < others["word_labels"]:
+        said.append(
+            f"It is below the most frequent label of each word, which knows no context: {found.metric} {score:.3f} and "
+            f"{others['word_labels']:.3f}. {try_this}"
         )
     if "none" in others and not at_chance:
         margin = 0.0 if lower else 2 * math.sqrt(max(score * (1 - score), 1e-4) / examples)

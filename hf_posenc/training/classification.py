@@ -348,7 +348,7 @@ def train_classifier(
     if training.process_index == 0:
         setup.summary.show(console)
         if "majority" in setup.baselines:
-            console.print(to_beat(setup.baselines, setup.labels.problem_type), highlight=False)
+            console.print(to_beat(setup.baselines, METRICS[setup.labels.problem_type][0].key), highlight=False)
     trainer = make_trainer(setup, console)
     metrics: dict[str, float] = {}
     with ending_clearly(training, is_lora=model.lora):

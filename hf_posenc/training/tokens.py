@@ -15,6 +15,8 @@ from transformers import DataCollatorForTokenClassification, EvalPrediction, Pre
 from transformers.utils import logging
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
+from .assessment import assess_words, to_beat
+from .baseline import word_label_answers
 from .data import Columns, Labels, load_splits, require_columns
 from .errors import UserError
 from .model import TOKENS, check_resumed, input_length, load_config, make_model, require_head
@@ -85,6 +87,7 @@ def train_tokens(
     if not tokenizer.is_fast:
         raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer_name.")
     span_names = ["span_precision", "span_recall", "span_f1"] if _marks_spans(labels.names) else []
+    headline = "span_f1" if span_names else "accuracy"
     check_best_metric(training, ["accuracy", "macro_f1", *span_names])
     set_seed(training.seed)
     network = make_model(model, data, config, tokenizer, labels)
@@ -106,8 +109,13 @@ def train_tokens(
         model=network,
         summary=summary,
     )
+    baselines = _baselines(read, labels.names) if training.baseline and training.do_train else {}
+    console = console or Console()
     if training.process_index == 0:
         run.summary.show(console)
+        if "majority" in baselines:
+            console.print(to_beat(baselines, headline), highlight=False)
+    measure = WordMetrics(labels.names)
     trainer = RunTrainer(
         run=run,
         console=console,
@@ -117,7 +125,7 @@ def train_tokens(
         eval_dataset=cast(Any, encoded.get("validation")),
         processing_class=tokenizer,
         data_collator=DataCollatorForTokenClassification(tokenizer),
-        compute_metrics=WordMetrics(labels.names),
+        compute_metrics=measure,
         preprocess_logits_for_metrics=cast(Any, answers_and_losses),
     )
     add_callbacks_and_schedule(trainer, run)
@@ -126,20 +134,35 @@ def train_tokens(
     with ending_clearly(training, is_lora=model.lora):
         if training.do_train:
             metrics |= run_trainer(trainer, run, console)
-        if training.do_eval:
-            metrics |= trainer.evaluate()
+        scored = (("validation", "eval", training.do_eval), ("test", "test", training.do_predict))
+        learned = list(trainer.state.log_history)
+        for split, prefix, is_wanted in scored:
+            if is_wanted and read[split][1] is not None:
+                metrics |= trainer.evaluate(cast(Any, encoded[split]), metric_key_prefix=prefix)
+                run.assessment = assess_words(
+                    split,
+                    *measure.last,
+                    labels.names,
+                    headline,
+                    metrics,
+                    baselines,
+                    history=learned,
+                    pretrained=model.model_name_or_path is not None,
+                )
         if training.do_predict:
-            metrics |= _predict(trainer, encoded["test"], read["test"][1])
             lines = "".join(
                 json.dumps({"index": row, "labels": answer}, ensure_ascii=False) + "\n"
                 for row, answer in enumerate(label_words(network, tokenizer, read["test"][0]))
             )
+        if run.assessment is not None and training.process_index == 0:
+            run.assessment.show(console)
         finish(trainer, metrics, lines, time.time() - started)
     return TrainingResult(
         Path(str(training.output_dir)),
         metrics,
         run.summary,
         trainer.state.log_history,
+        assessment=run.assessment,
         model=network,
         tokenizer=tokenizer,
         run=run,
@@ -283,25 +306,51 @@ class WordMetrics:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
+        self.last: tuple[list[str], list[str]] = ([], [])
+        """The right and the predicted label of each word of the last evaluation."""
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
         """The numbers of one evaluation."""
         right = np.asarray(prediction.label_ids)
         answers, losses = np.moveaxis(np.asarray(prediction.predictions), -1, 0)
         counted = right != IGNORED
-        known, said = right[counted], answers[counted].astype(np.int64)
-        found = {
-            "loss": float(losses[counted].mean()),
-            "accuracy": float(accuracy_score(known, said)),
-            "macro_f1": float(f1_score(known, said, average="macro", zero_division=0)),
-        }
-        if _marks_spans(self.names):
-            sentences = [
-                [[self.names[int(number)] for number in row[mask]] for row, mask in zip(rows, counted, strict=True)]
-                for rows in (right, answers)
-            ]
-            found |= span_scores(*sentences)
-        return found
+        known, said = (
+            [[self.names[int(number)] for number in row[mask]] for row, mask in zip(rows, counted, strict=True)]
+            for rows in (right, answers)
+        )
+        self.last = _joined(known), _joined(said)
+        return {"loss": float(losses[counted].mean()), **word_scores(self.names, known, said)}
+
+
+def word_scores(
+    names: Sequence[str], right: Sequence[Sequence[str]], said: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Accuracy and macro F1 of words; precision, recall and F1 of spans where `names` mark spans."""
+    known, answers = _joined(right), _joined(said)
+    found = {
+        "accuracy": float(accuracy_score(known, answers)),
+        "macro_f1": float(f1_score(known, answers, average="macro", zero_division=0)),
+    }
+    return found | span_scores(right, said) if _marks_spans(names) else found
+
+
+def _joined(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [label for row in rows for label in row]
+
+
+def _baselines(
+    read: Mapping[str, tuple[list[list[str]], list[list[str]] | None]], names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Metrics of labels without context, of the validation and the test words: see `word_label_answers`."""
+    words, tags = read["train"]
+    found: dict[str, dict[str, float]] = {}
+    for split, prefix in (("validation", "eval"), ("test", "test")):
+        asked, right = read.get(split, ((), None))
+        if tags is not None and right is not None:
+            for name, said in word_label_answers(words, tags, asked).items():
+                scores = {f"{prefix}_{key}": value for key, value in word_scores(names, right, said).items()}
+                found.setdefault(name, {}).update(scores)
+    return found
 
 
 def _marks_spans(names: Sequence[str]) -> bool:
@@ -338,9 +387,3 @@ def span_scores(right: Sequence[Sequence[str]], said: Sequence[Sequence[str]]) -
         "span_recall": both / max(len(known), 1),
         "span_f1": 2 * both / max(len(known) + len(found), 1),
     }
-
-
-def _predict(trainer: RunTrainer, rows: Dataset, tags: Any) -> dict[str, float]:
-    if tags is None:
-        return {}
-    return trainer.evaluate(cast(Any, rows), metric_key_prefix="test")

@@ -13,6 +13,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 
 from hf_posenc.conversion import fine_tune
 from hf_posenc.training import TrainingResult, UserError, make_arguments, train_tokenizer
+from hf_posenc.training.baseline import word_label_answers
 from hf_posenc.training.prediction import label_words, word_pieces
 from hf_posenc.training.tokens import span_scores, spans
 
@@ -62,7 +63,23 @@ def test_words_are_labelled_and_the_checkpoint_answers_to_the_pipeline(tmp_path:
     expected = [(" ".join(given[0]["tokens"][start:end]), kind) for kind, start, end in spans(predicted[0]["labels"])]
     assert found_spans == expected
     assert results(tmp_path / "run")["problem_type"] == "token_classification"
-    assert "pipeline_tag: token-classification" in (tmp_path / "run" / "README.md").read_text()
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "pipeline_tag: token-classification" in card
+    standing = results(tmp_path / "run")["assessment"]
+    assert standing["metric"] == "span_f1"
+    assert standing["score"] == found.metrics["test_span_f1"]
+    assert standing["baselines"]["majority"] == 0  # it finds no span
+    assert standing["baselines"]["word_labels"] > 0.95  # the labels hang on the word alone
+    assert any("below the most frequent label of each word" in one for one in standing["warnings"]) == (
+        standing["score"] < standing["baselines"]["word_labels"]
+    )
+    assert sum(row["examples"] for row in standing["classes"]) == sum(len(one["tokens"]) for one in given)
+    assert "| most frequent label of each word |" in card
+
+
+def test_a_word_has_its_most_frequent_label_and_a_new_word_that_of_all() -> None:
+    answers = word_label_answers([["a", "b", "a"], ["a", "c"]], [["X", "Y", "Y"], ["X", "Y"]], [["a", "c", "new"], []])
+    assert answers == {"majority": [["Y", "Y", "Y"], []], "word_labels": [["X", "Y", "Y"], []]}
 
 
 def test_numbers_and_named_classes_are_labels_too(tmp_path: Path) -> None:
