@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 TRANSFORMERS ?= transformers==5.23.0
-FLOOR_TRANSFORMERS ?= transformers==5.10.1
 MARK ?= not slow and not gpu
 WORKERS ?= 2
 
@@ -40,8 +39,13 @@ pytest: $(INSTALLED) ## the tests alone
 test-all: MARK = not gpu
 test-all: test ## the slow tests too
 
-test-floor: ## the tests under the oldest transformers that is supported
-	$(MAKE) pytest VENV=.venv-floor TRANSFORMERS="$(FLOOR_TRANSFORMERS)" MARK="$(MARK)"
+test-floor: ## the tests with the lowest version of every dependency
+	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
+	.venv-floor/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-floor/bin/uv pip compile --quiet --no-deps --resolution lowest-direct --extra lora --extra plots \
+		pyproject.toml -o .venv-floor/lowest.txt
+	.venv-floor/bin/uv pip install --quiet --python .venv-floor/bin/python -c .venv-floor/lowest.txt -e ".[dev]"
+	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARK)"
 
 benchmark: $(INSTALLED) ## speed of this machine against transformers' encoders; on a GPU where there is one
 	$(BIN)/hf-posenc benchmark -o runs/benchmark.json
