@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -588,8 +589,16 @@ def as_dict(arguments: Any) -> dict[str, Any]:
         if values.get("token"):
             values["token"] = "<hidden>"
     # A results file is published with the model: folders of this machine are nobody's business there.
-    return {name: Path(value).name if _is_local_path(value) else value for name, value in values.items()}
+    return {name: _without_folder(value) for name, value in values.items()}
 
 
-def _is_local_path(value: Any) -> bool:
-    return isinstance(value, str) and Path(value).is_absolute()
+def _without_folder(value: Any) -> Any:
+    """A path of this machine as its last part; the same in lists and dictionaries."""
+    if isinstance(value, dict):
+        return {name: _without_folder(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_folder(item) for item in value]
+    if not isinstance(value, str) or len(Path(value).parts) < 2:
+        return value
+    is_here = value.startswith(("/", "~", "./", "../")) or Path(value).is_absolute() or os.path.exists(value)
+    return Path(value).name if is_here else value

@@ -6,6 +6,7 @@ import pytest
 from training_harness import assert_same_weights, copy_until, train, write_csv
 
 from hf_posenc.training import MaskedLMTrainingArguments, UserError, make_arguments, train_masked_lm
+from hf_posenc.training.arguments import DataArguments, ModelArguments, RunArguments, as_dict
 
 EXAMPLES = [{"text": f"{word} film number {n}", "label": word} for n in range(12) for word in ("good", "bad")]
 
@@ -35,6 +36,22 @@ def test_no_published_file_holds_a_token_or_a_folder_of_this_machine(tmp_path: P
         assert b"hf_OTHER" not in content, path
         if path.suffix in (".json", ".md"):
             assert str(tmp_path).encode() not in content, path
+
+
+def test_results_name_files_without_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clients").mkdir()
+    write_csv(tmp_path / "clients" / "a.csv", EXAMPLES[:2])
+    asked = {"train_file": "clients/a.csv", "validation_file": "../gone/b.csv", "test_file": "~/c.csv"}
+    found = as_dict(DataArguments(**asked, text_column_delimiter="/"))
+    assert [found[name] for name in asked] == ["a.csv", "b.csv", "c.csv"]
+    assert found["text_column_delimiter"] == "/"
+    model = as_dict(ModelArguments(model_name_or_path="owner/name", config_overrides='{"a": "b/c"}'))
+    assert (model["model_name_or_path"], model["config_overrides"]) == ("owner/name", '{"a": "b/c"}')
+    training = as_dict(
+        RunArguments(output_dir="clients", accelerator_config={"gradient_accumulation_kwargs": {"a": "/b/c"}})
+    )
+    assert training["accelerator_config"]["gradient_accumulation_kwargs"] == {"a": "c"}
 
 
 @pytest.mark.parametrize("step", [2, 3, 5])
