@@ -1,14 +1,10 @@
 """From a checkpoint's folder to a repository on the Hub: checked before, verified after."""
 
-import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +12,10 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionNotFoundError
+from huggingface_hub.hf_api import RepoFile
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -28,8 +24,10 @@ from hf_posenc.model.scheme_code import KEY
 from hf_posenc.training.errors import UserError, one_line
 from hf_posenc.training.precision import not_finite
 
+from .beside import foreign, superfluous
 from .card import commits_in, published_card, same_but_for_the_commit
 from .stranger import first_output
+from .verifying import download, load_back, sha256
 
 CHECKSUMS = "SHA256SUMS"
 PICTURE = "positions.png"
@@ -50,8 +48,6 @@ _TOKENIZER = (
     "sentencepiece.bpe.model",
 )
 _PICTURES = (".png", ".svg")
-_STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
-"""Weights of an earlier upload, which would be loaded in place of, or beside, these."""
 _TOKEN = re.compile(rb"(?<![A-Za-z0-9])(hf_|hf_oauth_|api_org_)[A-Za-z0-9]{30,}")
 _MODEL = Path(__file__).parent.parent / "model"
 
@@ -79,6 +75,9 @@ class _Checkpoint:
     source: Path
     model: Any
     auto_class: str
+    input_ids: torch.Tensor
+    output: torch.Tensor
+    """What the model gives for them."""
     files: tuple[str, ...]
     left_out: tuple[str, ...]
     own_code: bool
@@ -102,9 +101,11 @@ def publish(
     """Publishes a checkpoint's folder, and loads it back.
 
     Sent are weights (safetensors alone), config, code, tokenizer, results, pictures, checksums and the card; nothing
-    else that lies in the folder. Before anything is sent the folder is loaded here; afterwards a fresh process without
-    hf_posenc downloads the commit and compares checksums, weights, outputs and tokenizer. Only then does the card say
-    so and pin the commit. Run again after an error, it sends what is missing; if nothing is, it changes nothing.
+    else that lies in the folder. What an earlier `publish` sent is replaced; a repository with other files that may be
+    loaded, or run, with the model is refused. Before anything is sent the folder is loaded here; afterwards the commit
+    is downloaded, and a fresh process, which has neither hf_posenc nor a token, loads it and compares weights, outputs
+    and tokenizer. Only then does the card say so and pin the commit. Run again after an error, it sends what is
+    missing; if nothing is, it changes nothing.
 
     Args:
         checkpoint: a folder that `save_pretrained` or training wrote.
@@ -119,50 +120,38 @@ def publish(
         commit_message: the title of the commit.
 
     Raises:
-        UserError: the folder isn't a whole checkpoint of PosEnc, or holds a token; the Hub refuses, or can't be
-            reached; what arrived isn't what was sent. The message says what has been published, and what to do.
+        UserError: the folder isn't a whole checkpoint of PosEnc, or holds a token; the repository holds foreign files;
+            the Hub refuses, or can't be reached; what arrived isn't what was sent. The message says what has been
+            published, and what to do.
     """
     if create_pr and revision is not None:
         raise UserError("create_pr and revision exclude each other: a pull request is opened against main.")
     api = HfApi(endpoint=endpoint, token=token, library_name="hf_posenc")
     secret = token or get_token()
-    with tempfile.TemporaryDirectory(prefix="hf_posenc-publish-") as place:
-        found = _collect(Path(checkpoint), Path(place) / "checkpoint", trust_remote_code, secret)
-        card = _card(found, repo_id, None)
-        branch = revision or "main"
+    with tempfile.TemporaryDirectory(prefix="hf_posenc-publish-") as name:
+        place = Path(name)
+        found = _collect(Path(checkpoint), place / "checkpoint", trust_remote_code, secret)
+        begun = _card(found, repo_id, None)
         with _told(repo_id, secret, "Nothing was published."):
             if not create_pr:  # that is for a repository which is there, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            if not create_pr and branch != "main" and not branch.startswith("refs/"):
-                api.create_branch(repo_id, branch=branch, exist_ok=True)
-            before = api.model_info(repo_id, revision=branch)
-            there = {entry.rfilename for entry in before.siblings or []}
-            operations: list[Any] = [CommitOperationAdd(name, found.folder / name) for name in found.files]
-            if "README.md" not in there:
-                operations.append(CommitOperationAdd("README.md", card.encode()))
-            stale = sorted(name for name in there - set(found.files) if _STALE.fullmatch(name))
-            operations += [CommitOperationDelete(name) for name in stale]
-            sent = api.create_commit(
-                repo_id,
-                operations,
-                commit_message=commit_message,
-                revision=branch,
-                create_pr=create_pr,
-                parent_commit=before.sha,
-            )
-        arrived = f"The files are there as commit {sent.oid}, but it isn't verified and its card doesn't pin it."
-        _verify(found, repo_id, sent.oid, api, secret, Path(place), arrived)
+            target = _Target(api, repo_id, revision or "main", create_pr, secret)
+            if not create_pr and target.branch != "main" and not target.branch.startswith("refs/"):
+                api.create_branch(repo_id, branch=target.branch, exist_ok=True)
+            before = str(api.model_info(repo_id, revision=target.branch).sha)
+            operations = _operations(found, begun, target, before, place / "cache")
+        sent = target.commit(operations, commit_message, before)
+        with _told(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
+            _refuse_foreign(target.files(sent.oid), found.files)
+            _verify(found, target, sent.oid, place)
         with _told(repo_id, secret, f"Commit {sent.oid} was verified, but its card doesn't say so yet."):
-            if create_pr:
-                branch = sent.pr_revision or branch
-            pinned = _card(found, repo_id, sent.oid)
-            told = sent.oid == before.sha and _is_pinned(api, repo_id, sent.oid, pinned, Path(place))
+            told = sent.oid == before and _is_pinned(found, target, sent.oid, place / "cache")
             if not told:
                 api.create_commit(
                     repo_id,
-                    [CommitOperationAdd("README.md", pinned.encode())],
+                    [CommitOperationAdd("README.md", _card(found, repo_id, sent.oid).encode())],
                     commit_message="Pin the verified commit in the card",
-                    revision=branch,
+                    revision=(sent.pr_revision if create_pr else None) or target.branch,
                     parent_commit=sent.oid,
                 )
     return Published(
@@ -173,6 +162,49 @@ def publish(
         left_out=found.left_out,
         changed=not told,
     )
+
+
+@dataclass
+class _Target:
+    """Where it goes."""
+
+    api: HfApi
+    repo_id: str
+    branch: str
+    create_pr: bool
+    secret: str | None
+
+    def files(self, revision: str) -> dict[str, str]:
+        """The files of a commit, in all its folders, and git's name of their content."""
+        listed = self.api.list_repo_tree(self.repo_id, revision=revision, recursive=True)
+        return {entry.path: entry.blob_id for entry in listed if isinstance(entry, RepoFile)}
+
+    def text(self, name: str, revision: str, cache: Path) -> str:
+        path = self.api.hf_hub_download(self.repo_id, name, revision=revision, cache_dir=cache)
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+
+    def commit(self, operations: list[Any], message: str, parent: str) -> CommitInfo:
+        with _told(self.repo_id, self.secret, "Nothing was published."):
+            return self.api.create_commit(
+                self.repo_id,
+                operations,
+                commit_message=message,
+                revision=self.branch,
+                create_pr=self.create_pr,
+                parent_commit=parent,
+            )
+
+
+def _operations(found: _Checkpoint, card: str, target: _Target, parent: str, cache: Path) -> list[Any]:
+    """What the commit adds and deletes, if nothing foreign is left beside it."""
+    there = target.files(parent)
+    checksums = target.text(CHECKSUMS, parent, cache) if CHECKSUMS in there else ""
+    deleted = superfluous(there, found.files, checksums)
+    _refuse_foreign({*there} - {*deleted}, found.files)
+    operations: list[Any] = [CommitOperationAdd(name, found.folder / name) for name in found.files]
+    if "README.md" not in there:
+        operations.append(CommitOperationAdd("README.md", card.encode()))
+    return operations + [CommitOperationDelete(name) for name in deleted]
 
 
 def _card(found: _Checkpoint, repo_id: str, revision: str | None) -> str:
@@ -187,20 +219,16 @@ def _card(found: _Checkpoint, repo_id: str, revision: str | None) -> str:
     )
 
 
-def _is_pinned(api: HfApi, repo_id: str, revision: str, card: str, place: Path) -> bool:
+def _is_pinned(found: _Checkpoint, target: _Target, revision: str, cache: Path) -> bool:
     """Whether the card that is there says the same of a commit with the same files."""
-    path = api.hf_hub_download(repo_id, "README.md", revision=revision, cache_dir=place / "cache")
-    there = Path(path).read_text(encoding="utf-8")
-    if not same_but_for_the_commit(there, card):
+    there = target.text("README.md", revision, cache)
+    if not same_but_for_the_commit(there, _card(found, target.repo_id, revision)):
         return False
-    files = []
-    for commit in (revision, commits_in(there)[0]):
-        try:
-            listed = api.list_repo_tree(repo_id, revision=commit, recursive=True)
-            files.append({entry.path: getattr(entry, "blob_id", None) for entry in listed if entry.path != "README.md"})
-        except RevisionNotFoundError:  # the history was rewritten
-            return False
-    return files[0] == files[1]
+    try:
+        one, other = (target.files(commit) for commit in (revision, commits_in(there)[0]))
+    except RevisionNotFoundError:  # the history was rewritten
+        return False
+    return {**one, "README.md": ""} == {**other, "README.md": ""}
 
 
 # ---- before: what is sent, and that it works -------------------------------------------------------------------------
@@ -239,15 +267,18 @@ def _collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> _
         _refuse_link(source, "README.md")
         _refuse_token(source / "README.md", secret)
     model, auto_class = _load(folder, config, not ours)
+    input_ids, output = _compute(model)
     token_ids = _tokenize(folder, not ours)
     picture = _draw(model, folder)
     names += [picture] if picture else []
-    sums = "".join(f"{_sha256(folder / name)}  {name}\n" for name in sorted(names))
+    sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
     left_out = sorted(path.name for path in source.iterdir() if path.name not in (*sent, "README.md"))
     own = bool(config["auto_map"].get(KEY))
-    return _Checkpoint(folder, source, model, auto_class, sent, tuple(left_out), own, picture, token_ids)
+    return _Checkpoint(
+        folder, source, model, auto_class, input_ids, output, sent, tuple(left_out), own, picture, token_ids
+    )
 
 
 def _weights(source: Path) -> list[str]:
@@ -348,10 +379,21 @@ def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]
     return model, auto_class
 
 
+def _compute(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two rows of tokens, and what the model gives for them."""
+    length = min(16, model.base_model.position.max_length or 16)
+    input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
+    output = first_output(model, input_ids)
+    return input_ids, output
+
+
 def _tokenize(folder: Path, remote: bool) -> list[int] | None:
     if not any((folder / name).is_file() for name in _TOKENIZER[:2]):
         return None
-    try:  # a tokenizer with code of its own isn't sent with it, and fails here
+    try:
+        described = folder / "tokenizer_config.json"
+        if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
+            raise UserError("its tokenizer has code of its own, which isn't sent: give it one of transformers'")
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)(TEXT)["input_ids"]
     except Exception as error:  # whatever a broken file raises
         raise UserError(f"The tokenizer can't be loaded, so nothing is published: {one_line(error)}") from error
@@ -366,72 +408,46 @@ def _draw(model: Any, folder: Path) -> str | None:
     return PICTURE if (folder / PICTURE).exists() else None
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 # ---- after: that it arrived ------------------------------------------------------------------------------------------
 
 
-def _verify(
-    found: _Checkpoint, repo_id: str, revision: str, api: HfApi, secret: str | None, place: Path, arrived: str
-) -> None:
-    """Loads the commit in a process without hf_posenc and with an empty cache."""
-    config = found.model.config
-    length = min(16, found.model.base_model.position.max_length or 16)
-    input_ids = (torch.arange(2 * length) * 7 % (config.vocab_size - 1) + 1).view(2, length)
-    tensors = {f"weight:{name}": value for name, value in found.model.state_dict().items()}
-    tensors |= {"input_ids": input_ids, "output": first_output(found.model, input_ids)}
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, place / "tensors")
+def _verify(found: _Checkpoint, target: _Target, revision: str, place: Path) -> None:
+    """Downloads what was sent, and loads it in a process without hf_posenc."""
+    download(target.api, target.repo_id, revision, found.folder, found.files, place / "cache")
     order = {
-        "repo_id": repo_id,
+        "repo_id": target.repo_id,
         "revision": revision,
         "auto_class": found.auto_class,
-        "sha256": {name: _sha256(found.folder / name) for name in found.files},
-        "tensors": str(place / "tensors"),
         "tokenizer": found.token_ids,
         "text": TEXT,
     }
-    (place / "order.json").write_text(json.dumps(order), encoding="utf-8")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HF_", "TRANSFORMERS_"))}
-    kept |= {name: value for name, value in os.environ.items() if name.startswith(("HF_HUB_DISABLE", "HF_XET"))}
-    kept |= {"HF_HOME": str(place / "home"), "HF_ENDPOINT": api.endpoint, "TOKENIZERS_PARALLELISM": "false"}
-    if secret:
-        kept["HF_TOKEN"] = secret
-    done = subprocess.run(
-        [sys.executable, "-I", str(Path(__file__).with_name("stranger.py")), str(place / "order.json")],
-        cwd=place,
-        env=kept,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    try:
-        error = json.loads(done.stdout.splitlines()[-1])["error"]
-    except (IndexError, ValueError):
-        error = f"the process that loads it ended with {done.returncode}: {one_line(Exception(done.stderr[-500:]))}"
-    if error is not None:
-        raise UserError(_without(f"{repo_id}: loading it back failed: {error}. {arrived} Run it again.", secret))
+    tensors = {f"weight:{name}": value for name, value in found.model.state_dict().items()}
+    load_back(place, order, {**tensors, "input_ids": found.input_ids, "output": found.output})
+
+
+def _refuse_foreign(there: Iterable[str], sent: tuple[str, ...]) -> None:
+    if names := foreign(there, sent):
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        raise UserError(
+            "the repository holds files that aren't this model's, and that may be loaded, or run, with it: "
+            f"{', '.join(map(repr, names[:20]))}{more}. Give another repository; or, if it is yours and you need them "
+            "no longer, delete them: `hf repos delete-files`."
+        )
 
 
 @contextmanager
-def _told(repo_id: str, secret: str | None, state: str) -> Any:
-    """Turns whatever the client raises into one line: what is wrong, what has been published, what to do."""
+def _told(repo_id: str, secret: str | None, state: str) -> Iterator[None]:
+    """Turns whatever is raised into one line: what is wrong, what has been published, what to do."""
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
-        raise UserError(_without(f"{repo_id}: {_reason(error)} {state}", secret)) from None
+        reason = one_line(error) if isinstance(error, UserError) else _reason(error)
+        raise UserError(_without(f"{repo_id}: {reason} {state}", secret)) from None
 
 
 def _reason(error: BaseException) -> str:
-    chain = list(_chain(error))
-    answered = next((e for e in chain if isinstance(e, HfHubHTTPError) and e.response is not None), None)
     again = "Run it again: what has arrived isn't sent again."
-    if answered is not None:
+    if (answered := _answer(error)) is not None:
         status = answered.response.status_code
         said = answered.server_message or answered.response.headers.get("X-Error-Message") or ""
         said = f" ({one_line(Exception(said))})" if said else ""
@@ -448,10 +464,15 @@ def _reason(error: BaseException) -> str:
         return f"the Hub refused with {status}{said}."
     if isinstance(error, HFValidationError):
         return f"isn't a name of a repository: {one_line(error)} Give owner/name."
+    chain = list(_chain(error))
     if any(isinstance(e, OfflineModeIsEnabled) for e in chain):
         return "the Hub can't be reached in offline mode. Unset HF_HUB_OFFLINE."
     root = chain[-1]
-    return f"the upload broke off: {type(root).__name__}: {one_line(root)}. {again}"
+    return f"the connection broke off: {type(root).__name__}: {one_line(root)}. {again}"
+
+
+def _answer(error: BaseException) -> HfHubHTTPError | None:
+    return next((e for e in _chain(error) if isinstance(e, HfHubHTTPError) and e.response is not None), None)
 
 
 def _chain(error: BaseException | None) -> Iterable[BaseException]:

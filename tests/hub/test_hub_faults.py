@@ -27,7 +27,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_verify", lambda *_: None)
+    monkeypatch.setattr(publishing, "load_back", lambda *_: None)
 
 
 def send(hub: Hub, folder: Path, **options: Any) -> Any:
@@ -54,8 +54,8 @@ FAULTS: dict[str, tuple[Callable[[Hub], None], str]] = {
     "stale parent": (lambda hub: hub.fail(*COMMIT, 412), r"was changed meanwhile.*Run it again"),
     "unavailable": (lambda hub: hub.fail(*COMMIT, 503), r"answered 503 \(made to fail\). Run it again"),
     "too many requests": (lambda hub: hub.fail(*COMMIT, 429, times=9), r"answered 429"),
-    "cut at the commit": (lambda hub: hub.fail(*COMMIT), r"upload broke off: .*Run it again"),
-    "cut at every upload": (lambda hub: hub.fail(*PUT, times=99), r"upload broke off: .*Run it again"),
+    "cut at the commit": (lambda hub: hub.fail(*COMMIT), r"connection broke off: .*Run it again"),
+    "cut at every upload": (lambda hub: hub.fail(*PUT, times=99), r"connection broke off: .*Run it again"),
     "storage down": (lambda hub: hub.fail(*PUT, 500, times=99), r"answered 500"),
 }
 
@@ -115,7 +115,7 @@ def test_without_a_token_a_server_or_a_name_it_says_so(
 ) -> None:
     with pytest.raises(UserError, match=r"or there is none\. Set HF_TOKEN"):
         send(hub, checkpoint, token=None)
-    with pytest.raises(UserError, match=r"upload broke off: Connect.*Run it again"):
+    with pytest.raises(UserError, match=r"connection broke off: Connect.*Run it again"):
         send(hub, checkpoint, endpoint="http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"isn't a name of a repository.*Give owner/name"):
         publish(checkpoint, "me/mi/ne", endpoint=hub.url, token=WRITER)
@@ -141,7 +141,7 @@ def test_what_arrives_damaged_is_not_called_published(
     assert "revision=" not in text
     assert "## Checked" not in text
     hub.faults.clear()
-    monkeypatch.setattr(publishing, "_verify", lambda *_: None)
+    monkeypatch.setattr(publishing, "load_back", lambda *_: None)
     assert send(hub, checkpoint).changed
     assert "## Checked" in hub.files("me/mine")["README.md"].decode()
 
@@ -231,10 +231,13 @@ def _outside(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
 
 
-def _without_numbers(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights["classifier.bias"][0] = float("inf")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+def _with(number: float) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        weights["classifier.bias"][0] = number
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return spoil
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -251,7 +254,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "changed code": (lambda f: (f / "position_rope.py").open("a").write("# mine\n"), "publish with trust_remote_code"),
     "no such class": (lambda f: _edit(f, architectures=["Other"]), "no Auto class loads architectures='Other'"),
     "a wrong type": (lambda f: _edit(f, hidden_size="big"), "can't be loaded, so it isn't published.*hidden_size"),
-    "no numbers": (_without_numbers, "classifier.bias holds NaN or infinity, so it isn't published"),
+    "infinity": (_with(float("inf")), "classifier.bias holds NaN or infinity, so it isn't published"),
+    "NaN": (_with(float("nan")), "classifier.bias holds NaN or infinity, so it isn't published"),
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
     "a token in the card": (
         lambda f: (f / "README.md").write_text(f"use {WRITER}"),
@@ -286,7 +290,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a tokenizer with code": (
         lambda f: (f / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["tok.Tok", null]}}'),
-        "tokenizer can't be loaded, so nothing",
+        "tokenizer has code of its own",
+    ),
+    "a tokenizer with code elsewhere": (
+        lambda f: (f / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["a/b--tok.Tok", null]}}'),
+        "tokenizer has code of its own",
     ),
 }
 

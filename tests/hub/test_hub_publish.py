@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hub_server import READER, WRITER, Hub
+from hub_server import READER, WRITER, Blob, Hub, Repo
 from huggingface_hub import ModelCard
 from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 import hf_posenc
 from hf_posenc import POSITIONS, register_scheme_file
 from hf_posenc.hub import publish, publishing
+from hf_posenc.hub.beside import foreign
 from hf_posenc.training import UserError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
@@ -24,8 +26,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the process that loads it back, which has tests of its own."""
-    monkeypatch.setattr(publishing, "_verify", lambda *_: None)
+    """Without the process that loads it back, which has tests of its own, and without a picture."""
+    monkeypatch.setattr(publishing, "load_back", lambda *_: None)
+    monkeypatch.setattr(publishing, "_draw", lambda *_: None)
 
 
 @pytest.mark.parametrize("xet", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["lfs", "xet"])
@@ -34,11 +37,24 @@ def test_a_checkpoint_is_published_and_loaded_back(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", not xet)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "0" if xet else "1")
+    loading: list[dict[str, Any]] = []
+    run = subprocess.run
+
+    def kept(*words: Any, **options: Any) -> Any:
+        loading.append(options["env"])
+        return run(*words, **options)
+
+    monkeypatch.setattr(subprocess, "run", kept)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine alone")
     results = {"metrics": {"test_accuracy": 0.75, "test_runtime": 1.0}, "summary": {"max_length": 48}}
     (checkpoint / "results.json").write_text(json.dumps(results))
     done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     assert done.changed
     assert done.left_out == ("notes.txt", "training_args.bin")
+    (environment,) = loading
+    assert not {WRITER, "mine alone"} & set(environment.values())
+    for home in ("HOME", "USERPROFILE", "HF_HOME"):  # where a token's file would be
+        assert Path(environment[home]).is_relative_to(Path(environment["HF_HUB_CACHE"]).parent)
     files = hub.files("me/mine")
     assert set(files) == {*done.files, ".gitattributes"}
     assert {"README.md", "SHA256SUMS", "positions.png", "results.json", "tokenizer.json"} <= set(files)
@@ -177,3 +193,76 @@ def test_other_heads_and_a_checkpoint_without_a_tokenizer(
     done = publish(tmp_path / "bare", "me/bare", endpoint=hub.url, token=WRITER)
     assert "takes inputs of any length" in hub.files("me/bare")["README.md"].decode()
     assert "model.safetensors" in done.files
+
+
+# ---- what the repository holds already ------------------------------------------------------------------------------
+
+
+def theirs(hub: Hub, **files: str) -> Repo:
+    """Somebody else's repository."""
+    repo = hub.repos["you/theirs"] = Repo()
+    repo.add("main", {name: Blob(text.encode()) for name, text in files.items()}, "theirs")
+    return repo
+
+
+FOREIGN = (
+    *("tok.py", "modeling_x.py", "module/module.py", "deep/er/setup.PY", "LICENSE.py", "a.md\n.py"),
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "spiece.model"),
+    *("adapter_config.json", "generation_config.json", "modules.json", "model.fp16.safetensors.index.json"),
+    *("model.fp16.safetensors", "adapter_model.bin", "training_args.bin", "weights.pkl", "tf_model.h5"),
+    *("chat_template.jinja", "additional_chat_templates/a.jinja", "Custom_Generate/a.txt"),
+    *("Config.json", "MODEL.safetensors", "config.json."),  # the same names, on some disks
+    *("..\\config.json", "folder\\..\\tok.py", "a/..\\..\\config.json", ".huggingface"),
+)
+HARMLESS = ("README.md", ".gitattributes", "LICENSE", "figure.png", "notes.md", "runs/events.out", "onnx/model.onnx")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_a_loader_may_read_or_run_is_foreign(name: str) -> None:
+    assert foreign([*HARMLESS, "config.json", "model.safetensors", name], ["config.json", "model.safetensors"]) == [
+        name
+    ]
+
+
+@pytest.mark.parametrize("create_pr", [False, True])
+def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sent(
+    hub: Hub, tmp_path: Path, unverified: None, create_pr: bool
+) -> None:
+    tiny_model("rope", "PosEncModel").save_pretrained(tmp_path / "bare")
+    code = '{"auto_map": {"AutoTokenizer": ["tok.Tok", null]}}'
+    repo = theirs(hub, **{**dict.fromkeys(HARMLESS, ""), "tokenizer_config.json": code, "tok.py": "raise SystemExit"})
+    before, token = dict(repo.commits), WRITER if create_pr else READER
+    told = r"^you/theirs: .*'tok.py', 'tokenizer_config.json'\. .*hf repos delete-files.*Nothing was published\.$"
+    with pytest.raises(UserError, match=told):
+        publish(tmp_path / "bare", "you/theirs", create_pr=create_pr, endpoint=hub.url, token=token)
+    assert repo.commits == before
+    assert hub.made("PUT", "/put/") == []
+
+
+def test_foreign_code_that_came_with_the_commit_is_never_loaded(
+    hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = publishing.HfApi.create_commit
+
+    def late(self: Any, *args: Any, **kwargs: Any) -> Any:
+        repo = hub.repos["me/mine"]
+        repo.add("main", {**repo.commits[repo.refs["main"]], "tok.py": Blob(b"")}, "somebody else's")
+        return real(self, *args, **{**kwargs, "parent_commit": None})
+
+    monkeypatch.setattr(publishing.HfApi, "create_commit", late)
+    monkeypatch.setattr(publishing, "load_back", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(UserError, match=r"'tok.py'.*are there as commit [0-9a-f]{40}, but it isn't verified"):
+        publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+
+
+def test_what_an_earlier_version_published_goes_and_the_rest_stays(
+    hub: Hub, checkpoint: Path, unverified: None
+) -> None:
+    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    repo = hub.repos["me/mine"]
+    files = dict(repo.commits[repo.refs["main"]])
+    sums = files["SHA256SUMS"].content + b"0  attention_of_old.py\n0  vocab.txt\n"
+    older = {name: Blob(b"old") for name in ("attention_of_old.py", "vocab.txt", "modeling_posenc.py", "notes.md")}
+    repo.add("main", {**files, **older, "SHA256SUMS": Blob(sums)}, "an earlier version's")
+    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    assert set(hub.files("me/mine")) == {*done.files, ".gitattributes", "notes.md"}

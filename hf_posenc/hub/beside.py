@@ -1,0 +1,43 @@
+"""What may lie in a repository beside a checkpoint: nothing that is loaded with it."""
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+_HARMLESS = re.compile(
+    r"\.gitattributes|\.gitignore|CITATION\.cff|(LICENSE|NOTICE|requirements)(\.txt)?"
+    r"|[^/\\\n]*\.(md|rst|png|jpe?g|gif|svg|webp|pdf|csv|tsv|jsonl|log|ipynb)"
+    r"|\w*results\.json|trainer_state\.json|conversion\.json"
+)
+"""Files beside the model's; anything else there may be read by a loader: of tokenizers, adapters, other weights."""
+_READ_FOLDERS = ("additional_chat_templates", "chat_templates", "custom_generate")
+_STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
+"""Weights of an earlier upload, which would be loaded in place of, or beside, the new ones."""
+
+
+def superfluous(there: Iterable[str], sent: Iterable[str], checksums: str) -> list[str]:
+    """What an earlier upload left, and this one replaces: its weights, and all that an earlier `publish` sent.
+
+    Args:
+        there: the files of the repository.
+        sent: those that are published now.
+        checksums: the SHA256SUMS that are there, or nothing.
+    """
+    listed = {line.partition("  ")[2] for line in checksums.splitlines()}
+    earlier = listed if "configuration_posenc.py" in listed else set()
+    return sorted(name for name in {*there} - {*sent, "README.md"} if name in earlier or _STALE.fullmatch(name))
+
+
+def foreign(there: Iterable[str], sent: Iterable[str]) -> list[str]:
+    """The files that aren't ours and that somebody who loads the repository might load, or run.
+
+    Names are compared as they are: on a disk that ignores case, `Config.json` is `config.json`.
+    """
+    return sorted(name for name in {*there} - {*sent, "README.md"} if not _is_harmless(name))
+
+
+def _is_harmless(name: str) -> bool:
+    folder, slash, _ = name.partition("/")
+    if not slash:
+        return _HARMLESS.fullmatch(name) is not None
+    return folder.lower() not in _READ_FOLDERS and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
