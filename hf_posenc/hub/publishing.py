@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
 from hf_posenc.model.scheme_code import KEY
-from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.training.errors import Interrupted, UserError, one_line
 from hf_posenc.training.precision import not_finite
 
 from .beside import foreign, superfluous
@@ -144,7 +144,7 @@ def publish(
         with _told(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
             _refuse_foreign(target.files(sent.oid), found.files)
             _verify(found, target, sent.oid, place)
-        with _told(repo_id, secret, f"Commit {sent.oid} was verified, but its card doesn't say so yet."):
+        with _told(repo_id, secret, f"Commit {sent.oid} was verified, but its card may not say so yet."):
             told = sent.oid == before and _is_pinned(found, target, sent.oid, place / "cache")
             if not told:
                 api.create_commit(
@@ -184,7 +184,8 @@ class _Target:
         return Path(path).read_text(encoding="utf-8", errors="replace")
 
     def commit(self, operations: list[Any], message: str, parent: str) -> CommitInfo:
-        with _told(self.repo_id, self.secret, "Nothing was published."):
+        """Sends it; if the answer is lost, the error says whether it is there all the same."""
+        with _told(self.repo_id, self.secret, lambda error: self._state(error, parent)):
             return self.api.create_commit(
                 self.repo_id,
                 operations,
@@ -193,6 +194,22 @@ class _Target:
                 create_pr=self.create_pr,
                 parent_commit=parent,
             )
+
+    def _state(self, error: BaseException, parent: str) -> str:
+        answered = _answer(error)
+        if answered is not None and answered.response.status_code < 500:
+            return "Nothing was published."
+        page = f"{self.api.endpoint}/{self.repo_id}"
+        if self.create_pr:
+            return f"Whether the pull request was opened isn't known: look at {page}/discussions before that."
+        page += f"/commits/{self.branch}"
+        try:
+            now = self.api.model_info(self.repo_id, revision=self.branch, timeout=10).sha
+        except Exception:  # whatever lost the answer
+            return f"Whether the commit was made isn't known: look at {page}."
+        if now == parent:
+            return "Nothing was published."
+        return f"The files may be there as commit {now}, which isn't verified: look at {page}."
 
 
 def _operations(found: _Checkpoint, card: str, target: _Target, parent: str, cache: Path) -> list[Any]:
@@ -436,13 +453,16 @@ def _refuse_foreign(there: Iterable[str], sent: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _told(repo_id: str, secret: str | None, state: str) -> Iterator[None]:
+def _told(repo_id: str, secret: str | None, state: str | Callable[[BaseException], str]) -> Iterator[None]:
     """Turns whatever is raised into one line: what is wrong, what has been published, what to do."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        said = state if isinstance(state, str) else state(error)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"{repo_id}: {said}") from None
         reason = one_line(error) if isinstance(error, UserError) else _reason(error)
-        raise UserError(_without(f"{repo_id}: {reason} {state}", secret)) from None
+        raise UserError(_without(f"{repo_id}: {reason} {said}", secret)) from None
 
 
 def _reason(error: BaseException) -> str:

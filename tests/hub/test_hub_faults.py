@@ -79,6 +79,51 @@ def test_a_fault_before_the_commit_publishes_nothing_and_a_second_run_completes(
         assert len(hub.made("PUT", "/put/")) == sent, "the second run sent the weights again"
 
 
+def lost(hub: Hub) -> None:
+    """The next commit is made, and its answer lost."""
+    hub.fail("POST", "/commit/", change=lambda _: b"")
+
+
+def test_a_lost_answer_to_the_commit_says_what_is_there_and_a_second_run_completes(
+    hub: Hub, checkpoint: Path, unverified: None
+) -> None:
+    lost(hub)
+    with pytest.raises(
+        UserError, match=r"^me/mine: .*may be there as commit ([0-9a-f]{40}), which isn't verified"
+    ) as caught:
+        send(hub, checkpoint)
+    repo = hub.repos["me/mine"]
+    assert repo.refs["main"] in str(caught.value)
+    assert f"{hub.url}/me/mine/commits/main" in str(caught.value)
+    assert send(hub, checkpoint).changed
+    assert [title for _, title in repo.log.values()].count("Upload a PosEnc model") == 1
+
+
+def test_a_lost_answer_says_where_to_look_if_the_hub_cannot_be_asked(
+    hub: Hub, checkpoint: Path, unverified: None
+) -> None:
+    hub.fail("POST", "/commit/", change=lambda _: hub.fail("GET", "/api/models/", 500, times=9) or b"")
+    with pytest.raises(UserError, match=r"Whether the commit was made isn't known: look at .*/me/mine/commits/main"):
+        send(hub, checkpoint)
+    hub.faults.clear()
+    send(hub, checkpoint)
+    (checkpoint / "LICENSE").write_text("Apache-2.0")
+    lost(hub)
+    with pytest.raises(UserError, match=r"Whether the pull request was opened isn't known: look at .*/discussions"):
+        send(hub, checkpoint, create_pr=True)
+
+
+def test_ctrl_c_after_the_commit_says_what_is_there(
+    hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(publishing, "load_back", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"are there as commit [0-9a-f]{40}, but it isn't verified"):
+        send(hub, checkpoint)
+
+
 def test_an_upload_that_is_cut_once_is_tried_again_by_itself(hub: Hub, checkpoint: Path, unverified: None) -> None:
     hub.fail(*PUT)
     assert send(hub, checkpoint).changed
@@ -161,7 +206,7 @@ def test_a_fault_at_the_card_says_that_the_model_is_there(hub: Hub, checkpoint: 
 
     hub.fail("POST", "/commit/", change=second_time)
     with pytest.raises(
-        UserError, match=r"answered 503.*Commit [0-9a-f]{40} was verified, but its card doesn't say so yet"
+        UserError, match=r"answered 503.*Commit [0-9a-f]{40} was verified, but its card may not say so yet"
     ):
         send(hub, checkpoint)
     hub.faults.clear()
