@@ -1,7 +1,6 @@
 """From a checkpoint's folder to a repository on the Hub: checked before, verified after."""
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +25,7 @@ from hf_posenc.training.precision import not_finite
 
 from .beside import foreign, superfluous
 from .card import commits_in, published_card, same_but_for_the_commit
+from .leaks import leak
 from .stranger import first_output
 from .verifying import download, load_back, sha256
 
@@ -48,7 +48,6 @@ _TOKENIZER = (
     "sentencepiece.bpe.model",
 )
 _PICTURES = (".png", ".svg")
-_TOKEN = re.compile(rb"(?<![A-Za-z0-9])(hf_|hf_oauth_|api_org_)[A-Za-z0-9]{30,}")
 _MODEL = Path(__file__).parent.parent / "model"
 
 
@@ -278,11 +277,11 @@ def _collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> _
     folder.mkdir()
     for name in names:
         _refuse_link(source, name)
-        _refuse_token(source / name, secret)
+        _refuse_leak(source / name, secret)
         shutil.copyfile(source / name, folder / name)
     if (source / "README.md").is_file():
         _refuse_link(source, "README.md")
-        _refuse_token(source / "README.md", secret)
+        _refuse_leak(source / "README.md", secret)
     model, auto_class = _load(folder, config, not ours)
     input_ids, output = _compute(model)
     token_ids = _tokenize(folder, not ours)
@@ -366,10 +365,12 @@ def _refuse_link(source: Path, name: str) -> None:
         raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
 
 
-def _refuse_token(path: Path, secret: str | None) -> None:
-    content = path.read_bytes()
-    if (secret and secret.encode() in content) or _TOKEN.search(content):
-        raise UserError(f"{str(path)!r} holds an access token, which everyone could read. Remove it, and revoke it.")
+def _refuse_leak(path: Path, secret: str | None) -> None:
+    if (kind := leak(path, secret)) is not None:
+        raise UserError(
+            f"{str(path)!r} holds what looks like an access token ({kind}), which everyone could read. Remove it, and "
+            "revoke it."
+        )
 
 
 def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]:

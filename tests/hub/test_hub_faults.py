@@ -304,19 +304,49 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
     "a token in the card": (
         lambda f: (f / "README.md").write_text(f"use {WRITER}"),
-        "README.md' holds an access token",
+        "README.md' holds what looks like an access token",
     ),
     "another token": (
         lambda f: (f / "results.json").write_text(f'"hf_{"a" * 34}"'),
-        "results.json' holds an access token",
+        "results.json' holds what looks like an access token",
     ),
     "a token of an organisation": (
         lambda f: (f / "LICENSE").write_text(f"MY_api_org_{'a' * 34}"),
-        "LICENSE' holds an access token",
+        "LICENSE' holds what looks like an access token",
     ),
     "a token in a picture": (
         lambda f: (f / "a.png").write_bytes(b"\x89" + b"hf_" + b"a" * 34),
-        "a.png' holds an access",
+        "a.png' holds what looks",
+    ),
+    "a token in UTF-16": (
+        lambda f: (f / "NOTICE").write_bytes(f"use {WRITER}".encode("utf-16")),
+        "NOTICE' holds what looks like an access token",
+    ),
+    "a token that is escaped": (
+        lambda f: (f / "results.json").write_text(f'{{"a": "\\u0068f_{"a" * 34}"}}'),
+        "results.json' holds what looks like an access token",
+    ),
+    "the token in use, escaped": (
+        lambda f: (f / "LICENSE").write_text("".join(f"\\u{ord(letter):04x}" for letter in WRITER)),
+        "LICENSE' holds what looks like an access token",
+    ),
+    "a key of AWS": (
+        lambda f: (f / "results.json").write_text(f'{{"command": "AWS_KEY=AKIA{"Q" * 16} train"}}'),
+        r"results.json' holds what looks like an access token \(AWS Access Key\)",
+    ),
+    "a token of GitHub": (
+        lambda f: (f / "README.md").write_text(f"git clone https://github_pat_{'a' * 82}@github.com"),
+        "README.md' holds what looks like an access token",
+    ),
+    "a private key": (
+        lambda f: (f / "NOTICE").write_text("-----BEGIN OPENSSH PRIVATE KEY-----"),
+        "NOTICE' holds what looks like an access token",
+    ),
+    "a token in the weights": (
+        lambda f: save_file(
+            load_file(f / "model.safetensors"), f / "model.safetensors", {"format": "pt", "by": f"hf_{'a' * 34}"}
+        ),
+        "model.safetensors' holds what looks like an access token",
     ),
     "a link out of the folder": (lambda f: (f / "LICENSE").symlink_to("/etc/hostname"), "LICENSE' is a link out of"),
     "a map of numbers": (

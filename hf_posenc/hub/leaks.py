@@ -1,0 +1,74 @@
+"""Access tokens in files that everyone is about to read."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from detect_secrets.plugins.aws import AWSKeyDetector
+from detect_secrets.plugins.azure_storage_key import AzureStorageKeyDetector
+from detect_secrets.plugins.base import RegexBasedDetector
+from detect_secrets.plugins.discord import DiscordBotTokenDetector
+from detect_secrets.plugins.github_token import GitHubTokenDetector
+from detect_secrets.plugins.gitlab_token import GitLabTokenDetector
+from detect_secrets.plugins.jwt import JwtTokenDetector
+from detect_secrets.plugins.mailchimp import MailchimpDetector
+from detect_secrets.plugins.npm import NpmDetector
+from detect_secrets.plugins.openai import OpenAIDetector
+from detect_secrets.plugins.private_key import PrivateKeyDetector
+from detect_secrets.plugins.pypi_token import PypiTokenDetector
+from detect_secrets.plugins.sendgrid import SendGridDetector
+from detect_secrets.plugins.slack import SlackDetector
+from detect_secrets.plugins.square_oauth import SquareOAuthDetector
+from detect_secrets.plugins.stripe import StripeDetector
+from detect_secrets.plugins.telegram_token import TelegramBotTokenDetector
+from detect_secrets.plugins.twilio import TwilioKeyDetector
+
+
+class _Others(RegexBasedDetector):
+    """Those that detect_secrets doesn't know."""
+
+    secret_type = "Hugging Face, GitHub, Anthropic or Google"
+    denylist = (
+        re.compile(r"(?<![A-Za-z0-9])(?:hf_|hf_oauth_|api_org_)[A-Za-z0-9]{30,}"),
+        re.compile(r"github_pat_\w{22,}"),
+        re.compile(r"sk-ant-[\w-]{20,}"),
+        re.compile(r"(?<![\w-])AIza[\w-]{35}(?![\w-])"),
+    )
+
+
+# Those with a mark of their own. Detectors of passwords and of random strings also find words of vocabularies.
+_DETECTORS = (
+    *(_Others(), AWSKeyDetector(), AzureStorageKeyDetector(), DiscordBotTokenDetector(), GitHubTokenDetector()),
+    *(GitLabTokenDetector(), JwtTokenDetector(), MailchimpDetector(), NpmDetector(), OpenAIDetector()),
+    *(PrivateKeyDetector(), PypiTokenDetector(), SendGridDetector(), SlackDetector(), SquareOAuthDetector()),
+    *(StripeDetector(), TelegramBotTokenDetector(), TwilioKeyDetector()),
+)
+_ESCAPED = re.compile(r"\\(?:u00|x)([0-7][0-9a-fA-F])")
+
+
+def leak(path: Path, secret: str | None) -> str | None:
+    r"""Whose access token a file seems to hold, or None.
+
+    It is also found in UTF-16 and UTF-32, and written as `\u0068` or `\x68`. Of safetensors the header is read.
+
+    Args:
+        path: the file.
+        secret: a token that is found whatever it looks like.
+    """
+    for text in _readings(path):
+        if secret and secret in text:
+            return "the one in use"
+        for detector in _DETECTORS:
+            if next(iter(detector.analyze_string(text)), None) is not None:
+                return str(detector.secret_type)
+    return None
+
+
+def _readings(path: Path) -> Iterator[str]:
+    """The ways to read a file's letters; no way twice."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else -1
+        content = file.read(length) if length >= 0 else path.read_bytes()
+    plain = content.decode("utf-8", "replace")
+    wide = content.replace(b"\0", b"").decode("utf-8", "replace")
+    yield from dict.fromkeys((plain, wide, _ESCAPED.sub(lambda found: chr(int(found[1], 16)), wide)))
