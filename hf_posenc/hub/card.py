@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from hf_posenc.training.errors import UserError, one_line
-from hf_posenc.training.report import versions
+from hf_posenc.training.report import HERE, versions
 
 TASKS = {
     "PosEncForSequenceClassification": "text-classification",
@@ -21,7 +21,7 @@ TASKS = {
 """The Hub's `pipeline_tag` of each class."""
 
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"
-_COMMIT = re.compile(r"\b[0-9a-f]{40}\b")
+_PINNED = re.compile(f'{re.escape(_BEGIN)}.*?revision="([0-9a-f]{{40}})"', re.DOTALL)
 
 
 def published_card(
@@ -62,21 +62,15 @@ def published_card(
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", config.position_embedding_type, "custom_code"]))
     data.model_name = name if data.eval_results else None
     text = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", "", card.text, flags=re.DOTALL)
-    # Only where the model is loaded: a folder may be called as a scheme is.
-    called = re.compile(r'(pipeline\("[\w-]+", |from_pretrained\()' + f'"{re.escape(old)}"')
-    text = called.sub(lambda found: f'{found[1]}"{repo_id}"', text).replace(f"# {old}\n", f"# {name}\n", 1).rstrip()
+    text = re.sub(rf"\A\s*# {re.escape(old)}\n", f"# {name}\n", text).replace(f'"{HERE}"', f'"{repo_id}"').rstrip()
     section = _loading(repo_id, model, auto_class, revision, picture, own_code, results)
     return f"---\n{data.to_yaml()}\n---\n{text}\n\n{_BEGIN}\n{section}\n{_END}\n"
 
 
-def same_but_for_the_commit(one: str, other: str) -> bool:
-    """Whether two cards differ in the commit that they name, at most."""
-    return _COMMIT.sub("", one) == _COMMIT.sub("", other)
-
-
-def commits_in(text: str) -> list[str]:
-    """The commits that a card names, in order."""
-    return _COMMIT.findall(text)
+def pinned_commit(text: str) -> str | None:
+    """The commit that a published card says was loaded back; None: it doesn't say so."""
+    found = _PINNED.search(text)
+    return found and found[1]
 
 
 def _results(folder: Path) -> dict[str, Any]:

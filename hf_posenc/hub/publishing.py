@@ -24,7 +24,7 @@ from hf_posenc.training.errors import Interrupted, UserError, one_line
 from hf_posenc.training.precision import not_finite
 
 from .beside import foreign, superfluous
-from .card import commits_in, published_card, same_but_for_the_commit
+from .card import pinned_commit, published_card
 from .leaks import leak
 from .stranger import first_output
 from .verifying import download, load_back, sha256
@@ -238,10 +238,11 @@ def _card(found: _Checkpoint, repo_id: str, revision: str | None) -> str:
 def _is_pinned(found: _Checkpoint, target: _Target, revision: str, cache: Path) -> bool:
     """Whether the card that is there says the same of a commit with the same files."""
     there = target.text("README.md", revision, cache)
-    if not same_but_for_the_commit(there, _card(found, target.repo_id, revision)):
+    pinned = pinned_commit(there)
+    if pinned is None or there != _card(found, target.repo_id, pinned):
         return False
     try:
-        one, other = (target.files(commit) for commit in (revision, commits_in(there)[0]))
+        one, other = (target.files(commit) for commit in (revision, pinned))
     except RevisionNotFoundError:  # the history was rewritten
         return False
     return {**one, "README.md": ""} == {**other, "README.md": ""}

@@ -21,6 +21,8 @@ from .data import Columns, Labels
 from .model import TOKENS
 
 POSENC_MODEL_TYPE = "posenc"
+HERE = "path/to/this/folder"
+"""Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,12 @@ def model_card(
     assessment: Assessment | None = None,
     license: str | None = None,
     base_model: str | None = None,
+    repo_id: str | None = None,
 ) -> str:
-    """The README of a checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
+    """The README of a checkpoint: metadata that the Hub reads, how to load it, results, and how it was made.
+
+    With `repo_id` it is loaded from that repository, without from `HERE`.
+    """
     is_posenc = model.config.model_type == POSENC_MODEL_TYPE
     task = "fill-mask" if labels is None else "text-classification"
     if labels is not None and labels.problem_type == TOKENS:
@@ -200,13 +206,11 @@ def model_card(
         "```python",
         "from transformers import pipeline",
         "",
-        f'{function} = pipeline("{task}", "{name}"{trust})',
+        f'{function} = pipeline("{task}", "{repo_id or HERE}"{trust})',
         f"{function}({example})",
         "```",
         "",
-        "For a checkpoint on your disk give the path of its folder."
-        + (" The code that the model needs is in this folder." if is_posenc else ""),
-        "",
+        *(("The code that the model needs is in this folder.", "") if is_posenc else ()),
         "## Results",
         "",
     ]

@@ -806,6 +806,7 @@ def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) ->
         assessment=run.assessment,
         license=training.license,
         base_model=hub_name(run.arguments.pretrained or run.arguments.model_name_or_path),
+        repo_id=name if training.push_to_hub else None,
     )
 
 

@@ -20,6 +20,7 @@ from hf_posenc import POSITIONS, register_scheme_file
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.beside import foreign
 from hf_posenc.training import UserError
+from hf_posenc.training.report import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 
@@ -122,27 +123,26 @@ def test_the_command_publishes_a_users_own_scheme(hub: Hub, tmp_path: Path) -> N
 
 
 def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, unverified: None) -> None:
-    card = '---\nlicense: mit\nlanguage: en\n---\n# mine\n\nMy words.\n\n`pipeline("text-classification", "mine")`\n'
+    said = 'My words.\n\n## mine\n\n`pipeline("text-classification", "mine")`'
+    loading = 'pipeline("text-classification", "{}", trust_remote_code=True)'
+    card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{said}\n{loading.format(HERE)}\n"
     (checkpoint / "README.md").write_text(card)
     publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER)
     first = hub.files("me/new")["README.md"].decode()
     assert "license: mit\n" in first
-    assert '# new\n\nMy words.\n\n`pipeline("text-classification", "me/new")`' in first
+    assert f"---\n# new\n\n{said}\n{loading.format('me/new')}\n" in first
     # As it comes from a clone: the generated part is replaced, not added to.
     (checkpoint / "README.md").write_text(first)
     assert not publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER).changed
     assert (checkpoint / "README.md").read_text() == first
 
 
-def test_a_folder_that_is_called_as_a_scheme_is_renamed_where_it_is_loaded_alone(
+def test_a_commit_in_the_authors_words_is_not_taken_for_the_pinned_one(
     hub: Hub, checkpoint: Path, unverified: None
 ) -> None:
-    folder = checkpoint.rename(checkpoint.with_name("learned"))
-    said = '`PosEncConfig(position_embedding_type="learned")`, `AutoModel.from_pretrained("learned")`'
-    (folder / "README.md").write_text(f"# learned\n\n{said}\n")
-    publish(folder, "me/new", endpoint=hub.url, token=WRITER)
-    text = hub.files("me/new")["README.md"].decode()
-    assert said.replace('from_pretrained("learned")', 'from_pretrained("me/new")') in text
+    (checkpoint / "README.md").write_text(f"# mine\n\nTrained with commit {'5' * 40}, better than {'a' * 40}.\n")
+    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    assert not publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).changed
 
 
 def test_a_pull_request_changes_nothing_else(hub: Hub, checkpoint: Path, unverified: None) -> None:
