@@ -403,6 +403,8 @@ def _compute(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
     length = min(16, model.base_model.position.max_length or 16)
     input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
     output = first_output(model, input_ids)
+    if not_finite([("output", output)]):
+        raise UserError("The model gives NaN or infinity, so it isn't published: its training diverged.")
     return input_ids, output
 
 

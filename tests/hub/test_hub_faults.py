@@ -280,6 +280,7 @@ def _with(number: float) -> Callable[[Path], None]:
     def spoil(folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         weights["classifier.bias"][0] = number
+        weights["classifier.weight"][0] = 3e38 if number == 3e38 else 0
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
     return spoil
@@ -301,6 +302,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a wrong type": (lambda f: _edit(f, hidden_size="big"), "can't be loaded, so it isn't published.*hidden_size"),
     "infinity": (_with(float("inf")), "classifier.bias holds NaN or infinity, so it isn't published"),
     "NaN": (_with(float("nan")), "classifier.bias holds NaN or infinity, so it isn't published"),
+    "weights that overflow": (_with(3e38), "gives NaN or infinity.*so it isn't published"),
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
     "a token in the card": (
         lambda f: (f / "README.md").write_text(f"use {WRITER}"),
