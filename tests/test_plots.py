@@ -545,7 +545,7 @@ def test_a_bias_that_is_not_linear_is_measured_on_drawn_queries(own, tmp_path):
 @pytest.mark.parametrize("error", [RuntimeError("no such axis"), ValueError("odd"), OSError("full")])
 def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
     from hf_posenc.comparison import run
-    from hf_posenc.hub import publishing
+    from hf_posenc.hub import collecting
 
     said = []
     monkeypatch.setattr("hf_posenc.plots.logger.warning", said.append)
@@ -555,7 +555,7 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
 
     monkeypatch.setattr("hf_posenc.plots.plot_position", fail)
     run._draw(encoder("rope"), tmp_path / "picture.png")
-    assert publishing._draw(encoder("rope"), tmp_path) is None
+    assert collecting._draw(encoder("rope"), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     assert len(said) == 2
     assert all(str(error) in line and "There is no picture of" in line for line in said)

@@ -14,7 +14,7 @@ from remote_code_harness import tiny_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
-from hf_posenc.hub import publish, publishing
+from hf_posenc.hub import collecting, publish, publishing
 from hf_posenc.training import UserError
 
 
@@ -22,7 +22,7 @@ from hf_posenc.training import UserError
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client waits a second and more before it tries again; and nothing has to be drawn here."""
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
-    monkeypatch.setattr(publishing, "_draw", lambda *_: None)
+    monkeypatch.setattr(collecting, "_draw", lambda *_: None)
 
 
 @pytest.fixture

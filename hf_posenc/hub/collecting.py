@@ -1,0 +1,241 @@
+"""What of a checkpoint's folder is sent: copied, looked through for tokens, loaded and computed with."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
+from hf_posenc.model.scheme_code import KEY
+from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.training.precision import not_finite
+
+from .leaks import leak
+from .stranger import first_output
+from .verifying import sha256
+
+CHECKSUMS = "SHA256SUMS"
+PICTURE = "positions.png"
+TEXT = "Word order is one config value."
+"""What the tokenizer is compared on."""
+
+_ALWAYS = ("config.json", "generation_config.json", "results.json", "LICENSE", "NOTICE")
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+_PICTURES = (".png", ".svg")
+_MODEL = Path(__file__).parent.parent / "model"
+
+
+@dataclass
+class Checkpoint:
+    """What is sent, and what it gives here."""
+
+    folder: Path
+    """A copy of what is sent; the README isn't in it."""
+    source: Path
+    model: Any
+    auto_class: str
+    input_ids: torch.Tensor
+    output: torch.Tensor
+    """What the model gives for them."""
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+    own_code: bool
+    picture: str | None
+    token_ids: list[int] | None
+    """What the tokenizer makes of `TEXT`; None: there is none."""
+
+
+def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Checkpoint:
+    """Copies what is sent into `folder`, and loads it from there."""
+    if not (source / "config.json").is_file():
+        missing = "has no config.json" if source.is_dir() else "is no folder"
+        raise UserError(f"{str(source)!r} {missing}. Give the folder of a checkpoint.")
+    try:
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        kind = config.get("model_type")
+        check_types({name: config.get(name) for name in ("auto_map", "architectures")})
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise UserError(f"{str(source)!r}: config.json is damaged: {one_line(error)}. Save the model anew.") from error
+    if kind != PosEncConfig.model_type:
+        raise UserError(f"{str(source)!r} is a {kind} model, not a PosEnc one. Its own push_to_hub publishes it.")
+    weights = _weights(source)
+    code, ours = _code(source, config)
+    if not ours and not trusted:
+        raise UserError(
+            f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
+            "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
+        )
+    names = [*weights, *code]
+    names += [name for name in (*_ALWAYS, *_TOKENIZER) if (source / name).is_file()]
+    pictures = [path for path in source.iterdir() if path.suffix in _PICTURES and path.is_file()]
+    names += [path.name for path in pictures if path.name != PICTURE]
+    folder.mkdir()
+    for name in names:
+        _refuse_link(source, name)
+        _refuse_leak(source / name, secret)
+        shutil.copyfile(source / name, folder / name)
+    if (source / "README.md").is_file():
+        _refuse_link(source, "README.md")
+        _refuse_leak(source / "README.md", secret)
+    model, auto_class = _load(folder, config, not ours)
+    input_ids, output = _compute(model)
+    token_ids = _tokenize(folder, not ours)
+    picture = _draw(model, folder)
+    names += [picture] if picture else []
+    sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
+    (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
+    sent = (*sorted(names), CHECKSUMS)
+    left_out = sorted(path.name for path in source.iterdir() if path.name not in (*sent, "README.md"))
+    own = bool(config["auto_map"].get(KEY))
+    return Checkpoint(
+        folder, source, model, auto_class, input_ids, output, sent, tuple(left_out), own, picture, token_ids
+    )
+
+
+def _weights(source: Path) -> list[str]:
+    index = source / SAFE_WEIGHTS_INDEX_NAME
+    try:
+        if (source / SAFE_WEIGHTS_NAME).is_file():
+            names = [SAFE_WEIGHTS_NAME]
+        elif index.is_file():
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            names = [SAFE_WEIGHTS_INDEX_NAME, *shards]
+        else:
+            pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
+            raise UserError(
+                f"{str(source)!r} has no {SAFE_WEIGHTS_NAME}"
+                + (f", only {', '.join(pickles)}: pickles run code when they are loaded. " if pickles else ". ")
+                + "Load the model and save_pretrained it."
+            )
+        if bad := [name for name in names if Path(name).name != name]:
+            raise UserError(f"{str(index)!r} names {bad[0]!r}, which isn't a file beside it. Save the model anew.")
+        for name in names:
+            if name.endswith(".safetensors"):
+                with safe_open(source / name, framework="pt"):  # checks the header and the length
+                    pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{str(source)!r}: the weights are damaged: {one_line(error)}. Save the model anew.") from error
+    return names
+
+
+def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
+    """The code that the config names with all that it imports, and whether it is this version's, unchanged."""
+    codes = config.get("auto_map") or {}
+    own = codes.get(KEY)
+    references = [value for key, value in codes.items() if key != KEY]
+    references = [
+        name for value in (*references, own) for name in (value if isinstance(value, list) else [value]) if name
+    ]
+    if not references:
+        raise UserError(f"{str(source)!r} names no code, so nobody could load it. Load the model and save it anew.")
+    if elsewhere := [reference for reference in references if "--" in reference]:
+        raise UserError(
+            f"{str(source)!r} takes its code from another repository ({elsewhere[0]}). Load the model and "
+            "save_pretrained it: the code is then copied."
+        )
+    files: dict[str, Path] = {}
+    try:
+        for name in sorted({reference.split(".")[0] for reference in references}):
+            if not name.isidentifier():
+                raise UserError(f"{str(source)!r}: auto_map names {name!r}, which is no module.")
+            for path in [source / f"{name}.py", *map(Path, get_relative_import_files(source / f"{name}.py"))]:
+                path.read_bytes()
+                files[path.name] = path
+    except OSError as error:
+        raise UserError(
+            f"{str(source)!r} lacks code: {one_line(error)}. Load the model and save_pretrained it."
+        ) from error
+    ours = all(
+        (_MODEL / name).is_file() and (_MODEL / name).read_bytes() == p.read_bytes() for name, p in files.items()
+    )
+    return sorted(files), ours
+
+
+def _refuse_link(source: Path, name: str) -> None:
+    """Refuses a link out of the folder; those of the Hub's cache lead to the blobs beside its snapshots."""
+    inside = [source.resolve(), source.resolve().parent.parent / "blobs"]
+    if not any((source / name).resolve().is_relative_to(folder) for folder in inside):
+        raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
+
+
+def _refuse_leak(path: Path, secret: str | None) -> None:
+    if (kind := leak(path, secret)) is not None:
+        raise UserError(
+            f"{str(path)!r} holds what looks like an access token ({kind}), which everyone could read. Remove it, and "
+            "revoke it."
+        )
+
+
+def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]:
+    """The model, by the Auto class that its config names, whole."""
+    architecture = (config.get("architectures") or [""])[0]
+    auto_class = next(
+        (k for k, v in config["auto_map"].items() if k != KEY and str(v).endswith(f".{architecture}")), None
+    )
+    if auto_class is None or not hasattr(transformers, auto_class):
+        raise UserError(f"config.json: no Auto class loads architectures={architecture!r}. Save the model anew.")
+    try:
+        model, info = getattr(transformers, auto_class).from_pretrained(
+            folder, output_loading_info=True, dtype="auto", trust_remote_code=remote
+        )
+    except Exception as error:  # whatever a broken config or file raises
+        raise UserError(f"The checkpoint can't be loaded, so it isn't published: {one_line(error)}") from error
+    if info["missing_keys"] or info["unexpected_keys"]:
+        raise UserError(
+            f"The weights don't fit the config, so they aren't published: missing {sorted(info['missing_keys'])}, "
+            f"unexpected {sorted(info['unexpected_keys'])}. Save the model anew."
+        )
+    if bad := not_finite(model.named_parameters()):
+        raise UserError(f"{bad[0]} holds NaN or infinity, so it isn't published: its training diverged.")
+    return model, auto_class
+
+
+def _compute(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two rows of tokens, and what the model gives for them."""
+    length = min(16, model.base_model.position.max_length or 16)
+    input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
+    output = first_output(model, input_ids)
+    if not_finite([("output", output)]):
+        raise UserError("The model gives NaN or infinity, so it isn't published: its training diverged.")
+    return input_ids, output
+
+
+def _tokenize(folder: Path, remote: bool) -> list[int] | None:
+    if not any((folder / name).is_file() for name in _TOKENIZER[:2]):
+        return None
+    try:
+        described = folder / "tokenizer_config.json"
+        if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
+            raise UserError("its tokenizer has code of its own, which isn't sent: give it one of transformers'")
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)(TEXT)["input_ids"]
+    except Exception as error:  # whatever a broken file raises
+        raise UserError(f"The tokenizer can't be loaded, so nothing is published: {one_line(error)}") from error
+
+
+def _draw(model: Any, folder: Path) -> str | None:
+    """A picture of the positions, where matplotlib is installed and there is something to draw."""
+    from hf_posenc.plots import drawing, plot_position, save_figure
+
+    with drawing("the positions"):
+        save_figure(plot_position(model.base_model), folder / PICTURE)
+    return PICTURE if (folder / PICTURE).exists() else None
