@@ -125,12 +125,14 @@ def _weights(source: Path) -> list[str]:
                 + (f", only {', '.join(pickles)}: pickles run code when they are loaded. " if pickles else ". ")
                 + "Load the model and save_pretrained it."
             )
-        if bad := [name for name in names if Path(name).name != name]:
-            raise UserError(f"{str(index)!r} names {bad[0]!r}, which isn't a file beside it. Save the model anew.")
-        for name in names:
-            if name.endswith(".safetensors"):
-                with safe_open(source / name, framework="pt"):  # checks the header and the length
-                    pass
+        shards = [name for name in names if name != SAFE_WEIGHTS_INDEX_NAME]
+        if bad := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
+            raise UserError(
+                f"{str(index)!r} names {bad[0]!r}, which isn't a safetensors file beside it. Save the model anew."
+            )
+        for name in shards:
+            with safe_open(source / name, framework="pt"):  # checks the header and the length
+                pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, UserError):
             raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hub_server import READER, STRANGER, WRITER, Hub
 from remote_code_harness import tiny_model
 from safetensors.torch import load_file, save_file
@@ -276,6 +277,14 @@ def _outside(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
 
 
+def _shard_that_is_a_pickle(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "weights.bin")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "weights.bin")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def _with(number: float) -> Callable[[Path], None]:
     def spoil(folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
@@ -292,7 +301,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a list": (lambda f: (f / "config.json").write_text("[]"), "config.json is damaged"),
     "another model": (lambda f: _edit(f, model_type="bert"), "is a bert model, not a PosEnc one"),
     "only a pickle": (_pickled, "only pytorch_model.bin: pickles run code.*save_pretrained it"),
-    "a path outside": (_outside, "names '../../etc/passwd', which isn't a file beside it"),
+    "a path outside": (_outside, "names '../../etc/passwd', which isn't a safetensors file"),
+    "a pickle for a shard": (_shard_that_is_a_pickle, "names 'weights.bin', which isn't a safetensors file"),
     "no code": (lambda f: _edit(f, auto_map={}), "names no code, so nobody could load it"),
     "code elsewhere": (lambda f: _edit(f, auto_map={"AutoModel": "a/b--x.Y"}), r"another repository \(a/b--x.Y\)"),
     "a strange module": (lambda f: _edit(f, auto_map={"AutoModel": "../x.Y"}), "is no module"),
@@ -413,8 +423,6 @@ def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: An
 
 
 def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
-    import torch
-
     model = tiny_model("rope", "PosEncForSequenceClassification")
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
