@@ -21,7 +21,7 @@ TASKS = {
 """The Hub's `pipeline_tag` of each class."""
 
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"
-_PINNED = re.compile(f'{re.escape(_BEGIN)}.*?revision="([0-9a-f]{{40}})"', re.DOTALL)
+_PINNED = re.compile(r'revision="([0-9a-f]{40})"')
 
 
 def published_card(
@@ -69,7 +69,7 @@ def published_card(
 
 def pinned_commit(text: str) -> str | None:
     """The commit that a published card says was loaded back; None: it doesn't say so."""
-    found = _PINNED.search(text)
+    found = _PINNED.search(text.rpartition(_BEGIN)[2])
     return found and found[1]
 
 

@@ -140,7 +140,8 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
 def test_a_commit_in_the_authors_words_is_not_taken_for_the_pinned_one(
     hub: Hub, checkpoint: Path, unverified: None
 ) -> None:
-    (checkpoint / "README.md").write_text(f"# mine\n\nTrained with commit {'5' * 40}, better than {'a' * 40}.\n")
+    said = f'Trained with {"5" * 40}, as <!-- hf-posenc publish --> of revision="{"a" * 40}".'
+    (checkpoint / "README.md").write_text(f"# mine\n\n{said}\n")
     publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     assert not publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).changed
 
