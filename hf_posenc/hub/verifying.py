@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from hf_posenc.training.errors import UserError, one_line
 
 _KEPT = (
-    *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS"),
+    *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_THREADING_LAYER", "KMP_DUPLICATE_LIB_OK"),
     *("SYSTEMROOT", "TEMP", "TMP", "USERNAME", "PROCESSOR_ARCHITECTURE"),  # Windows
 )
 """What Python and PyTorch need of the environment. Nothing else is theirs to know: it may be a password."""
