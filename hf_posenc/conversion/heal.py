@@ -439,7 +439,7 @@ def heal(
         trainer.add_callback(_Progress(trainer, minutes, max_steps))
     if work_dir is not None:
         trainer.add_callback(_SaveByTime(save_minutes * 60))
-    from ..training.checkpoints import last_complete_checkpoint
+    from ..training.checkpoints import newest_complete
     from ..training.errors import Interrupted
     from ..training.run import StopOnInterrupt
 
@@ -452,7 +452,7 @@ def heal(
             if not all(bool(value.isfinite().all()) for value in model.parameters()):
                 raise Diverged
         if stop.agreed:
-            last = last_complete_checkpoint(str(work_dir))
+            last, _ = newest_complete(str(work_dir), of_a_run=False)
             raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to go on.")
         trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
     except Diverged as error:
@@ -551,7 +551,7 @@ def _resume_point(
     Raises:
         ValueError: the folder holds something else.
     """
-    from ..training.checkpoints import last_complete_checkpoint, write_json
+    from ..training.checkpoints import newest_complete, write_json
 
     digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
     for one in (model, original):
@@ -568,9 +568,10 @@ def _resume_point(
                 f"{str(folder)!r} holds the healing of something else, or with other text or settings. Go on with what "
                 "it began with, or delete that folder."
             )
-        resume = last_complete_checkpoint(folder)
-        if resume is not None:
-            logger.warning(f"Healing goes on from {resume.name} in {str(folder)!r}.")
+        resume, damaged = newest_complete(folder, of_a_run=False)
+        if resume is not None or damaged:
+            goes_on = "begins anew" if resume is None else f"goes on from {resume.name} in {str(folder)!r}"
+            logger.warning(f"{damaged}: healing {goes_on}." if damaged else f"Healing {goes_on}.")
         return resume
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{str(folder)!r} isn't empty and holds no healing. Move it away.")

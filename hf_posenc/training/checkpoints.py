@@ -10,7 +10,7 @@ import socket
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from .errors import UserError, disk_error
+from .precision import not_finite
+
+logger = logging.get_logger(__name__)
 
 RESULTS_NAME = "results.json"
 PREDICTIONS_NAME = "predictions.jsonl"
@@ -48,62 +51,125 @@ def checkpoints(output_dir: str | Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
-def is_complete(checkpoint: str | Path) -> bool:
-    """Whether a checkpoint folder was written to its end: it holds all that resuming needs, and all can be read.
+def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
+    """Why a checkpoint folder can't be resumed from; None: it holds all that resuming needs, and all can be read.
 
-    The Trainer writes its state last; but a machine that stops may have lost any of the files, so each is opened.
+    The Trainer writes its state last; but a machine that stops may have lost any of the files, so each is opened, and
+    weights have to be finite numbers.
+
+    Args:
+        checkpoint: the folder.
+        of_a_run: it must have a tokenizer and the results so far, too, as those of a `Run` do.
     """
     folder = Path(checkpoint)
     try:
-        json.loads((folder / TRAINER_STATE_NAME).read_text())
-        sharded = any(folder.glob("pytorch_model_fsdp*")) or any(folder.glob("global_step*"))  # FSDP, DeepSpeed
-        if sharded:
-            return any(folder.glob("rng_state*.pth"))
-        weights = [SAFE_WEIGHTS_NAME]
-        if not (folder / SAFE_WEIGHTS_NAME).exists():
-            index = json.loads((folder / SAFE_WEIGHTS_INDEX_NAME).read_text())
-            weights = sorted(set(index["weight_map"].values()))
-        for name in weights:
-            with safe_open(str(folder / name), framework="pt"):  # checks that the file is as long as its header says
-                pass
-    except (OSError, ValueError, KeyError, SafetensorError):
-        return False
-    states = [folder / "optimizer.pt", folder / "scheduler.pt", *folder.glob("rng_state*.pth")]
-    return len(states) > 2 and all(zipfile.is_zipfile(path) for path in states)
+        for name in (TRAINER_STATE_NAME, RESULTS_NAME) if of_a_run else (TRAINER_STATE_NAME,):
+            _read(folder / name, _json_object)
+        states = [path.name for path in folder.glob("rng_state*.pth")] or ["rng_state.pth"]
+        if not any(folder.glob("pytorch_model_fsdp*")) and not any(folder.glob("global_step*")):  # FSDP, DeepSpeed
+            states += ["optimizer.pt", "scheduler.pt"]
+            _read(folder / "config.json", _json_object)
+            if of_a_run and _read(folder / "tokenizer_config.json", _json_object).get("backend") == "tokenizers":
+                _read(folder / "tokenizer.json", _json_object)
+            for name in _weight_files(folder):
+                if bad := _read(folder / name, _not_finite):
+                    return f"{bad[0]} in {name} holds NaN or infinity"
+        for name in states:
+            if not _read(folder / name, zipfile.is_zipfile):
+                return f"{name} is damaged"
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _read(path: Path, how: Callable[[Path], Any]) -> Any:
+    """What a function makes of a file; a ValueError says what is wrong with the file."""
+    if not path.is_file():
+        raise ValueError(f"{path.name} is missing")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path.name} is empty")
+    try:
+        return how(path)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ValueError(f"{path.name} is damaged") from error
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError
+    return found
+
+
+def _weight_files(folder: Path) -> list[str]:
+    if (folder / SAFE_WEIGHTS_NAME).exists() or not (folder / SAFE_WEIGHTS_INDEX_NAME).exists():
+        return [SAFE_WEIGHTS_NAME]
+    return _read(folder / SAFE_WEIGHTS_INDEX_NAME, lambda path: sorted({*_json_object(path)["weight_map"].values()}))
+
+
+def _not_finite(path: Path) -> list[str]:
+    with safe_open(str(path), framework="pt") as file:  # checks that the file is as long as its header says
+        return not_finite((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118  (not a dictionary)
+
+
+def is_complete(checkpoint: str | Path) -> bool:
+    """Whether a checkpoint folder of a run can be resumed from; see `damage`."""
+    return damage(checkpoint) is None
+
+
+def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[Path | None, str]:
+    """The newest checkpoint folder that can be resumed from, or None; and what is wrong with those after it."""
+    damaged: list[str] = []
+    for path in reversed(checkpoints(output_dir)):
+        if (reason := damage(path, of_a_run=of_a_run)) is None:
+            return path, ", ".join(damaged)
+        damaged.append(f"{path.name} is damaged ({reason})")
+    return None, ", ".join(damaged)
 
 
 def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
-    """The newest checkpoint folder that was written to its end, or None."""
-    return next((path for path in reversed(checkpoints(output_dir)) if is_complete(path)), None)
+    """The newest checkpoint folder of a run that can be resumed from, or None."""
+    return newest_complete(output_dir)[0]
 
 
-def find_resume_point(output_dir: str | Path, resume: str | bool | None) -> Path | None:
+def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, overwrite: bool = False) -> Path | None:
     """The checkpoint to resume from.
 
     Args:
         output_dir: the run's folder.
         resume: a checkpoint folder; or `True` / `"true"` / `"last"` for the run's newest complete one; or None.
+        overwrite: whether the run may begin anew where all are damaged.
 
     Returns:
         The folder, or None to start at the beginning.
 
     Raises:
-        UserError: the named folder isn't there or isn't complete, or the run has checkpoints and none is complete.
+        UserError: the named folder isn't there or isn't complete, or all checkpoints of the run are damaged.
     """
     name = "" if resume is None else str(resume)
     if name.lower() in ("false", "no", ""):
         return None
     if name.lower() in ("true", "last", "yes"):
-        return last_complete_checkpoint(output_dir)
+        found, damaged = newest_complete(output_dir)
+        # Without any results all that there is was being written when the run was killed: nothing had been saved.
+        saved = any((path / RESULTS_NAME).exists() for path in checkpoints(output_dir))
+        if found is None and saved and not overwrite:
+            raise UserError(
+                f"--resume_from_checkpoint: {damaged}, and no other checkpoint in {str(output_dir)!r} is whole. Train "
+                "anew with --overwrite_output_dir, or into another folder."
+            )
+        if damaged and found is not None:
+            logger.warning(f"{damaged}: training goes on from {found.name}.")
+        return found
     if not Path(name).is_dir():
         raise UserError(
             f"--resume_from_checkpoint {name!r} is no folder. Give a checkpoint-N folder, or true for the "
             f"newest complete one in {str(output_dir)!r}."
         )
-    if not is_complete(name):
+    if reason := damage(name):
         other = last_complete_checkpoint(Path(name).parent)
         raise UserError(
-            f"--resume_from_checkpoint {name!r} is incomplete or damaged. "
+            f"--resume_from_checkpoint {name!r} is incomplete or damaged: {reason}. "
             + (f"The newest complete one beside it is {str(other)!r}." if other else "Train anew.")
         )
     return Path(name)

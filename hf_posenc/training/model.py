@@ -377,16 +377,15 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
         )
     before = json.loads((checkpoint / "config.json").read_text())
     now = json.loads(model.config.to_json_string(use_diff=False))
-    described = checkpoint / RESULTS_NAME  # written last, and no reason not to resume if it is missing
-    if described.exists():
-        arguments = json.loads(described.read_text())["arguments"]
-        before |= arguments["training"]
-        now |= as_dict(training)
-        before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
-        now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
-        before |= {**arguments["data"], **_stream(arguments["data"], before)}
-        before["processes"] = json.loads(described.read_text()).get("processes", 1)
-        now |= {**as_dict(data), **_stream(as_dict(data), now), "processes": training.world_size}
+    results = json.loads((checkpoint / RESULTS_NAME).read_text(encoding="utf-8"))
+    arguments = results["arguments"]
+    before |= arguments["training"]
+    now |= as_dict(training)
+    before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
+    now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
+    before |= {**arguments["data"], **_stream(arguments["data"], before)}
+    before["processes"] = results.get("processes", 1)
+    now |= {**as_dict(data), **_stream(as_dict(data), now), "processes": training.world_size}
     compared = [*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings", "streaming"]
     if data.streaming:
         compared += [*_OF_A_STREAM, *_OF_ITS_ORDER]

@@ -109,7 +109,9 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
         resume=bool(training.resume_from_checkpoint),
         training=training.do_train,
     )
-    resume_from = checkpoints.find_resume_point(output_dir, training.resume_from_checkpoint)
+    resume_from = checkpoints.find_resume_point(
+        output_dir, training.resume_from_checkpoint, overwrite=training.overwrite_output_dir
+    )
     if (
         training.resume_from_checkpoint
         and resume_from is None
@@ -122,7 +124,7 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
             f"--model_name_or_path {output_dir}; or start again with --overwrite_output_dir."
         )
     if training.resume_from_checkpoint and resume_from is None:
-        logger.warning(f"No complete checkpoint in {output_dir!r}: training starts at the beginning.")
+        logger.warning(f"No whole checkpoint in {output_dir!r}: training starts at the beginning.")
     training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
     if training.device.type == "cpu":
         training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
-from training_harness import rows, write_jsonl
+from training_harness import order_files
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +16,5 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def order(tmp_path: Path) -> dict[str, str]:
-    """A slice of the package data as files: 160 training, 64 validation and 64 test sentences."""
-    return {
-        f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows(split, count))
-        for split, count in (("train", 160), ("validation", 64), ("test", 64))
-    }
+    """See `order_files`."""
+    return order_files(tmp_path)

@@ -5,22 +5,33 @@ import signal
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
-from training_harness import TRAINER, assert_same_weights, copy_until, results, script, snapshot, train
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file, save_file
+from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
 from transformers import TrainerCallback
 
 import hf_posenc.training.classification as classification
-from hf_posenc.training import Interrupted, UserError, is_complete, last_complete_checkpoint
+from hf_posenc import PosEncForSequenceClassification
+from hf_posenc.training import Interrupted, UserError, is_complete
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import checkpoints, owned, write_json
+from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, owned, write_json
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
 
 
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "datasets")
+        AcceleratorState._reset_state(reset_partial_state=True)
+        return train(folder / "run", **order_files(folder), **OPTIONS).output_dir
+
+
 @pytest.fixture
-def undisturbed(order, tmp_path):
-    return train(tmp_path / "whole", **order, **OPTIONS).output_dir
+def undisturbed(whole_run, tmp_path):
+    return Path(shutil.copytree(whole_run, tmp_path / "whole"))
 
 
 @pytest.mark.parametrize("step", [8, 12])  # in the middle of the first epoch, and of the second
@@ -66,53 +77,85 @@ def test_resuming_keeps_the_best_weights_too(order, tmp_path, step):
     assert_same_weights(tmp_path / "moved", killed)
 
 
-DAMAGE = {
-    "no state": lambda folder: (folder / "trainer_state.json").unlink(),
-    "half a state": lambda folder: _cut(folder / "trainer_state.json"),
-    "half the weights": lambda folder: _cut(folder / "model.safetensors"),
-    "half the optimizer": lambda folder: _cut(folder / "optimizer.pt"),
-    "no random numbers": lambda folder: (folder / "rng_state.pth").unlink(),
-    "nothing": lambda folder: (shutil.rmtree(folder), folder.mkdir()),
-}
-
-
 def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+DAMAGE = {"missing": Path.unlink, "empty": lambda path: path.write_bytes(b""), "damaged": _cut}
+NEEDED = (
+    *("config.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json", "results.json"),
+    *("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"),
+)
+
+
+def _diverged(checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_half_written_checkpoint_is_seen(undisturbed, damage):
-    folder = undisturbed / "checkpoint-20"
-    assert is_complete(folder)
-    assert last_complete_checkpoint(undisturbed) == folder
-    DAMAGE[damage](folder)
-    assert not is_complete(folder)
-    assert last_complete_checkpoint(undisturbed) == undisturbed / "checkpoint-16"
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_checkpoint_that_lost_a_file_is_passed_over(undisturbed, name, damage, caplog):
+    assert is_complete(undisturbed / "checkpoint-20")
+    DAMAGE[damage](undisturbed / "checkpoint-20" / name)
+    assert not is_complete(undisturbed / "checkpoint-20")
+    assert find_resume_point(undisturbed, "true") == undisturbed / "checkpoint-16"
+    (said,) = caplog.messages
+    assert said == f"checkpoint-20 is damaged ({name} is {damage}): training goes on from checkpoint-16."
 
 
-def test_a_half_written_checkpoint_is_skipped_on_resume(undisturbed, order, tmp_path):
+def test_a_checkpoint_whose_weights_are_no_numbers_is_passed_over(undisturbed, caplog):
+    _diverged(undisturbed / "checkpoint-20")
+    assert find_resume_point(undisturbed, "true") == undisturbed / "checkpoint-16"
+    assert "in model.safetensors holds NaN or infinity): training goes on from checkpoint-16" in caplog.text
+
+
+def test_a_shard_that_is_missing_is_named(undisturbed):
+    checkpoint = undisturbed / "checkpoint-20"
+    PosEncForSequenceClassification.from_pretrained(checkpoint).save_pretrained(checkpoint, max_shard_size="50kB")
+    (checkpoint / "model.safetensors").unlink(missing_ok=True)
+    assert damage(checkpoint) is None
+    shard = sorted(checkpoint.glob("model-*.safetensors"))[-1]
+    shard.unlink()
+    assert damage(checkpoint) == f"{shard.name} is missing"
+
+
+def test_a_damaged_checkpoint_is_skipped_on_resume(undisturbed, order, tmp_path):
     killed = copy_until(undisturbed, tmp_path / "killed", 12)
-    DAMAGE["half the weights"](killed / "checkpoint-12")
+    DAMAGE["empty"](killed / "checkpoint-12" / "config.json")
     train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
     assert_same_weights(undisturbed, killed)
 
 
-def test_without_a_whole_checkpoint_it_starts_at_the_beginning(undisturbed, order, tmp_path):
+def test_without_a_whole_checkpoint_it_says_what_to_do(undisturbed, order, tmp_path):
     killed = copy_until(undisturbed, tmp_path / "killed", 4)
-    DAMAGE["no state"](killed / "checkpoint-4")
+    DAMAGE["empty"](killed / "checkpoint-4" / "optimizer.pt")
+    before = snapshot(killed)
+    with pytest.raises(
+        UserError, match=r"checkpoint-4 is damaged \(optimizer.pt is empty\).*--overwrite_output_dir"
+    ):
+        train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
+    assert snapshot(killed) == before
+
+
+def test_what_was_killed_in_its_first_save_starts_at_the_beginning(undisturbed, order, tmp_path):
+    """`results.json` is written last."""
+    killed = copy_until(undisturbed, tmp_path / "killed", 4)
+    for name in NEEDED[3:]:
+        (killed / "checkpoint-4" / name).unlink()
     train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
     assert_same_weights(undisturbed, killed)
 
 
-def test_a_named_checkpoint_that_is_damaged_or_missing_is_refused(undisturbed, order):
-    options = {**order, **OPTIONS}
+def test_a_named_checkpoint_that_is_damaged_or_missing_is_refused(undisturbed):
     with pytest.raises(UserError, match=r"is no folder. Give a checkpoint-N folder, or true"):
-        train(undisturbed, **options, resume_from_checkpoint=str(undisturbed / "checkpoint-99"))
-    DAMAGE["half the weights"](undisturbed / "checkpoint-20")
+        find_resume_point(undisturbed, str(undisturbed / "checkpoint-99"))
+    _diverged(undisturbed / "checkpoint-20")
     with pytest.raises(
-        UserError, match=r"is incomplete or damaged. The newest complete one beside it is .*checkpoint-16"
+        UserError, match=r"damaged: .* holds NaN or infinity. The newest complete one beside it is .*checkpoint-16"
     ):
-        train(undisturbed, **options, resume_from_checkpoint=str(undisturbed / "checkpoint-20"))
+        find_resume_point(undisturbed, str(undisturbed / "checkpoint-20"))
 
 
 class PressCtrlC(TrainerCallback):
