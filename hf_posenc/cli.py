@@ -373,7 +373,7 @@ def train(
     ],
     overwrite_output_dir: Annotated[
         str | None,
-        typer.Option(metavar=_SWITCH, help="Replace the run that the folder holds."),
+        typer.Option(metavar=_SWITCH, help="Replace the run that the folder holds, when the new one has ended."),
     ] = None,
     resume_from_checkpoint: Annotated[
         str | None,
@@ -706,7 +706,7 @@ def quickstart(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
     overwrite_output_dir: Annotated[
-        bool, typer.Option("--overwrite-output-dir", help="Replace checkpoints that are there.")
+        bool, typer.Option("--overwrite-output-dir", help="Replace each checkpoint there when its new one is whole.")
     ] = False,
 ) -> None:
     """See word order being learned: a tiny encoder per scheme on real sentences, in about six minutes."""

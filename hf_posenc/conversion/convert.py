@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .loading import load
 from .measure import OWN_TEXTS, compare, encode, own_texts, random_rows, special_tokens, verify
-from .output import check_free, load_tokenizer, whole_folder, write_report
+from .output import check_free, load_tokenizer, model_written, write_report
 from .report import ConversionReport
 
 _EXACT = 1e-5
@@ -177,7 +177,7 @@ def convert(
     if tokenizer is not None:
         tokenizer.model_max_length = _model_max_length(tokenizer, before, model, max_position_embeddings)
     if out is not None:
-        with whole_folder(out) as folder:
+        with model_written(out) as folder:
             model.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from .families import FAMILIES, TASKS, first_position, their_fields
 from .loading import load
 from .measure import _CLASS_SUFFIX, compare, encode, own_texts, random_rows
-from .output import check_free, load_tokenizer, whole_folder
+from .output import check_free, load_tokenizer, model_written
 from .report import Agreement
 
 _TARGETS = [name for name in FAMILIES if name != "roformer"]  # which has no learned table
@@ -88,7 +88,7 @@ def export_bert(
     if loaded.dtype != torch.float32:
         model.to(loaded.dtype)
     if out is not None:
-        with whole_folder(out) as folder:
+        with model_written(out) as folder:
             model.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)

@@ -1,14 +1,13 @@
-"""A folder that appears whole or not at all."""
+"""A folder that holds a model, whole or not at all."""
 
 import contextlib
-import json
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..training.checkpoints import REPLACED, WRITING, replaced_together, write_json
 
 REPORT_NAME = "conversion.json"
 _TOKENIZER_FILES = (
@@ -29,11 +28,12 @@ _MORE_FILES = (
 )
 
 
-def _is_of_a_model(name: str) -> bool:
+def _is_of_a_model(path: Path) -> bool:
     """Whether it is a file that saving a model writes."""
     endings = (".safetensors", ".safetensors.index.json", "_config.json", ".py", ".model", ".jinja")
     known = ("config.json", "README.md", REPORT_NAME, *_TOKENIZER_FILES, *_MORE_FILES)
-    return name in known or name.endswith(endings)
+    is_known = path.name in known or path.name.endswith(endings)
+    return path.name.startswith(REPLACED) or (is_known and not path.is_dir())
 
 
 def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> None:
@@ -41,46 +41,31 @@ def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> N
     out = Path(out)
     if source is not None and Path(source).is_dir() and Path(source).resolve().is_relative_to(out.resolve()):
         raise ValueError(f"OUT, {str(out)!r}, is SOURCE's folder, or holds it. Name another one.")
-    if Path.cwd().is_relative_to(out.resolve()):
-        raise ValueError(f"{str(out)!r} holds the folder that you are in. Name another one.")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{str(out)!r} is a file. Name a folder.")
-    if out.is_dir() and any(out.iterdir()):
+    found = [path for path in out.iterdir() if path.name != WRITING] if out.is_dir() else []
+    if found:
         if not overwrite:
             raise ValueError(f"{str(out)!r} isn't empty. Name a new folder, or replace it with --overwrite.")
-        if not (out / "config.json").is_file():
+        if not any(path.name == "config.json" or path.name.startswith(REPLACED) for path in found):
             raise ValueError(f"{str(out)!r} holds no model, so it isn't replaced. Name a new folder.")
-        others = sorted(path.name for path in out.iterdir() if path.is_dir() or not _is_of_a_model(path.name))
+        others = sorted(path.name for path in found if not _is_of_a_model(path))
         if others:
             raise ValueError(
                 f"{str(out)!r} holds more than a model: {', '.join(others[:4])}. It isn't replaced. Name a new folder."
             )
-    parent = out.absolute().parent
-    existing = next(path for path in (parent, *parent.parents) if path.exists())
+    place = out.absolute()
+    existing = next(path for path in (place, *place.parents) if path.exists())
     if not existing.is_dir():
         raise ValueError(f"{str(existing)!r} is a file, so there can be no {str(out)!r}. Name a folder elsewhere.")
     if not os.access(existing, os.W_OK):
         raise ValueError(f"{str(existing)!r} can't be written to. Name a folder of your own.")
 
 
-@contextlib.contextmanager
-def whole_folder(out: str | Path) -> Iterator[Path]:
-    """A hidden folder beside `out` that takes its name, and its place, once all in it is written."""
-    out = Path(out).resolve()  # what a link points to
-    temporary, replaced = (out.with_name(f".{out.name}.{word}") for word in ("writing", "replaced"))
-    if replaced.is_dir() and not out.exists():  # killed between its two last steps
-        os.replace(replaced, out)
-    shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        shutil.rmtree(replaced, ignore_errors=True)
-        if out.exists():
-            os.replace(out, replaced)
-        os.replace(temporary, out)
-        shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+def model_written(out: str | Path) -> contextlib.AbstractContextManager[Path]:
+    """A temporary folder whose files replace the model in `out`, if there is one, when all are written."""
+    out = Path(out)
+    return replaced_together(out, earlier=lambda: [path.name for path in out.iterdir() if _is_of_a_model(path)])
 
 
 def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
@@ -102,5 +87,4 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
 
 def write_report(folder: Path, report: Any) -> None:
     """conversion.json."""
-    text = json.dumps(report.to_dict(), indent=2, ensure_ascii=False, default=str)
-    (folder / REPORT_NAME).write_text(text + "\n", encoding="utf-8")
+    write_json(folder / REPORT_NAME, report.to_dict())

@@ -348,7 +348,11 @@ class RunArguments(TrainingArguments):
         default=0.0, metadata={"help": "How much better an evaluation must be to count as better."}
     )
     overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Replace the run that output_dir holds. Without it, such a folder is refused."}
+        default=False,
+        metadata={
+            "help": "Replace the run that output_dir holds, when the new one has ended; until then that has its "
+            "checkpoints in .replacement in it. Without it, such a folder is refused."
+        },
     )
     license: str | None = field(default=None, metadata={"help": "Licence of the model, for its README: apache-2.0."})
 

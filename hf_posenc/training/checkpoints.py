@@ -10,7 +10,7 @@ import socket
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,12 @@ logger = logging.get_logger(__name__)
 RESULTS_NAME = "results.json"
 PREDICTIONS_NAME = "predictions.jsonl"
 LOCK_NAME = ".lock"
+WRITING = ".writing"
+"""Where files are written that appear together."""
+REPLACEMENT = ".replacement"
+"""In the folder of a run, where the one is trained that replaces it."""
+REPLACED = ".replaced-"
+"""Begins the name of the folder in which what is replaced waits, for a moment, until all has its place."""
 _RUN_FILES = (
     "config.json",
     SAFE_WEIGHTS_NAME,
@@ -36,6 +42,8 @@ _RUN_FILES = (
     "tokenizer_config.json",
     "training_args.bin",
     "README.md",
+    "conversion.json",
+    REPLACEMENT,
 )
 _CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
@@ -49,6 +57,11 @@ def checkpoints(output_dir: str | Path) -> list[Path]:
         else []
     )
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def _newest_run(output_dir: str | Path) -> list[Path]:
+    """The checkpoint folders of a run, of the one that replaces it where there is such."""
+    return checkpoints(Path(output_dir) / REPLACEMENT) or checkpoints(output_dir)
 
 
 def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
@@ -120,7 +133,7 @@ def is_complete(checkpoint: str | Path) -> bool:
 def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[Path | None, str]:
     """The newest checkpoint folder that can be resumed from, or None; and what is wrong with those after it."""
     damaged: list[str] = []
-    for path in reversed(checkpoints(output_dir)):
+    for path in reversed(_newest_run(output_dir)):
         if (reason := damage(path, of_a_run=of_a_run)) is None:
             return path, ", ".join(damaged)
         damaged.append(f"{path.name} is damaged ({reason})")
@@ -152,7 +165,7 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
     if name.lower() in ("true", "last", "yes"):
         found, damaged = newest_complete(output_dir)
         # Without any results all that there is was being written when the run was killed: nothing had been saved.
-        saved = any((path / RESULTS_NAME).exists() for path in checkpoints(output_dir))
+        saved = any((path / RESULTS_NAME).exists() for path in _newest_run(output_dir))
         if found is None and saved and not overwrite:
             raise UserError(
                 f"--resume_from_checkpoint: {damaged}, and no other checkpoint in {str(output_dir)!r} is whole. Train "
@@ -178,10 +191,11 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
 def earlier_run(output_dir: str | Path, training: bool = True) -> list[str]:
     """Names in a folder that a run would overwrite: all of a run's files, or only results and predictions."""
     folder = Path(output_dir)
-    names = (*_RUN_FILES, RESULTS_NAME, PREDICTIONS_NAME) if training else (RESULTS_NAME, PREDICTIONS_NAME)
-    return [name for name in names if (folder / name).exists()] + (
-        [path.name for path in checkpoints(folder)] if training else []
-    )
+    if not training:
+        return [name for name in (RESULTS_NAME, PREDICTIONS_NAME) if (folder / name).exists()]
+    names = [name for name in (*_RUN_FILES, RESULTS_NAME, PREDICTIONS_NAME) if (folder / name).exists()]
+    more = (*checkpoints(folder), *folder.glob("model-*-of-*.safetensors"), *folder.glob(f"{REPLACED}*"))
+    return names + [path.name for path in more]
 
 
 def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, training: bool = True) -> None:
@@ -246,33 +260,97 @@ def remove_checkpoints(output_dir: str | Path) -> None:
         shutil.rmtree(path)
 
 
-def remove_earlier_run(output_dir: str | Path) -> None:
-    """Deletes a run's files and checkpoints from a folder, and nothing else."""
-    remove_checkpoints(output_dir)
-    for name in earlier_run(output_dir):
-        (Path(output_dir) / name).unlink()
-
-
 @contextlib.contextmanager
-def replaced_together(output_dir: str | Path, main_process: bool = True) -> Iterator[Path]:
-    """A temporary folder whose files move into `output_dir` when all are written.
+def replaced_together(
+    output_dir: str | Path, main_process: bool = True, earlier: Callable[[], Iterable[str]] = tuple
+) -> Iterator[Path]:
+    """A temporary folder whose files move into `output_dir` when all are written; see `take_place`.
 
-    If writing fails nothing in `output_dir` has changed. `config.json` moves last: a folder without it is no model.
-    With several processes all enter, and the main one makes, moves and removes.
+    If writing fails nothing in `output_dir` has changed. With several processes all enter, and the main one makes,
+    moves and removes.
+
+    Args:
+        output_dir: where to; made if it isn't there.
+        main_process: whether this one is.
+        earlier: says what else there is replaced.
     """
     folder = Path(output_dir)
-    temporary = folder / ".writing"
+    temporary, is_new = folder / WRITING, not folder.exists()
     if main_process:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
         temporary.mkdir(parents=True)
     try:
         yield temporary
         if main_process:
-            for path in sorted(temporary.iterdir(), key=lambda path: path.name == "config.json"):
-                os.replace(path, folder / path.name)
+            take_place(temporary, folder, earlier())
     finally:
         if main_process:
             shutil.rmtree(temporary, ignore_errors=True)
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def replacement(output_dir: str | Path, resumed: bool, main_process: bool = True) -> Iterator[Path]:
+    """A folder for a run that replaces the one in `output_dir` when it has ended; until then both are there.
+
+    If it fails, the folder stays only where it holds something to go on from.
+    """
+    folder = Path(output_dir)
+    new = folder / REPLACEMENT
+    if main_process:
+        if not resumed:
+            shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(exist_ok=True)
+    try:
+        yield new
+        if main_process:
+            take_place(new, folder, [name for name in earlier_run(folder) if name != REPLACEMENT])
+    finally:
+        if main_process and last_complete_checkpoint(new) is None and not has_ended(new):
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def place(output_dir: str | Path) -> Path:
+    """Where a run lies when it has ended: `output_dir`, or the folder of the run that it replaces."""
+    folder = Path(output_dir)
+    return folder.parent if folder.name == REPLACEMENT else folder
+
+
+def take_place(new: Path, folder: Path, earlier: Iterable[str]) -> None:
+    """Moves what `new` holds into `folder`, in place of what is called the same there and of `earlier`.
+
+    If that fails all is as it was. `config.json` goes first and comes last, for a folder without it is no model: what
+    is killed in between isn't mistaken for one, and what was replaced still lies in `.replaced-...`.
+    """
+    arriving = list(_arriving(new, folder))
+    leaving = {*earlier, *arriving}
+    old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
+    with contextlib.ExitStack() as undo:
+        undo.callback(old.rmdir)
+        for name in sorted(leaving, key=lambda name: (name != "config.json", name)):
+            if (folder / name).exists():
+                _move(folder / name, old / name, undo)
+        for name in sorted(arriving, key=lambda name: (name == "config.json", name)):
+            _move(new / name, folder / name, undo)
+        undo.pop_all()
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _arriving(new: Path, folder: Path) -> Iterator[str]:
+    """Names in `new`; what is in a folder joins one of the same name, unless that is a checkpoint."""
+    for path in new.iterdir():
+        there = folder / path.name
+        if path.is_dir() and there.is_dir() and not _CHECKPOINT.fullmatch(path.name):
+            yield from (f"{path.name}/{name}" for name in _arriving(path, there))
+        else:
+            yield path.name
+
+
+def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(source, target)
+    undo.callback(os.replace, target, source)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -336,12 +414,20 @@ def disk_errors(output_dir: str | Path) -> Iterator[None]:
         reason = disk_error(error)
         if reason is None:
             raise
-        last = last_complete_checkpoint(output_dir)
         raise UserError(
             f"Writing to {str(output_dir)!r} failed: {reason}. Make room or name another --output_dir. "
-            + (
-                f"The newest complete checkpoint is {str(last)!r}: go on with --resume_from_checkpoint true."
-                if last
-                else "There is no complete checkpoint yet."
-            )
+            f"What is left: {what_is_left(output_dir)}"
         ) from error
+
+
+def what_is_left(output_dir: str | Path, is_lora: bool = False) -> str:
+    """What a run that didn't end has left, and how to go on, to follow a colon."""
+    folder = place(output_dir)
+    kept = f" The run in {str(folder)!r} is as it was." if (folder / REPLACEMENT).is_dir() else ""
+    last = last_complete_checkpoint(folder / REPLACEMENT if kept else folder)
+    if last is None:
+        return f"no checkpoint had been saved.{kept}"
+    found = f"the newest checkpoint is {str(last)!r}."
+    if is_lora:
+        return f"{found} It is a whole model, for --model_name_or_path, and can't be resumed.{kept}"
+    return f"{found} Go on with --resume_from_checkpoint true.{kept}"

@@ -324,7 +324,8 @@ def train_classifier(
 
     `training.output_dir` then holds the checkpoint (weights, code, tokenizer, label names, README), `results.json` and,
     with `do_predict`, `predictions.jsonl`; while training, and with `keep_checkpoints` afterwards,
-    `checkpoint-<step>` folders to resume from.
+    `checkpoint-<step>` folders to resume from. A run that replaces another has these in `.replacement` there, and takes
+    the other's place when it has ended: until then, and if it fails, that one stays as it was.
 
     Args:
         data: which text and labels.

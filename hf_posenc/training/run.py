@@ -309,8 +309,6 @@ def add_callbacks_and_schedule(trainer: Trainer, run: Run) -> None:
     trainer.add_callback(BestCheckpointIsHere())
     trainer.add_callback(DescribeCheckpoints(run))
     trainer.add_callback(StopOnDivergence())
-    if training.overwrite_output_dir and training.resume_from_checkpoint is None:
-        trainer.add_callback(RemoveEarlierRun())
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
     if not training.do_train:
@@ -365,7 +363,7 @@ def run_trainer(trainer: "RunTrainer", run: Run, console: Console | None = None)
         output = trainer.train(resume_from_checkpoint=run.training.resume_from_checkpoint)
     merge(cast(Any, trainer.model))
     if stop.agreed:
-        raise Interrupted(_what_is_left(run.training, run.arguments.lora))
+        raise Interrupted(checkpoints.what_is_left(str(run.training.output_dir), run.arguments.lora))
     if run.training.load_best_model_at_end:
         run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
     show_best(run, console)
@@ -410,26 +408,37 @@ def show_best(run: Run, console: Console | None = None) -> None:
 
 @contextlib.contextmanager
 def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[None]:
-    """Owns the folder. A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left."""
+    """Owns the folder. A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left.
+
+    A run that replaces another has `.replacement` in it as its output folder, and takes the other's place at the end.
+    """
     folder = str(training.output_dir)
-    main_process = training.process_index == 0
-    try:
-        with checkpoints.disk_errors(folder), checkpoints.owned(folder) if main_process else contextlib.nullcontext():
+    owned = checkpoints.owned(folder) if training.process_index == 0 else contextlib.nullcontext()
+    with checkpoints.disk_errors(folder), owned, _replacing(training):
+        try:
+            with checkpoints.disk_errors(folder):  # while what is left is still there to be named
+                yield
+        except Interrupted:
+            raise
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(checkpoints.what_is_left(folder, is_lora)) from interrupt
+
+
+@contextlib.contextmanager
+def _replacing(training: RunArguments) -> Iterator[None]:
+    folder, resumed = Path(str(training.output_dir)), training.resume_from_checkpoint
+    began_in = Path(resumed).resolve().parent if resumed else None
+    goes_on = began_in == (folder / checkpoints.REPLACEMENT).resolve()
+    begins = training.do_train and training.overwrite_output_dir and began_in != folder.resolve()
+    if not goes_on and not (begins and checkpoints.earlier_run(folder)):
+        yield
+        return
+    with checkpoints.replacement(folder, goes_on, training.process_index == 0) as new:
+        training.output_dir = str(new)
+        try:
             yield
-    except Interrupted:
-        raise
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(_what_is_left(training, is_lora)) from interrupt
-
-
-def _what_is_left(training: RunArguments, is_lora: bool) -> str:
-    last = checkpoints.last_complete_checkpoint(str(training.output_dir))
-    if last is None:
-        return "no checkpoint had been saved."
-    found = f"the newest checkpoint is {str(last)!r}."
-    if is_lora:
-        return f"{found} It is a whole model, for --model_name_or_path, and can't be resumed."
-    return f"{found} Go on with --resume_from_checkpoint true."
+        finally:
+            training.output_dir = str(folder)
 
 
 class RunTrainer(Trainer):
@@ -560,10 +569,10 @@ class StopOnDivergence(TrainerCallback):
 def _refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
     bad = not_finite(model.named_parameters())
     if bad:
-        left = _what_is_left(training, is_lora=has_lora(model))
+        left = checkpoints.what_is_left(str(training.output_dir), has_lora(model))
         raise UserError(
             f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Give "
-            f"a --learning_rate below {training.learning_rate}, or more --warmup_steps. {left[0].upper()}{left[1:]}"
+            f"a --learning_rate below {training.learning_rate}, or more --warmup_steps. What is left: {left}"
         )
 
 
@@ -667,21 +676,6 @@ def _metrics_at(step: int, history: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-class RemoveEarlierRun(TrainerCallback):
-    """Deletes the run that is replaced, once the first step shows that the new one works."""
-
-    def __init__(self) -> None:
-        self._done = False
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Deletes it, before anything new is saved."""
-        if not self._done:
-            with args.main_process_first(desc="removing the earlier run"):
-                if args.process_index == 0:
-                    checkpoints.remove_earlier_run(str(args.output_dir))
-            self._done = True
-
-
 class EvaluationLeavesNoTrace(TrainerCallback):
     """Gives torch's random numbers back after an evaluation, whose data loader draws one.
 
@@ -757,7 +751,7 @@ def _results(
         "arguments": {
             "data": as_dict(run.data),
             "model": as_dict(run.arguments),
-            "training": as_dict(run.training),
+            "training": as_dict(run.training) | {"output_dir": _name(run)},
         },
     }
 
@@ -773,9 +767,13 @@ def hub_name(name: str | None) -> str | None:
     return None if name is None or Path(name).exists() else name
 
 
+def _name(run: Run) -> str:
+    return display_name(checkpoints.place(str(run.training.output_dir)))
+
+
 def _card(run: Run, metrics: dict[str, float], checkpoint: str | None = None) -> str:
     training = run.training
-    name = (training.hub_model_id if training.push_to_hub else None) or display_name(str(training.output_dir))
+    name = (training.hub_model_id if training.push_to_hub else None) or _name(run)
     is_new = run.arguments.model_name_or_path is None
     shown = {
         "learning_rate": training.learning_rate,

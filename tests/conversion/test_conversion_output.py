@@ -6,7 +6,7 @@ import pytest
 from conversion_harness import tiny_source, tiny_tokenizer
 
 from hf_posenc.conversion import convert
-from hf_posenc.conversion.output import check_free, whole_folder
+from hf_posenc.conversion.output import check_free, model_written
 
 
 @pytest.fixture
@@ -39,42 +39,47 @@ def test_places_that_cannot_be_are_named_first(tmp_path, monkeypatch):
     (tmp_path / "file.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"file.txt' is a file, so there can be no '.*out'"):
         check_free(tmp_path / "file.txt" / "out", overwrite=False)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    for out in (".", tmp_path):
-        with pytest.raises(ValueError, match="holds the folder that you are in"):
-            check_free(out, overwrite=True)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ValueError, match="can't be written to. Name a folder of your own"):
+        check_free(tmp_path / "out", overwrite=False)
 
 
 def test_a_link_stays_one_and_its_target_is_written(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     for text in ("first", "second"):
-        with whole_folder(tmp_path / "link") as folder:
+        with model_written(tmp_path / "link") as folder:
             (folder / "config.json").write_text(text)
         assert (tmp_path / "target" / "config.json").read_text() == text
     assert (tmp_path / "link").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
 
 
-def test_a_kill_between_the_last_two_steps_loses_nothing(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    with whole_folder(out) as folder:
-        (folder / "config.json").write_text("old")
-    replace, calls = os.replace, []
+@pytest.mark.parametrize("failing", ["save_pretrained", "replace"])
+def test_a_conversion_that_fails_leaves_the_model_before_it(source, tmp_path, monkeypatch, failing):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
 
-    def killed(before, after):
-        calls.append(before)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        replace(before, after)
-
+    convert(source, tmp_path / "out", measure=False)
+    (tmp_path / "out" / "model-00001-of-00002.safetensors").write_text("of a model, too")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    options = {"position_embedding_type": "rope", "overwrite": True, "measure": False}
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt), whole_folder(out) as folder:
-            (folder / "config.json").write_text("new")
-    assert not out.exists()
-    with pytest.raises(RuntimeError), whole_folder(out):  # fails, and yet the old one is back
-        raise RuntimeError
-    assert (out / "config.json").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        patch.setattr("transformers.PreTrainedModel.save_pretrained" if failing != "replace" else "os.replace", full)
+        for out in ("out", "new"):
+            with pytest.raises(OSError, match="No space left"):
+                convert(source, tmp_path / out, **options)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert not (tmp_path / "new").exists()
+    convert(source, tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "model-00001-of-00002.safetensors").exists()
+
+
+def test_what_a_kill_left_is_not_in_the_way(source, tmp_path):
+    for name in (".writing", ".replaced-x"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="isn't empty"):
+        convert(source, tmp_path / "out")
+    convert(source, tmp_path / "out", measure=False, overwrite=True)
+    assert not [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]

@@ -14,7 +14,7 @@ import hf_posenc.training.classification as classification
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.training import Interrupted, UserError, is_complete
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, owned, write_json
+from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, owned, take_place, write_json
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -132,9 +132,7 @@ def test_without_a_whole_checkpoint_it_says_what_to_do(undisturbed, order, tmp_p
     killed = copy_until(undisturbed, tmp_path / "killed", 4)
     DAMAGE["empty"](killed / "checkpoint-4" / "optimizer.pt")
     before = snapshot(killed)
-    with pytest.raises(
-        UserError, match=r"checkpoint-4 is damaged \(optimizer.pt is empty\).*--overwrite_output_dir"
-    ):
+    with pytest.raises(UserError, match=r"checkpoint-4 is damaged \(optimizer.pt is empty\).*--overwrite_output_dir"):
         train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
     assert snapshot(killed) == before
 
@@ -264,6 +262,84 @@ def test_overwriting_replaces_the_run_and_nothing_else(undisturbed, order):
     assert results(undisturbed)["summary"]["examples"] == {"train": 32}
 
 
+OTHER = {"seed": 2, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4, "keep_checkpoints": False}
+
+
+def _without_replacement(run: Path) -> dict[str, bytes]:
+    return {name: content for name, content in snapshot(run).items() if not name.startswith(".replacement/")}
+
+
+def test_until_the_new_run_is_whole_the_old_one_stays_and_the_new_one_goes_on(
+    undisturbed, order, tmp_path, press, monkeypatch
+):
+    (undisturbed / "notes.txt").write_text("mine")
+    before = snapshot(undisturbed)
+    press(7)
+    left = r"newest checkpoint is '.*whole/.replacement/checkpoint-7'. Go on .* The run in '.*whole' is as it was"
+    with pytest.raises(Interrupted, match=left):
+        train(undisturbed, **order, **OTHER, overwrite_output_dir=True)
+    assert _without_replacement(undisturbed) == before
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="already holds another run"):
+        train(undisturbed, **order, **OTHER)
+    train(undisturbed, **order, **OTHER, overwrite_output_dir=True, resume_from_checkpoint="true")
+    expected = train(tmp_path / "expected", **order, **OTHER).output_dir
+    assert_same_weights(undisturbed, expected)
+    assert {path.name for path in undisturbed.iterdir()} == {path.name for path in expected.iterdir()} | {"notes.txt"}
+    assert results(undisturbed)["arguments"]["training"]["output_dir"] == "whole"
+    assert ".replacement" not in (undisturbed / "README.md").read_text()
+
+
+def _full(*args, **kwargs):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("failing", ["optimizer", "saving", "moving", "learning_rate"])
+def test_an_overwriting_run_that_fails_leaves_the_old_one(undisturbed, order, failing, monkeypatch):
+    before = snapshot(undisturbed)
+    options = {**OTHER, "save_strategy": "no" if failing != "optimizer" else "steps"}
+    if failing == "learning_rate":
+        options |= {"learning_rate": 1e30, "optim": "sgd"}
+    else:
+        target = {"saving": "transformers.Trainer._save", "moving": "hf_posenc.training.checkpoints.take_place"}
+        target["optimizer"] = "transformers.Trainer._save_optimizer_and_scheduler"
+        monkeypatch.setattr(target[failing], _full)
+    with pytest.raises(UserError, match="No space left|diverged") as caught:
+        train(undisturbed, **order, **options, overwrite_output_dir=True)
+    assert "no checkpoint had been saved. The run in" in str(caught.value)
+    assert snapshot(undisturbed) == before
+    assert not (undisturbed / ".replacement").exists()
+
+
+def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
+    replace = os.replace
+    for failing in range(20):
+        folder, new = tmp_path / f"run{failing}", tmp_path / f"new{failing}"
+        for place, names in ((folder, "config.json a b notes.txt runs/1"), (new, "config.json b c runs/2")):
+            (place / "runs").mkdir(parents=True)
+            for name in names.split():
+                (place / name).write_text(str(place))
+        before, arriving, calls = snapshot(folder), snapshot(new), []
+
+        def fails_once(source, target, failing=failing, calls=calls):
+            calls.append(source)
+            if len(calls) == failing + 1:
+                raise KeyboardInterrupt
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", fails_once)
+        try:
+            take_place(new, folder, ["config.json", "a", "b"])
+        except KeyboardInterrupt:
+            assert (snapshot(folder), snapshot(new)) == (before, arriving)
+        else:
+            assert failing == 7  # three left, four came
+            kept = {name: before[name] for name in ("notes.txt", "runs/1")}
+            assert snapshot(folder) == {**kept, **arriving}
+            break
+        assert not list(folder.glob(".replaced-*"))
+
+
 def test_a_bad_option_leaves_the_run_that_would_be_replaced(undisturbed, order):
     before = snapshot(undisturbed)
     with pytest.raises(UserError, match="is unknown"):
@@ -281,14 +357,10 @@ def test_a_folder_with_other_files_is_used(order, tmp_path):
 @pytest.mark.parametrize("failing", ["save_model", "results.json"])
 def test_if_the_end_cannot_be_written_nothing_has_changed(undisturbed, order, failing, monkeypatch):
     before = snapshot(undisturbed)
-
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
-
     target = (
         "transformers.Trainer.save_model" if failing == "save_model" else "hf_posenc.training.checkpoints.write_json"
     )
-    monkeypatch.setattr(target, full)
+    monkeypatch.setattr(target, _full)
     with pytest.raises(UserError, match=r"failed: No space left on device. Make room .*checkpoint-20"):
         train(undisturbed, **order, **{**OPTIONS, "save_strategy": "no"}, resume_from_checkpoint="true")
     assert snapshot(undisturbed) == before

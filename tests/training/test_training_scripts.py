@@ -344,7 +344,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert "Make room or name another --output_dir. The newest complete checkpoint is" in errors[0]
+    assert "Make room or name another --output_dir. What is left: the newest checkpoint is" in errors[0]
     after = snapshot(first.output_dir)
     assert {name: after[name] for name in before} == before
 
