@@ -255,7 +255,7 @@ def _other_head(
     new = []
     for mine, name in head.items():
         if name not in state:
-            if not asked:
+            if not asked or own == task:
                 raise ValueError(
                     f"{source!r} lacks {name!r}, which its architecture asks for. The checkpoint is incomplete."
                 )

@@ -92,6 +92,13 @@ def test_a_missing_key_is_refused(source, tmp_path):
     refuses(source, "lacks 'encoder.layer.1.output.dense.bias'", tmp_path)
 
 
+@pytest.mark.parametrize("task", [None, "text-classification"])
+def test_a_head_that_is_missing_is_not_replaced_by_a_random_one(task, tmp_path):
+    tiny_source(tmp_path / "source", task="text-classification")
+    edit_weights(tmp_path / "source", lambda state: state.pop("classifier.weight"))
+    refuses(tmp_path / "source", "lacks 'classifier.weight', which its architecture asks for", tmp_path, task=task)
+
+
 def test_two_names_for_one_weight_must_agree(source, tmp_path):
     key = "bert.embeddings.LayerNorm.weight"
     edit_weights(source, lambda state: state.update({key.replace("weight", "gamma"): state[key] + 1}))
