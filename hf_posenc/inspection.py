@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download
 from safetensors import safe_open
 
+from hf_posenc.model import modeling_posenc
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.positions import POSITIONS, make_position, scheme_classes
 from hf_posenc.model.scheme_code import KEY, loading_from
@@ -97,8 +98,8 @@ def inspect_checkpoint(
     Code that comes with it, a scheme of its author's own, runs only with `trust_remote_code`.
 
     Raises:
-        OSError: there is no such checkpoint.
-        ValueError: its config or a weight file is damaged, or it is another kind of model.
+        OSError: there is no such checkpoint, or it lacks a file of weights.
+        ValueError: its config or a weight file is damaged, weights are missing, or it is another kind of model.
     """
     values, _ = PosEncConfig.get_config_dict(source, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
@@ -107,8 +108,11 @@ def inspect_checkpoint(
     with loading_from(source, trust_remote_code, {"revision": revision}):
         loaded = trust_remote_code or None not in scheme_classes(config).values()
         with torch.device("meta"):
-            position = make_position(config) if loaded else None
+            model = _model_class(config)(config) if loaded else None
     sizes, dtypes = _tensor_sizes(source, revision)
+    if missing := [name for name, _ in model.named_parameters() if name not in sizes] if model is not None else []:
+        more = f", ... ({len(missing)})" if len(missing) > 4 else ""
+        raise ValueError(f"it lacks weights: {', '.join(missing[:4])}{more}. Download or save it anew.")
     files = _files(source, revision)
     own = config.auto_map.get(KEY)
     own = [reference for reference in (own if isinstance(own, list) else [own]) if reference]
@@ -125,7 +129,7 @@ def inspect_checkpoint(
         rope_parameters=config.rope_parameters,
         own_code=", ".join(own) or None,
         scheme_loaded=loaded,
-        max_length=position.max_length if position is not None else None,
+        max_length=model.base_model.position.max_length if model is not None else None,
         parameters=sum(sizes.values()),
         position_parameters=sum(n for name, n in sizes.items() if re.match(r"(model\.)?position\.", name)),
         dtypes=sorted(dtypes),
@@ -136,6 +140,11 @@ def inspect_checkpoint(
         missing_code_files=sorted(entries - set(files)),
         training=_read_training(source, revision, files),
     )
+
+
+def _model_class(config: PosEncConfig) -> Any:
+    saved = getattr(modeling_posenc, next(iter(config.architectures or []), ""), None)
+    return saved or modeling_posenc.PosEncModel
 
 
 _SPLITS = {"test": "test_", "validation": "eval_"}

@@ -273,6 +273,9 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
     missing = [name for name in loading["missing_keys"] if re.match(r"(model\.)?position\.", name)]
     if missing:
         raise ValueError(f"{source!r} lacks weights of its scheme: {', '.join(missing)}. Save or copy it anew.")
+    numbers = model.base_model.position.named_parameters()
+    if bad := [name for name, weight in numbers if not bool(weight.isfinite().all())]:
+        raise ValueError(f"{source!r} has NaN or infinity in position.{bad[0]}: its training diverged.")
     label = f"{model.config.position_embedding_type} in {folder.resolve().name if local else source}"
     return Subject(label, "trained weights", _detached(model.base_model.position), model.config)
 

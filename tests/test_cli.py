@@ -122,6 +122,16 @@ def test_inspect_names_missing_code(run, checkpoint, tmp_path):
     assert "modeling_posenc.py" in out
 
 
+def test_inspect_refuses_a_checkpoint_that_lacks_weights_and_names_them(run, tmp_path):
+    config = PosEncConfig.from_preset("tiny", vocab_size=50)
+    PosEncForMaskedLM(config).save_pretrained(tmp_path, max_shard_size="300kB")
+    assert run("inspect", str(tmp_path))[0] == 0  # the decoder shares the embedding's weights
+    sorted(tmp_path.glob("model-*.safetensors"))[0].unlink()
+    code, _, err = run("inspect", str(tmp_path))
+    assert code == 2
+    assert "it lacks weights: model.embeddings.word_embeddings.weight" in err
+
+
 def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(run, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_posenc.training.precision.best_dtype", lambda device=None: torch.float32)
     code, out, _ = run("predict", str(checkpoint), "who saw karla", "karla saw who", "--format", "jsonl")

@@ -248,6 +248,10 @@ def test_bad_sources(source, options, message):
 def test_a_scheme_without_its_weights_is_refused(tmp_path):
     encoder("learned").save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
+    weights["position.embedding.weight"][0] = float("nan")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"has NaN or infinity in position\.embedding\.weight"):
+        position_panels(str(tmp_path))
     del weights["position.embedding.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lacks weights of its scheme: position\.embedding\.weight"):
