@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hf_posenc.training.checkpoints import write_json
-from hf_posenc.training.errors import Interrupted, UserError, disk_error, one_line
+from hf_posenc.training.errors import Diverged, Interrupted, UserError, disk_error, one_line
 
 from .plan import Plan, Run, convert_checkpoints, extend, read_plan
 from .references import REFERENCES_NAME, measure_references
@@ -188,6 +188,15 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
             shutil.rmtree(place / WORK_NAME, ignore_errors=True)
             message = f"writing failed: {reason}"
         failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
+        if isinstance(error, Diverged) and run.factor is not None:  # the worst of rates, and yet it has been tried
+            tried = {
+                "status": "done",
+                "learning_rate": learning_rate(plan, run),
+                "tests": [{"value": None}],
+                "seconds": 0,
+            }
+            finish(place, {**failure, **tried, "settings": plan.settings(run.scheme, run.task)})
+            return None
         with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
             write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme, run.task)})
         return message

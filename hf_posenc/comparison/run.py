@@ -35,7 +35,7 @@ from hf_posenc.training import (
     train_classifier,
     train_masked_lm,
 )
-from hf_posenc.training.checkpoints import last_complete_checkpoint, write_bytes, write_text
+from hf_posenc.training.checkpoints import finite, last_complete_checkpoint, write_bytes, write_text
 from hf_posenc.training.errors import UserError
 from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import compute_from_logits, metrics_for
@@ -265,7 +265,7 @@ def finish(folder: Path, result: dict[str, Any]) -> None:
 def to_json(value: dict[str, Any]) -> str:
     """A line for each field, and one for each test: to be read, and to be compared line by line."""
     lines = []
-    for name, item in value.items():
+    for name, item in finite(value).items():
         if name == "tests":
             inner = ",\n".join(f"  {json.dumps(test, ensure_ascii=False)}" for test in item)
             lines.append(f' "tests": [\n{inner}\n ]')

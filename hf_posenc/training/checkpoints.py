@@ -84,9 +84,8 @@ def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
             _read(folder / "config.json", _json_object)
             if of_a_run and _read(folder / "tokenizer_config.json", _json_object).get("backend") == "tokenizers":
                 _read(folder / "tokenizer.json", _json_object)
-            for name in _weight_files(folder):
-                if bad := _read(folder / name, _not_finite):
-                    return f"{bad[0]} in {name} holds NaN or infinity"
+            if bad := not_finite_weights(folder):
+                return f"{bad} holds NaN or infinity"
         for name in states:
             if not _read(folder / name, zipfile.is_zipfile):
                 return f"{name} is damaged"
@@ -118,6 +117,18 @@ def _weight_files(folder: Path) -> list[str]:
     if (folder / SAFE_WEIGHTS_NAME).exists() or not (folder / SAFE_WEIGHTS_INDEX_NAME).exists():
         return [SAFE_WEIGHTS_NAME]
     return _read(folder / SAFE_WEIGHTS_INDEX_NAME, lambda path: sorted({*_json_object(path)["weight_map"].values()}))
+
+
+def not_finite_weights(folder: Path) -> str:
+    """The first weight in a folder's files that holds NaN or infinity, if there is one.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+    for name in _weight_files(folder):
+        if bad := _read(folder / name, _not_finite):
+            return f"{bad[0]} in {name}"
+    return ""
 
 
 def _not_finite(path: Path) -> list[str]:
@@ -392,14 +403,15 @@ def _umask() -> int:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Writes a JSON file whole or not at all; NaN and infinity, which JSON hasn't, become null."""
-    write_text(path, json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON hasn't."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

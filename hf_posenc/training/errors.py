@@ -13,6 +13,10 @@ class UserError(ValueError):
     """Something in the input or the options is wrong; the message says what, what is accepted, and the way out."""
 
 
+class Diverged(UserError):
+    """Weights aren't finite numbers any more; the message says what to do."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Training was stopped by Ctrl-C; the message says what was kept and how to go on."""
 

@@ -40,7 +40,7 @@ from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
 from .assessment import Assessment
 from .data import Columns, Labels, blank_rows, groups_of, hold_out, is_csv_data, row_name, texts
-from .errors import Interrupted, UserError, as_typed, one_line
+from .errors import Diverged, Interrupted, UserError, as_typed, one_line
 from .lora import has_lora, merge, merged_weights
 from .metrics import answers_from_logits
 from .model import hub_options
@@ -567,10 +567,9 @@ class StopOnDivergence(TrainerCallback):
 
 
 def _refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
-    bad = not_finite(model.named_parameters())
-    if bad:
+    if bad := not_finite(model.named_parameters()):
         left = checkpoints.what_is_left(str(training.output_dir), has_lora(model))
-        raise UserError(
+        raise Diverged(
             f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Give "
             f"a --learning_rate below {training.learning_rate}, or more --warmup_steps. What is left: {left}"
         )
@@ -722,6 +721,8 @@ def save_run(
         if not is_main:
             return
         if training.do_train:
+            if bad := checkpoints.not_finite_weights(folder):
+                raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning_rate.")
             if run.assessment is not None:
                 run.assessment.draw(folder)
             checkpoints.write_text(folder / "README.md", _card(run, metrics))

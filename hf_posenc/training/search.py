@@ -1,5 +1,6 @@
 """`--search N`: short trials of rates, dropout and start on the validation split; the test split stays unseen."""
 
+import contextlib
 import copy
 import math
 import tempfile
@@ -13,7 +14,7 @@ from scipy.stats import qmc
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .classification import Setup, make_trainer, set_up
-from .errors import UserError
+from .errors import Diverged, UserError
 from .metrics import METRICS
 from .progress import quiet_warnings, without_bars
 from .report import POSENC_MODEL_TYPE
@@ -111,10 +112,12 @@ def _trial(
         if training.process_index == 0:
             console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)
         trainer = make_trainer(setup, console if training.process_index == 0 else Console(quiet=True))
-        trainer.train()
-        metrics = trainer.evaluate(cast(Any, setup.encoded["validation"]))
+        metrics: dict[str, float] = {}
+        with contextlib.suppress(Diverged):
+            trainer.train()
+            metrics = trainer.evaluate(cast(Any, setup.encoded["validation"]))
     names = ("loss", *(metric.key for metric in METRICS[setup.labels.problem_type]))
-    return {name: float(metrics[f"eval_{name}"]) for name in names}, setup
+    return {name: float(metrics.get(f"eval_{name}", math.nan)) for name in names}, setup
 
 
 def _steps(setup: Setup) -> int:

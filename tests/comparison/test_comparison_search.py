@@ -9,15 +9,17 @@ from rich.console import Console
 from test_comparison_runs import write_text_data
 
 from hf_posenc.cli import app
-from hf_posenc.comparison import execute, read_plan, tasks
+from hf_posenc.comparison import execute, executor, read_plan, tasks
 from hf_posenc.comparison.executor import choose_rate, load_runs
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, Run
 from hf_posenc.comparison.report import make_report
+from hf_posenc.comparison.run import to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
 from hf_posenc.training import UserError
 from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.data import read_file
+from hf_posenc.training.errors import Diverged
 from hf_posenc.training.tokenizer import train_tokenizer
 
 
@@ -85,6 +87,24 @@ def test_a_trial_that_failed_fails_the_run_and_says_why(tmp_path):
         write_json(tmp_path / "search" / trial.name / "run.json", trial_result(plan, trial, 0.5, status))
     with pytest.raises(UserError, match="1 trials of its learning rate are missing: it rained"):
         choose_rate(plan, run, tmp_path)
+
+
+def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, monkeypatch):
+    def diverges(plan, run, *_):
+        if run.factor == 2:
+            raise Diverged("no numbers any more")
+        return trial_result(plan, run, 0.5) if run.factor else {"status": "done", "tests": [], "rate": _[-1]}
+
+    monkeypatch.setattr(executor, "run_one", diverges)
+    monkeypatch.setattr(executor, "load_runs", lambda *_: [])
+    made = execute(toy(search=[1, 2], schemes=["rope"]), tmp_path, console=quiet())
+    assert made.failed == {}
+    assert read_run(tmp_path, "probes-rope-seed0")["rate"]["learning_rate"] == 0.001
+
+
+def test_a_run_holds_no_number_that_json_lacks():
+    text = to_json({"a": float("nan"), "tests": [{"value": float("inf")}]})
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "tests": [{"value": None}]}
 
 
 def texts_of(tmp_path, plan, factor):

@@ -159,6 +159,12 @@ def test_an_encoder_trained_as_a_language_model_starts_a_classifier(trained, tmp
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_one_that_diverges_ends_without_weights(tmp_path):
+    with pytest.raises(UserError, match=r"Training diverged: after step \d+ .* What is left: no checkpoint"):
+        run(tmp_path / "run", learning_rate=1e30, optim="sgd", save_strategy="no", max_train_samples=64, max_steps=5)
+    assert not list((tmp_path / "run").iterdir())
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

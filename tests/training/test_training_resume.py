@@ -11,10 +11,11 @@ from training_harness import TRAINER, assert_same_weights, copy_until, order_fil
 from transformers import TrainerCallback
 
 import hf_posenc.training.classification as classification
-from hf_posenc import PosEncForSequenceClassification
+from hf_posenc import PosEncForSequenceClassification, fit
 from hf_posenc.training import Interrupted, UserError, is_complete
 from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, owned, take_place, write_json
+from hf_posenc.training.errors import Diverged
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -420,6 +421,46 @@ def test_a_training_that_diverges_ends_and_leaves_no_checkpoint_without_numbers(
         for checkpoint in (tmp_path / "run").glob("checkpoint-*")
         for value in load_file(checkpoint / "model.safetensors").values()
     )
+
+
+class Ruin(TrainerCallback):
+    """What a step does that takes the weights out of the range of numbers."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step:
+            next(model.parameters()).data.fill_(float("nan"))
+
+
+@pytest.mark.parametrize("save_steps", [4, 100])
+def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, order, monkeypatch, save_steps):
+    make = classification.make_trainer
+
+    def make_and_ruin(*args):
+        trainer = make(*args)
+        trainer.add_callback(Ruin(6))
+        return trainer
+
+    options = {**order, **OPTIONS, "save_steps": save_steps, "save_total_limit": 1}
+    monkeypatch.setattr(classification, "make_trainer", make_and_ruin)
+    left = "the newest checkpoint is '.*checkpoint-4'. Go on" if save_steps == 4 else "no checkpoint had been saved"
+    with pytest.raises(Diverged, match=f"What is left: {left}"):
+        train(tmp_path / "run", **options)
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-4"] * (save_steps == 4)
+    monkeypatch.undo()
+    if save_steps == 4:
+        train(tmp_path / "run", **options, resume_from_checkpoint="true")
+
+
+def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
+    """Whoever writes them: a loop of one's own calls `save_run`, too."""
+    fitted = fit(["good", "bad"] * 8, ["a", "b"] * 8, max_steps=1, validation_split_percentage=0, use_cpu=True)
+    next(fitted.model_.parameters()).data.fill_(float("nan"))
+    with pytest.raises(Diverged, match="in model.safetensors holds NaN or infinity"):
+        fitted.save(tmp_path / "model")
+    assert not list((tmp_path / "model").iterdir())
 
 
 def test_a_training_that_diverges_ends_before_it_is_scored(tmp_path, order):

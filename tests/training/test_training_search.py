@@ -11,6 +11,8 @@ from training_harness import SMALL, results, rows, write_jsonl
 from hf_posenc.conversion import fine_tune
 from hf_posenc.training import UserError, make_arguments
 from hf_posenc.training import search as searching
+from hf_posenc.training.errors import Diverged
+from hf_posenc.training.run import RunTrainer
 
 START = {"config_overrides": SMALL["config_overrides"].replace(",initializer_range=0.05", "")}
 
@@ -77,6 +79,25 @@ def test_the_best_of_equals_has_the_lowest_loss_and_one_that_diverged_is_last() 
     ]
     by = {name: sorted(range(3), key=lambda n: searching._order(trials[n], name)) for name in ("accuracy", "mse")}
     assert by == {"accuracy": [1, 0, 2], "mse": [1, 0, 2]}
+
+
+def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
+    tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = RunTrainer.train
+    seen: list[int] = []
+
+    def diverge_first(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        if len(seen) == 1:
+            raise Diverged("no numbers any more")
+        return learn(self, *args, **kwargs)
+
+    monkeypatch.setattr(RunTrainer, "train", diverge_first)
+    run(tmp_path / "run", order, search=2, max_steps=3)
+    found = results(tmp_path / "run")["search"]
+    assert found["best"] == 1
+    assert found["trials"][0]["loss"] is None
 
 
 @pytest.mark.parametrize(
