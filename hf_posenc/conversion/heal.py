@@ -43,6 +43,8 @@ from transformers.utils import logging
 
 from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import speed_up_positions
+from ..training.errors import Diverged
+from ..training.precision import not_finite
 from .measure import check_tokens, encode, pad_rows, special_tokens, swap_neighbours
 from .sources import fingerprint
 
@@ -160,10 +162,6 @@ class _Progress(TrainerCallback):
         self.bar.close()
 
 
-class Diverged(Exception):
-    """The loss is no number any more."""
-
-
 class _Distillation(Trainer):
     """The stock Trainer with the loss of this module."""
 
@@ -196,8 +194,17 @@ class _Distillation(Trainer):
                 given = mine.predict_tokens(ours.last_hidden_state[real][some])
             loss = loss + divergence(given, expected)
         if not torch.isfinite(loss):
-            raise Diverged
+            raise Diverged("The loss is no number any more.")
         return (loss, ours) if return_outputs else loss
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        self.check_weights()
+        super()._save(*args, **kwargs)
+
+    def check_weights(self) -> None:
+        """Raises Diverged where they aren't finite."""
+        if bad := not_finite(cast(Any, self.model).named_parameters()):
+            raise Diverged(f"{bad[0]} is no number any more.")
 
     def _get_train_sampler(self, train_dataset: Any = None) -> torch.utils.data.Sampler:
         return _LikeLengths(self)
@@ -449,8 +456,7 @@ def heal(
     try:
         with stop if work_dir is not None else contextlib.nullcontext():
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-            if not all(bool(value.isfinite().all()) for value in model.parameters()):
-                raise Diverged
+            trainer.check_weights()
         if stop.agreed:
             last, _ = newest_complete(str(work_dir), of_a_run=False)
             raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to go on.")
@@ -458,7 +464,7 @@ def heal(
     except Diverged as error:
         if work_dir is not None:
             remove_work(work_dir)  # no use in going on from there
-        raise ValueError(
+        raise Diverged(
             f"Healing diverged after {trainer.state.global_step} steps with learning_rate={learning_rate:g}: the loss "
             f"is no number any more. Give a lower one, such as {learning_rate / 3:.1g}."
         ) from error

@@ -364,6 +364,24 @@ def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_
     convert(source, tmp_path / "out", healing={**QUIET, "max_steps": 2}, **options)
 
 
+def test_a_healing_never_keeps_a_checkpoint_without_numbers(source, tmp_path, monkeypatch):
+    """Its second step takes the weights out of the range of numbers; the loss, taken before it, is one."""
+    save = module._SaveByTime.on_step_end
+
+    def ruin(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 2:
+            model.base_model.layers[0].output.weight.data.fill_(float("nan"))
+        save(self, args, state, control, **kwargs)
+
+    monkeypatch.setattr(module._SaveByTime, "on_step_end", ruin)
+    monkeypatch.setattr(module, "remove_work", lambda folder: None)
+    healing = {**QUIET, "max_steps": 3, "save_minutes": 0}
+    with pytest.raises(ValueError, match="Healing diverged after 2 steps"):
+        convert(source, tmp_path / "out", position_embedding_type="alibi", heal=sentences(100), healing=healing)
+    (kept,) = tmp_path.rglob("*.safetensors")
+    assert all(bool(value.isfinite().all()) for value in load_file(kept).values())
+
+
 def test_numbers_that_are_none_are_farther_from_the_original(source, monkeypatch):
     def ruin(model, *args, **options):
         with torch.no_grad():
