@@ -614,6 +614,7 @@ def convert_checkpoints(plan: Plan, data_folder: Path) -> None:
                     position_embedding_type=scheme,
                     position_embedding_kwargs=plan.scheme_arguments.get(scheme),
                     measure=False,
+                    overwrite=True,  # what a killed process left
                 )
             except ValueError as error:
                 raise UserError(f"{plan.pretrained!r} can't be converted to {scheme!r}: {one_line(error)}") from error
