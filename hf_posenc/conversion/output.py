@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..training.checkpoints import REPLACED, WRITING, replaced_together, write_json
+from ..training.errors import UserError, disk_error
 
 REPORT_NAME = "conversion.json"
 _TOKENIZER_FILES = (
@@ -62,10 +64,25 @@ def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> N
         raise ValueError(f"{str(existing)!r} can't be written to. Name a folder of your own.")
 
 
-def model_written(out: str | Path) -> contextlib.AbstractContextManager[Path]:
-    """A temporary folder whose files replace the model in `out`, if there is one, when all are written."""
+@contextlib.contextmanager
+def model_written(out: str | Path) -> Iterator[Path]:
+    """A temporary folder whose files replace the model in `out`, if there is one, when all are written.
+
+    Raises:
+        UserError: the disk is full, or the like; `out` is as it was.
+    """
     out = Path(out)
-    return replaced_together(out, earlier=lambda: [path.name for path in out.iterdir() if _is_of_a_model(path)])
+    try:
+        with replaced_together(
+            out, earlier=lambda: [path.name for path in out.iterdir() if _is_of_a_model(path)]
+        ) as new:
+            yield new
+    except Exception as error:
+        if (reason := disk_error(error)) is None:
+            raise
+        raise UserError(
+            f"Writing to {str(out)!r} failed: {reason}. Make room, or name another folder. What was there is as it was."
+        ) from error
 
 
 def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:

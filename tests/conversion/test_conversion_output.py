@@ -67,7 +67,7 @@ def test_a_conversion_that_fails_leaves_the_model_before_it(source, tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr("transformers.PreTrainedModel.save_pretrained" if failing != "replace" else "os.replace", full)
         for out in ("out", "new"):
-            with pytest.raises(OSError, match="No space left"):
+            with pytest.raises(ValueError, match="failed: No space left on device. Make room, or name another"):
                 convert(source, tmp_path / out, **options)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     assert not (tmp_path / "new").exists()
