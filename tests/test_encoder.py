@@ -292,6 +292,28 @@ def test_a_row_of_padding_alone_is_finite_and_changes_no_other(scheme, pooling, 
     torch.testing.assert_close(only.logits, out.logits[[1, 1]], atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_a_number_at_padding_that_is_not_finite_is_never_read(scheme):
+    """The padding token's row is NaN in one batch, the given embeddings are infinite at padding in the other."""
+    ids, mask = padded(SEQUENCES, "left")
+    results = []
+    for unpad in (True, False):
+        model = head("SequenceClassification", scheme, unpad_inputs=unpad).train()
+        table = model.model.embeddings.word_embeddings.weight
+        given = table.detach()[ids].masked_fill(mask.unsqueeze(-1) == 0, float("inf"))
+        with torch.no_grad():
+            table[0] = float("nan")
+        outs = []
+        for implementation, inputs in (("eager", {"input_ids": ids}), ("sdpa", {"inputs_embeds": given})):
+            model.config._attn_implementation = implementation
+            outs.append(model(**inputs, attention_mask=mask, **HEADS["SequenceClassification"]))
+        sum(out.loss for out in outs).backward()
+        results.append([*(out.logits for out in outs), *(p.grad for p in model.parameters() if p.grad is not None)])
+    for free, full in zip(*results, strict=True):
+        assert torch.isfinite(free).all()
+        torch.testing.assert_close(full, free, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pooling_equals_pooling_by_hand(scheme):
     ids, mask = padded(SEQUENCES, "left")

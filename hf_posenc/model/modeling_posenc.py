@@ -87,6 +87,8 @@ class PosEncEmbeddings(nn.Module):
             else:
                 types = layout.take(token_type_ids.expand(layout.shape))
             x = x + self.token_type_embeddings(types)
+        if not layout.unpadded:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
+            x = layout.put_back(x)
         x = self.dropout(self.norm(embed(x, layout.positions)))
         return x if self.projection is None else apply_linear(self.projection, x)
 

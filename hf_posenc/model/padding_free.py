@@ -194,7 +194,7 @@ class Layout:
         if how == "max":
             lowest = torch.finfo(x.dtype).min
             return x.masked_fill(~mask, lowest).amax(1).masked_fill(~mask.any(1), 0.0)
-        total = (x.to(wide(x)) * mask).sum(1)
+        total = x.to(wide(x)).masked_fill(~mask, 0.0).sum(1)
         return (total / mask.sum(1).clamp(min=1)).to(x.dtype)
 
 
