@@ -46,6 +46,19 @@ def test_a_bias_used_by_several_layers_gets_the_sum_of_their_gradients():
     torch.testing.assert_close(torch.autograd.grad(twice, bias)[0], 3 * once, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [None, (2, 1)])
+def test_attention_by_sequence_can_be_differentiated_twice(shape):
+    q, k, v = (torch.randn(5, 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    bias = [] if shape is None else [torch.randn(*shape, 3, 3, dtype=torch.float64, requires_grad=True)]
+
+    def attend(q, k, v, bias=None):
+        return attention_kernels.attend_by_sequence(q, k, v, bias, [3, 2], 0.3)
+
+    assert torch.autograd.gradgradcheck(attend, (q, k, v, *bias))
+    k.requires_grad_(False)  # one that needs no gradient leaves the others in their places
+    assert torch.autograd.gradgradcheck(attend, (q, k, v, *bias), fast_mode=True)
+
+
 @pytest.mark.parametrize("shape", [(2, 5, 5), (1, 1, 1, 5), (5, 1)])
 def test_a_bias_that_broadcasts_gives_what_its_expanded_self_gives(shape):
     q = torch.randn(9, 2, 4)

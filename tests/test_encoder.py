@@ -8,6 +8,7 @@ from common import COMBINED, EVERY_HOOK, SCHEMES, encoder, padded, perturb, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import REFERENCES, encode
+from torch.autograd import forward_ad
 
 import hf_posenc
 from hf_posenc import (
@@ -338,6 +339,73 @@ def test_gradient_checkpointing_gives_the_same_gradients(scheme, use_reentrant):
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-5)
+
+
+def small_encoder(scheme: str, **overrides) -> PosEncModel:
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "num_hidden_layers": 1}
+    return encoder(scheme, **sizes, **overrides).double()
+
+
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_forward_mode_and_second_derivatives_are_those_of_plain_attention(scheme):
+    mask = padded(SEQUENCES[1:])[1]
+    x, direction = torch.randn(2, *mask.shape, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    plain, model = small_encoder(scheme, attn_implementation="eager", unpad_inputs=False), small_encoder(scheme)
+
+    def encode(x, model=model, mask=mask):
+        return model(inputs_embeds=x, attention_mask=mask).last_hidden_state
+
+    leaf, weights = x.clone().requires_grad_(), torch.zeros_like(x).requires_grad_()
+    backward = torch.autograd.grad((encode(leaf, plain) * weights).sum(), leaf, create_graph=True)[0]
+    expected = torch.autograd.grad((backward * direction).sum(), weights)[0]
+    torch.testing.assert_close(torch.func.jvp(encode, (x,), (direction,))[1], expected)
+    with forward_ad.dual_level():
+        dual = encode(forward_ad.make_dual(x, direction))
+        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, expected)
+
+    def energy(x, model=model):
+        return encode(x, model).square().sum()
+
+    penalties = []
+    for one in (plain, model):
+        leaf = x.clone().requires_grad_()
+        gradient = torch.autograd.grad(energy(leaf, one), leaf, create_graph=True)[0]
+        (gradient * direction).sum().backward()
+        penalties.append({"x": leaf.grad, **{n: p.grad for n, p in one.named_parameters() if p.grad is not None}})
+    torch.testing.assert_close(penalties[1], penalties[0])
+    product = torch.func.jvp(torch.func.grad(energy), (x,), (direction,))[1]  # of the Hessian and the direction
+    torch.testing.assert_close(product, penalties[0]["x"])
+
+
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_vmap_over_sequences_and_over_weights_equals_a_loop(scheme):
+    ids, mask = padded(SEQUENCES[1:], "left")
+    model = small_encoder(scheme)
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def energy(weights, ids, mask):
+        out = torch.func.functional_call(model, weights, ids[None], {"attention_mask": mask[None]})
+        return out.last_hidden_state.square().sum()
+
+    gradients, values = torch.func.vmap(torch.func.grad_and_value(energy), (None, 0, 0))(weights, ids, mask)
+    for row, sequence in enumerate(SEQUENCES[1:]):
+        model.zero_grad()
+        value = alone(model, sequence).square().sum()
+        value.backward()
+        torch.testing.assert_close(values[row], value.detach())
+        for name, parameter in model.named_parameters():
+            expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            torch.testing.assert_close(gradients[name][row], expected, atol=1e-6, rtol=1e-6)
+
+    both = {name: torch.stack((weight, 1.1 * weight)) for name, weight in weights.items()}
+    got = torch.func.vmap(energy, (0, None, None))(both, ids[2], mask[2])
+    expected = [energy({name: pair[i] for name, pair in both.items()}, ids[2], mask[2]) for i in range(2)]
+    torch.testing.assert_close(got, torch.stack(expected))
+
+    # The weights need gradients here, and a bias with them.
+    embeds = torch.randn(2, 5, 8, dtype=torch.float64)
+    got = torch.func.vmap(lambda one: model(inputs_embeds=one[None]).last_hidden_state[0])(embeds)
+    torch.testing.assert_close(got, model(inputs_embeds=embeds).last_hidden_state)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .linear import onednn_is_faster, product
 from .position_base import plain
@@ -75,9 +74,15 @@ class _BySequence(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         q, k, v, bias, out, log_sum = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient that is to be differentiated again is made of ordinary operations
+            pairs = list(zip((q, k, v, bias, None, None), ctx.needs_input_grad, strict=True))
+            with torch.autocast("cpu", enabled=False):
+                out = _ordinary(q, k, v, bias, ctx.lengths, ctx.scale)
+                found = torch.autograd.grad(out, [t for t, needed in pairs if needed], gradient, create_graph=True)
+            rest = iter(found)
+            return tuple(next(rest) if needed else None for _, needed in pairs)
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         bias_gradient = None
         if bias is not None and ctx.needs_input_grad[3]:
@@ -96,6 +101,15 @@ class _BySequence(torch.autograd.Function):
         if bias_gradient is not None:
             bias_gradient = bias_gradient.to(bias.dtype)
         return *(_join(parts) for parts in gradients), bias_gradient, None, None
+
+
+def _ordinary(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, lengths: list[int], scale: float) -> Tensor:
+    """What `_BySequence` gives, from operations that can be differentiated any number of times."""
+    outs = []
+    for place, one in enumerate(zip(*(_split(t, lengths) for t in (q, k, v)), strict=True)):
+        mask = _of_sequence(bias, place, lengths)
+        outs.append(torch.ops.aten._scaled_dot_product_attention_math(*one, attn_mask=mask, scale=scale)[0])
+    return _join(outs)
 
 
 def _split(x: Tensor, lengths: list[int]) -> tuple[Tensor, ...]:

@@ -37,7 +37,7 @@ from .configuration_posenc import PosEncConfig
 from .dropout import Dropout
 from .linear import apply_linear
 from .padding_free import Layout, augment_positions, make_layout
-from .position_base import PositionScheme, check_length, tracing
+from .position_base import PositionScheme, check_length, tracing, transformed
 from .positions import POSITIONS, independent_generator, make_position, own_code, resolve_position_config
 from .scheme_code import load_classes, loading_from
 
@@ -165,7 +165,9 @@ class PosEncAttention(nn.Module):
             grid = layout.to_grid(torch.stack((q, k, v), dim=2))
             q, k, v = (grid[:, :, i].transpose(1, 2) for i in range(3))
         backend = "eager" if hooks.output_attentions else self.config._attn_implementation
-        if takes_tokens(backend):  # a traced graph, which is padded
+        if transformed():
+            backend = "eager"
+        elif takes_tokens(backend):  # a traced graph, which is padded
             backend = "sdpa"
         attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
             backend, eager_attention_forward

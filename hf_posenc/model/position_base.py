@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from transformers import initialization as init
 
 
@@ -267,18 +268,20 @@ def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
 
 
 def tracing() -> bool:
-    """Whether the code is being compiled or exported, so that data must not decide shapes."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    """Whether the code is being compiled, exported or transformed, so that data must not decide shapes."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+
+
+def transformed() -> bool:
+    """Whether a function transform (`torch.func`) or forward-mode differentiation runs: fused kernels have neither."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def plain(x: Tensor) -> bool:
     """Whether nobody traces, transforms or watches what is done to a tensor, so that kernels may be called directly."""
-    return bool(
-        not tracing()
-        and type(x) is Tensor
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()
-    )
+    return bool(not tracing() and type(x) is Tensor and not torch._C._len_torch_dispatch_stack())
 
 
 def wide(x: Tensor) -> torch.dtype:
