@@ -16,6 +16,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 PICKLES = "pytorch_model.bin.index.json"
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]
 
 
@@ -79,7 +80,7 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
 
     Raises:
         ValueError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
-            elsewhere; or a number in it isn't finite.
+            elsewhere; or a weight isn't a finite real number.
     """
     if (folder / WEIGHTS).is_file():
         tensors = _read_safetensors(folder / WEIGHTS, source)
@@ -121,7 +122,7 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
                 "(allow_pickle=True) reads that."
             )
         raise ValueError(f"{source!r} holds no {WEIGHTS}. {way}")
-    check_finite(tensors, source)
+    check_numbers(tensors, source)
     return tensors
 
 
@@ -149,11 +150,17 @@ def _read_safetensors(path: Path, source: str) -> dict[str, Tensor]:
         ) from error
 
 
-def check_finite(tensors: dict[str, Tensor], source: str) -> None:
-    """Raises a ValueError where a weight isn't a finite number: the model would give NaN, or garbage with padding."""
+def check_numbers(tensors: dict[str, Tensor], source: str) -> None:
+    """Raises a ValueError where a weight isn't a finite real number: the model would give NaN, or garbage."""
     for key, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{source!r}: {key!r} is {type(tensor).__name__}, not a tensor. Copy the checkpoint anew.")
+        if tensor.dtype not in _DTYPES and not key.endswith("_ids"):  # counters, which are no weights
+            found, *accepted = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *_DTYPES))
+            raise ValueError(
+                f"{source!r}: {key!r} is {found}, and weights are {', '.join(accepted)}. If the checkpoint is "
+                "quantised, convert the one that it was made from."
+            )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
             raise ValueError(
                 f"{source!r}: {key!r} holds a number that isn't finite (NaN or infinity). The checkpoint is "

@@ -82,6 +82,24 @@ def test_weights_with_a_number_that_is_not_finite_are_refused(source, tmp_path):
     refuses(source, "'bert.embeddings.LayerNorm.weight' holds a number that isn't finite", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.uint8, torch.int32, torch.bool, torch.float8_e4m3fn, torch.complex64]
+)
+def test_weights_that_are_no_plain_real_numbers_are_refused(dtype, source, tmp_path):
+    key = "bert.encoder.layer.0.attention.self.query.weight"
+    edit_weights(source, lambda state: state.update({key: state[key].to(dtype)}))
+    match = f"'{key}' is {str(dtype)[6:]}, and weights are float32, .*convert the one that it was made from"
+    refuses(source, match, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_dtype_of_the_weights_is_kept(dtype, source):
+    reference = load_file(source / "model.safetensors")
+    edit_weights(source, lambda state: state.update({key: value.to(dtype) for key, value in state.items()}))
+    weight = convert(source, measure=False)[0].model.layers[0].output.weight
+    assert torch.equal(weight, reference["bert.encoder.layer.0.output.dense.weight"].to(dtype))
+
+
 def test_an_unknown_key_is_refused(source, tmp_path):
     edit_weights(source, lambda state: state.update({"bert.secret.weight": torch.ones(3)}))
     refuses(source, "'secret.weight', which a bert model", tmp_path)
