@@ -11,7 +11,7 @@ from common import SCHEMES, tiny_config
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
 
-from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncModel, make_position
+from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForSequenceClassification, PosEncModel, make_position
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.positions import own_arguments
 
@@ -217,11 +217,82 @@ def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
     assert same.hidden_dropout_prob == 0.5
 
 
-def test_arguments_left_from_another_scheme_are_refused_by_the_model():
-    config = tiny_config("lspe")
+def test_arguments_given_for_another_scheme_are_refused_by_the_model():
+    config = tiny_config("lspe", position_embedding_kwargs={"activation": "relu"})
     config.position_embedding_type = "none"
-    with pytest.raises(ValueError, match="is no argument of 'none'"):
+    with pytest.raises(ValueError, match="'relu' is no argument of 'none'"):
         PosEncModel(config)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_field_set_later_counts_as_in_the_constructor(scheme):
+    """Also for what the scheme's arguments are derived from, and for the scheme itself."""
+    other = SCHEMES[SCHEMES.index(scheme) - 1]
+    yarn = {"rope_type": "yarn", "factor": 2.0}
+    for values in (
+        {"hidden_size": 64, "num_attention_heads": 8, "max_position_embeddings": 128, "num_hidden_layers": 3},
+        {"embedding_size": 16, "initializer_range": 0.1, "scale_embeddings": True},
+        {"position_embedding_type": other},
+        {"position_embedding_type": "rope", "rope_parameters": yarn, "max_position_embeddings": 128},
+        {"position_embedding_type": f"{other}+rope" if other not in ("none", "rope") else "rope+alibi"},
+    ):
+        config = tiny_config(scheme)
+        for name, value in values.items():
+            setattr(config, name, value)
+        with torch.device("meta"):
+            PosEncModel(config)
+        assert config.to_dict() == tiny_config(scheme, **values).to_dict()
+
+
+def test_arguments_changed_in_place_stay_as_they_were_set():
+    config = tiny_config("learned")
+    config.position_embedding_kwargs["std"] = 0.5
+    config.hidden_size = 64
+    assert PosEncModel(config).config.position_embedding_kwargs == {"std": 0.5, "dropout": 0.0}
+    config.position_embedding_kwargs["stdd"] = 0.5
+    with pytest.raises(ValueError, match="'stdd'.*Did you mean 'std'"):
+        PosEncModel(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("pooling", "cls", "no field 'pooling' .*Did you mean 'classifier_pooling'"),
+        ("hiden_size", 64, "no field 'hiden_size' .*Did you mean 'hidden_size'"),
+        ("interleaved", True, "position_embedding_kwargs={'interleaved': True}"),
+        ("partial_rotary_factor", 0.5, "Set rope_parameters={'partial_rotary_factor': 0.5, ...}"),
+        ("classifier_pooling", "avg", "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
+        ("norm_position", "Pre", "norm_position='Pre' is unknown"),
+        ("hidden_act", "gelo", "hidden_act='gelo' is no activation"),
+    ],
+)
+def test_a_field_is_checked_where_it_is_set(name, value, match):
+    config = PosEncModel(tiny_config()).config
+    with pytest.raises(ValueError, match=match):
+        setattr(config, name, value)
+    assert getattr(config, name, None) != value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_attention_heads", 2),
+        ("hidden_act", "relu"),
+        ("norm_position", "post"),
+        ("position_embedding_type", "alibi"),
+        ("position_embedding_kwargs", {"interleaved": True}),
+        ("rope_parameters", {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}),
+    ],
+)
+def test_a_config_that_does_not_describe_the_weights_is_not_saved(name, value, tmp_path):
+    model = PosEncForSequenceClassification(tiny_config("rope"))
+    built = copy.deepcopy(getattr(model.config, name))
+    setattr(model.config, name, value)
+    with pytest.raises(ValueError, match=f"config.{name}=.* isn't what this model was built with.*Set it back"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    setattr(model.config, name, built)
+    model.save_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -291,11 +362,20 @@ def test_a_config_changed_after_it_was_made_is_saved_as_it_was_built(kwargs, tmp
     assert torch.equal(PosEncModel.from_pretrained(tmp_path)(ids)[0], model(ids)[0])
 
 
-def test_a_config_broken_after_it_was_made_is_refused_by_the_model():
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("hidden_size", 50, "hidden_size=50 isn't a multiple of num_attention_heads=4"),
+        ("pad_token_id", 1000, "pad_token_id=1000 is outside the vocabulary"),
+        ("num_labels", 0, "id2label={} doesn't number labels"),
+        ("position_embedding_type", "alibbi", "Did you mean 'alibi'"),
+    ],
+)
+def test_a_config_broken_after_it_was_made_is_refused_by_the_model(name, value, message):
     config = tiny_config()
-    config.norm_position = "Pre"
-    with pytest.raises(ValueError, match="norm_position='Pre' is unknown"):
-        PosEncModel(config)
+    setattr(config, name, value)
+    with pytest.raises(ValueError, match=message):
+        PosEncForSequenceClassification(config)
 
 
 def test_a_misspelt_problem_type_is_refused():

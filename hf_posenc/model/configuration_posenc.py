@@ -49,8 +49,8 @@ from .position_sinusoidal import SinusoidalPosition  # noqa: E402
 from .position_t5 import T5Position  # noqa: E402
 from .position_tupe import TupePosition  # noqa: E402
 from .positions import (  # noqa: E402
+    GIVEN,
     POSITIONS,
-    check_position_config,
     own_arguments,
     own_code,
     resolve_position_config,
@@ -217,6 +217,27 @@ def _is_map_of_code(value: Any) -> bool:
 
 def _is_quantization(value: Any) -> bool:
     return hasattr(value, "to_dict") or (isinstance(value, dict) and isinstance(value.get("quant_method"), str))
+
+
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "norm_position": ("pre", "post"),
+    "position_augmentation": ("none", "shift", "random"),
+    "classifier_pooling": ("mean", "cls", "max"),
+    "problem_type": (None, "regression", "single_label_classification", "multi_label_classification"),
+}
+
+
+def _check_choice(name: str, value: Any) -> None:
+    """Refuses a value that names none of a few things."""
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise ValueError(f"{name}={value!r} is unknown. Choose one of {', '.join(map(str, _CHOICES[name]))}.")
+    acts = name == "hidden_act" or (name == "classifier_hidden_act" and value is not None)
+    if acts and value not in ACT2FN:
+        near = difflib.get_close_matches(str(value), list(ACT2FN), n=3)
+        raise ValueError(
+            f"{name}={value!r} is no activation of transformers. "
+            f"{'Near it: ' + ', '.join(near) + '. ' if near else ''}Common ones: gelu, relu, silu, tanh."
+        )
 
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -438,14 +459,21 @@ class PosEncConfig(PreTrainedConfig):
         # came with the file is kept, for it says from which repository the code is.
         self._check_keywords(kwargs)
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
-        own = {name: own_arguments(scheme) for name, scheme in scheme_classes(self).items() if scheme is not None}
-        self._refuse_misspelt(kwargs, own)
+        self._refuse_misspelt(kwargs)
         super().__post_init__(**kwargs)
         if self.posenc_version is None:
             self.posenc_version = POSENC_VERSION
         self.validate_sizes()
-        self.validate_choices()
         resolve_position_config(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses, of a config that was made, what its constructor refuses: a misspelt field, an unknown choice."""
+        if name in _ROPE_OF_TRAINING:
+            raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
+        if name not in self.__dataclass_fields__ and not hasattr(self, name):
+            self._refuse_misspelt({name: value})
+        _check_choice(name, value)
+        super().__setattr__(name, value)
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Refuses what transformers would take for another type, and fail on later in words that name no field."""
@@ -477,16 +505,16 @@ class PosEncConfig(PreTrainedConfig):
             )
         return kwargs
 
-    @classmethod
-    def _refuse_misspelt(cls, kwargs: dict[str, Any], own: dict[str, dict[str, Any]]) -> None:
-        real = [field.name for field in fields(cls)]
+    def _refuse_misspelt(self, kwargs: dict[str, Any]) -> None:
+        real = [field.name for field in fields(self)]
         real += [name for name in _BASE_KEYWORDS if not name.startswith("_")]
         for key, value in kwargs.items():
             if key in _BASE_KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
                 continue
-            for scheme, arguments in own.items():
-                if key in arguments:
-                    given = {key: value} if len(own) == 1 else {scheme: {key: value}}
+            classes = scheme_classes(self)
+            for name, scheme in classes.items():
+                if scheme is not None and key in own_arguments(scheme):
+                    given = {key: value} if len(classes) == 1 else {name: {key: value}}
                     raise ValueError(
                         f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
                         f"Give it as position_embedding_kwargs={given!r}."
@@ -570,7 +598,7 @@ class PosEncConfig(PreTrainedConfig):
         generation = GenerationConfig._get_default_generation_params()
         for name, value in unknown.items():
             if name not in generation and not name.startswith("_") and not hasattr(config, name):
-                setattr(config, name, value)
+                vars(config)[name] = value
         config.validate()  # a name that this version doesn't know may mean something to transformers
         return result
 
@@ -599,7 +627,8 @@ class PosEncConfig(PreTrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         """All that config.json holds."""
         values = super().to_dict()
-        values.pop(ATTRIBUTE, None)
+        for name in (ATTRIBUTE, GIVEN):
+            values.pop(name, None)
         return values
 
     @property
@@ -618,7 +647,7 @@ class PosEncConfig(PreTrainedConfig):
         return self.initializer_range * (self.embedding_width**0.5 if self.scale_embeddings else 1.0)
 
     def validate_sizes(self) -> None:
-        """Sizes are positive and bounded, probabilities are probabilities."""
+        """Sizes are positive and bounded, probabilities are probabilities, labels have names and numbers."""
         for name, bound in _UPPER_BOUNDS.items():
             value = getattr(self, name)
             least = 0 if name == "type_vocab_size" else 1
@@ -640,37 +669,16 @@ class PosEncConfig(PreTrainedConfig):
         for name in ("layer_norm_eps", "initializer_range"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={getattr(self, name)!r} is out of range. It must be a positive number.")
+        _labels(self.id2label, self.label2id, None)
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
                 f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. "
                 "Give the tokenizer's pad_token_id, or None if it has no padding token."
             )
 
-    def validate_choices(self) -> None:
-        """Values that name one of a few things name one that exists."""
-        problems = (None, "regression", "single_label_classification", "multi_label_classification")
-        choices: dict[str, tuple[str | None, ...]] = {
-            "norm_position": ("pre", "post"),
-            "position_augmentation": ("none", "shift", "random"),
-            "classifier_pooling": ("mean", "cls", "max"),
-            "problem_type": problems,
-        }
-        for name, accepted in choices.items():
-            if getattr(self, name) not in accepted:
-                named = ", ".join(map(str, accepted))
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown. Choose one of {named}.")
-        for name in ("hidden_act", "classifier_hidden_act"):
-            value = getattr(self, name)
-            if not (value is None and name == "classifier_hidden_act") and value not in ACT2FN:
-                near = difflib.get_close_matches(str(value), list(ACT2FN), n=3)
-                raise ValueError(
-                    f"{name}={value!r} is no activation of transformers. "
-                    f"{'Near it: ' + ', '.join(near) + '. ' if near else ''}Common ones: gelu, relu, silu, tanh."
-                )
-
     def validate_position(self) -> None:
         """The schemes exist and take their arguments; augmented positions fit them."""
-        check_position_config(self)
+        resolve_position_config(self)
 
 
 PosEncConfig.register_for_auto_class()

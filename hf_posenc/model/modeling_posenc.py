@@ -5,6 +5,7 @@ queries and keys (`rotary`, `rotate`) and the attention logits (`bias`, `layer_b
 it is.
 """
 
+import copy
 import functools
 import json
 import math
@@ -38,7 +39,7 @@ from .dropout import Dropout
 from .linear import apply_linear
 from .padding_free import Layout, augment_positions, make_layout
 from .position_base import PositionScheme, check_length, tracing, transformed
-from .positions import POSITIONS, independent_generator, make_position, own_code, resolve_position_config
+from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code, resolve_position_config
 from .scheme_code import load_classes, loading_from
 
 logger = logging.get_logger(__name__)
@@ -270,6 +271,20 @@ class PosEncLayer(GradientCheckpointingLayer):
         return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
 
 
+# What a model is built with and no weight's shape tells: a checkpoint whose config says otherwise loads as nonsense.
+_BUILT_WITH = (
+    "num_attention_heads",
+    "hidden_act",
+    "layer_norm_eps",
+    "norm_position",
+    "scale_embeddings",
+    "classifier_hidden_act",
+    "position_embedding_type",
+    "position_embedding_kwargs",
+    "rope_parameters",
+)
+
+
 def _check_index(folder: Path) -> None:
     """Refuses the index of a folder's shards if it names anything but files beside it."""
     for path in folder.glob("*.index*.json") if folder.is_dir() else ():
@@ -343,8 +358,16 @@ class PosEncPreTrainedModel(PreTrainedModel):
         """Writes weights, config and code, the code of a scheme of the user's own too.
 
         Raises:
-            ValueError: that code can't travel; the message says why and what to do. Nothing is written then.
+            ValueError: that code can't travel, or the config was changed to what the model wasn't built with; the
+                message says why and what to do. Nothing is written then.
         """
+        for name, built in cast(Any, self.base_model).built_with.items():
+            if getattr(self.config, name) != built:
+                raise ValueError(
+                    f"config.{name}={getattr(self.config, name)!r} isn't what this model was built with, {built!r}: "
+                    f"loaded again, the weights would compute something else. Set it back to {built!r}; where another "
+                    f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
+                )
         own_code(self.config)
         super().save_pretrained(save_directory, *args, **kwargs)
 
@@ -419,17 +442,18 @@ class PosEncModel(PosEncPreTrainedModel):
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
+        # A config may have been changed since it was checked, and what is built must be what is saved.
+        config.validate_sizes()
+        load_classes(config, POSITIONS)
+        resolve_position_config(config)
+        vars(config).pop(GIVEN)  # from here on its arguments are those of weights
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
         pre_norm = config.norm_position == "pre"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
-        # A config may have been changed since it was checked, and what is built must be what is saved.
-        config.validate_sizes()
-        config.validate_choices()
-        load_classes(config, POSITIONS)
-        resolve_position_config(config)
         with independent_generator():
             self.position = make_position(config)
+        self.built_with = {name: copy.deepcopy(getattr(config, name)) for name in _BUILT_WITH}
         check_backend(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()

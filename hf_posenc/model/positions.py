@@ -1,6 +1,7 @@
 """How a scheme is registered, and how one is built from a config."""
 
 import contextlib
+import copy
 import difflib
 import inspect
 from collections.abc import Iterator
@@ -61,6 +62,10 @@ _ELSEWHERE = {
     "batch_first": "A model is batch-first; batch_first is for schemes used on plain tensors.",
     "rope_theta": "Give it as rope_parameters={'rope_theta': ...}.",
 }
+# Fields of a config that are completed with defaults ...
+_RESOLVED = ("position_embedding_kwargs", "rope_parameters")
+GIVEN = "_given_arguments"
+"""... and its attribute that holds what was given of each, and what that became."""
 # These start at the root mean square of the token embeddings unless the config says otherwise.
 _TOKEN_SCALED = ("rms", "std")
 
@@ -209,8 +214,15 @@ def given_arguments(config: Any) -> dict[str, dict[str, Any]]:
 def resolve_position_config(config: Any) -> None:
     """Writes every argument of the config's schemes back into it, and checks them by building the schemes.
 
+    What was written earlier, and nobody changed since, is resolved anew: a size or the scheme may have been changed.
     Arguments of a scheme whose code isn't loaded yet stay as they are: they were resolved when it was saved.
     """
+    said = {}
+    for field in _RESOLVED:
+        value = getattr(config, field)
+        before, resolved = vars(config).get(GIVEN, {}).get(field, (None, ...))
+        said[field] = before if value == resolved else copy.deepcopy(value)
+        setattr(config, field, copy.deepcopy(said[field]))
     classes = scheme_classes(config)
     given = given_arguments(config)
     for name, scheme in classes.items():
@@ -231,6 +243,7 @@ def resolve_position_config(config: Any) -> None:
         for key, value in given[name].items():
             if value is None and getattr(part, key, None) is not None:
                 given[name][key] = getattr(part, key)
+    vars(config)[GIVEN] = {field: (value, copy.deepcopy(getattr(config, field))) for field, value in said.items()}
 
 
 def check_position_config(config: Any) -> dict[str, PositionScheme]:
