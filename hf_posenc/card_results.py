@@ -88,6 +88,7 @@ class QuickStart:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         self.seeds: list[int] = found.pop("seeds")
         self.options: dict[str, Any] = found.pop("options")
+        self.baselines: dict[str, float] = found.pop("baselines", {})
         self.samples = {
             name: Sample.of_values(dict(zip(self.seeds, one["accuracies"], strict=True)), (0.0, 1.0))
             for name, one in found.items()

@@ -136,8 +136,11 @@ def test_the_quick_start_table_is_what_was_measured():
     measured = json.loads((ROOT / "model_cards/results/quickstart.json").read_text())
     assert len(measured.pop("seeds")) == 5
     measured.pop("options")
+    pairs = measured.pop("baselines")["word_pairs"]
+    assert f"| word pairs | {pairs:.3f} |" in README
     assert measured["none"]["max"] < 0.52
     assert measured["rope"]["min"] > 0.9
     for scheme, found in measured.items():
         numbers = " | ".join(f"{found[name]:.3f}" for name in ("mean", "std", "min", "max"))
-        assert f"| `{scheme}` | {numbers} |" in README
+        above = sum(value > pairs for value in found["accuracies"])
+        assert f"| `{scheme}` | {numbers} | {above} of 5 |" in README

@@ -4,6 +4,8 @@
 
 Parts, each written into the result as it ends; a study that was stopped goes on with the next one:
 
+- `baseline/WHAT`, `extend/WHAT` for `majority` and `word pairs` (TF-IDF, logistic regression): what has to be beaten,
+  on the rows and tokens of the others. Seconds: `--parts baseline extend/majority "extend/word pairs"`.
 - `exact`: conversion to `learned`, against transformers' BERT; a classifier fine-tuned from either.
 - `stock`: the stock BERT, fine-tuned with the stock Trainer on each task: the baseline.
 - `swap/SCHEME`, `heal/SCHEME`: without and with healing, agreement with the original on unseen text, and the tasks.
@@ -17,12 +19,14 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from sklearn.metrics import accuracy_score, matthews_corrcoef
 from transformers import (
     AutoTokenizer,
     BertForSequenceClassification,
@@ -35,6 +39,7 @@ from transformers import (
 )
 
 from ..model.modeling_posenc import PosEncForSequenceClassification
+from ..training.baseline import WordPairs
 from ..training.checkpoints import write_json
 from ..training.report import versions
 from . import convert
@@ -45,6 +50,7 @@ SCHEMES = ("sinusoidal", "lspe", "rope", "alibi", "t5")
 TASKS = {"trec": "accuracy", "cola": "matthews", "bshift_novels": "accuracy"}
 LONG = ("hyperpartisan", "review_polarity")
 LENGTHS = (512, 2048)
+BASELINES = ("majority", "word pairs")
 EXTENSIONS: dict[str, dict[str, Any]] = {
     "learned-tile": {"extension": "tile"},
     "learned-interpolate": {"extension": "interpolate"},
@@ -152,9 +158,32 @@ def fine_tune(
     return found
 
 
-def _metrics(prediction: EvalPrediction) -> dict[str, float]:
-    from sklearn.metrics import matthews_corrcoef
+def baseline(
+    what: str, tokenizer: Any, data: Path, name: str, *, max_length: int = 128, max_train: int | None = 10000
+) -> dict[str, Any]:
+    """`majority` or `word pairs`, on the rows of `fine_tune` and the tokens that a model reads: no encoder needed."""
+    training, test = read_rows(data, name, "train")[:max_train], read_rows(data, name, "test")
+    answers, labels = ([str(row["label"]) for row in rows] for rows in (training, test))
+    if what == "majority":
+        predicted = [Counter(answers).most_common(1)[0][0]] * len(test)
+    else:
+        seen, asked = (
+            tokenizer.batch_decode(
+                [one["input_ids"] for one in encode(tokenizer, [row["text"] for row in rows], max_length)],
+                skip_special_tokens=True,
+            )
+            for rows in (training, test)
+        )
+        predicted = list(WordPairs().fit([seen], answers).predict([asked]))
+    return {
+        "train_examples": len(training),
+        "test_examples": len(test),
+        "accuracy": round(accuracy_score(labels, predicted), 5),
+        "matthews": round(matthews_corrcoef(labels, predicted), 5),
+    }
 
+
+def _metrics(prediction: EvalPrediction) -> dict[str, float]:
     chosen = np.asarray(prediction.predictions).argmax(-1)
     return {
         "accuracy": float((chosen == prediction.label_ids).mean()),
@@ -196,6 +225,15 @@ class Study:
 
     def run(self) -> None:
         """All parts, in order."""
+        for what in BASELINES:
+            for task in TASKS:
+                self.part(f"baseline/{what}/{task}", lambda w=what, t=task: self.baseline(w, t))  # type: ignore[misc]
+            for task in LONG:
+                for length in LENGTHS:
+                    self.part(
+                        f"extend/{what}/{task}/{length}",
+                        lambda w=what, t=task, n=length: self.baseline(w, t, n, self.options.max_long),  # type: ignore[misc]
+                    )
         self.part("exact/agreement", self.exact)
         for name in ("stock", "converted"):
             self.part(f"exact/fine-tuned/{name}", lambda name=name: self.same_start(name))  # type: ignore[misc]
@@ -230,6 +268,11 @@ class Study:
         long = [" ".join(texts[start : start + 30]) for start in range(0, 240, 30)]  # up to the end of the table
         _, report = convert(self.source, eval_texts=[*texts[:48], *long], task="feature-extraction")
         return {**report.to_dict(), "source": NAME}
+
+    def baseline(self, what: str, task: str, length: int = 128, rows: int | None = None) -> dict[str, Any]:
+        """What has to be beaten, on a task's rows."""
+        most = rows or self.options.max_train
+        return baseline(what, self.tokenizer, self.data, task, max_length=length, max_train=most)
 
     def same_start(self, name: str) -> dict[str, Any]:
         """A classifier with the same first weights and no dropout, fine-tuned as BERT or as PosEnc."""
@@ -325,7 +368,10 @@ def _of_seed(part: str, seed: int) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The swaps of a study as a markdown table: agreement, and the tasks by seed, without and with healing."""
+    """The swaps of a study as a markdown table: agreement, and the tasks by seed, without and with healing.
+
+    What has to be beaten stands first.
+    """
     parts = results.get("parts", {})
 
     def score(prefix: str, task: str) -> str:
@@ -334,7 +380,8 @@ def table(results: dict[str, Any]) -> str:
         return " / ".join(f"{value:.3f}" for value in found)
 
     lines = ["| | cosine | swapped tokens, R² | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|---|"]
-    rows = [("stock BERT", "stock", "1", "1")]
+    rows = [(what, f"baseline/{what}", "", "") for what in BASELINES if score(f"baseline/{what}", "trec")]
+    rows.append(("stock BERT", "stock", "1", "1"))
     schemes = sorted({name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))})
     for scheme in schemes:
         for kind, shown in (("swap", ""), ("heal", ", healed")):
@@ -350,16 +397,45 @@ def table(results: dict[str, Any]) -> str:
 
 
 def long_table(results: dict[str, Any]) -> str:
-    """The long documents of a study as a markdown table: accuracy at 512 and at 2,048 tokens."""
+    """The long documents of a study as a markdown table: accuracy at each length, first what has to be beaten."""
     parts = results.get("parts", {})
-    ways = [how for how in ("stock", *EXTENSIONS) if any(name.startswith(f"extend/{how}/") for name in parts)]
+    names = {what: what for what in BASELINES} | {"stock": "stock BERT"} | {how: f"`{how}`" for how in EXTENSIONS}
+    ways = [how for how in names if any(name.startswith(f"extend/{how}/") for name in parts)]
     lines = ["| | " + " | ".join(f"{task}, {length}" for task in LONG for length in LENGTHS) + " |"]
     lines.append("|---" * (1 + len(LONG) * len(LENGTHS)) + "|")
     for how in ways:
         found = [parts.get(f"extend/{how}/{task}/{length}") for task in LONG for length in LENGTHS]
         shown = ["" if one is None else f"{one['accuracy']:.3f}" for one in found]
-        lines.append(f"| {'stock BERT' if how == 'stock' else f'`{how}`'} | " + " | ".join(shown) + " |")
+        lines.append(f"| {names[how]} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
+
+
+def short_words(results: dict[str, Any]) -> str:
+    """Where word pairs are better than every model of `table`, before which this stands."""
+    parts, said = results["parts"], []
+    for task, metric in TASKS.items():
+        words = {name: name.split("/") for name in parts}
+        models = [name for name in parts if task in words[name] and words[name][0] in ("stock", "swap", "heal")]
+        pairs, best = parts[f"baseline/word pairs/{task}"][metric], max(parts[name][metric] for name in models)
+        if pairs >= best:
+            said.append(f"On `{task}` word pairs win with {pairs:.3f}; the best model has {best:.3f}.")
+    return " ".join(said)
+
+
+def long_words(results: dict[str, Any]) -> str:
+    """What `long_table` carries, before which this stands: who wins, and how wide a score's interval is."""
+    parts, said, widths = results["parts"], [], []
+    for task in LONG:
+        found: dict[str, list[float]] = {}  # by way, for each length
+        for name, part in parts.items():
+            if name.startswith("extend/") and f"/{task}/" in name:
+                found.setdefault(name.split("/")[1], []).append(part["accuracy"])
+        pairs, best = max(found["word pairs"]), max(max(found[way]) for way in found if way not in BASELINES)
+        count = parts[f"extend/word pairs/{task}/512"]["test_examples"]
+        widths.append(f"{1.96 * (best * (1 - best) / count) ** 0.5:.2f} on `{task}` ({count} documents)")
+        verb = "win" if pairs >= best else "are behind"
+        said.append(f"Word pairs {verb} on `{task}` with {pairs:.3f}; the best encoder has {best:.3f}.")
+    return " ".join(said) + f"\nOne seed; the 95 % interval of one score is about ±{' and ±'.join(widths)}."
 
 
 def main(arguments: list[str] | None = None) -> None:

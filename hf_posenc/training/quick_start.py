@@ -3,7 +3,9 @@
     python -m hf_posenc.training.quick_start --output_dir quickstart
     python -m hf_posenc.training.quick_start --output_dir runs/seeds --seeds 0 1 2 3 4
 
-The second line measures mean and spread over seeds.
+    python -m hf_posenc.training.quick_start --baselines model_cards/results/quickstart.json
+
+The second line measures mean and spread over seeds, the third anew what has to be beaten, in seconds.
 """
 
 import argparse
@@ -27,8 +29,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_posenc.model.positions import scheme_class
 
 from .arguments import make_arguments
+from .baseline import baseline_scores
 from .checkpoints import check_output_dir, write_json
 from .classification import train_classifier
+from .data import find_columns, load_splits, number_labels
 from .errors import UserError, run_script
 from .run import TrainingResult
 
@@ -200,7 +204,9 @@ def logits_in_fresh_process(checkpoint: str | Path, texts: Sequence[str]) -> lis
 
 
 def _show(results: Sequence[SchemeResult], word_pairs: float, console: Console) -> None:
-    table = Table(title="Test accuracy on sentences that only word order makes acceptable")
+    table = Table(
+        title="Test accuracy on pairs of sentences with the same words, in an acceptable order and in another"
+    )
     table.add_column("positions")
     table.add_column("parameters for them", justify="right")
     table.add_column("test accuracy", justify="right")
@@ -218,7 +224,8 @@ def _show(results: Sequence[SchemeResult], word_pairs: float, console: Console) 
     console.print(table)
     console.print(
         "The first sentence is acceptable, the second isn't. Without positions they are the same bag of words. "
-        "Word pairs: a linear model on words and pairs of neighbouring words."
+        "Word pairs: a linear model on words and pairs of neighbouring words. What isn't above it may have learned no "
+        "more of order than which words are neighbours."
     )
 
 
@@ -242,6 +249,34 @@ def _next_steps(last: SchemeResult, seed: int, seconds: float, console: Console)
     )
 
 
+def measure_baselines(options: dict[str, Any] | None = None) -> dict[str, float]:
+    """Test accuracy of what knows no order (`majority`), or neighbours alone (`word_pairs`), on the same rows."""
+    data = make_arguments(**{**OPTIONS, **(options or {}), "output_dir": "unused"})[0]
+    splits = load_splits(data)
+    columns = find_columns(splits["train"], data)
+    labels, numbers = number_labels(splits, columns, task=data.task, delimiter=data.label_delimiter)
+    most = {"train": data.max_train_samples, "test": data.max_predict_samples}
+    train, test = (
+        ([splits[name][column][: most[name]] for column in columns.text], list(numbers[name] or ())[: most[name]])
+        for name in ("train", "test")
+    )
+    scores = baseline_scores(train, {"test": test}, labels.problem_type)
+    return {name: found["test_accuracy"] for name, found in scores.items()}
+
+
+def seeds_table(found: dict[str, Any]) -> str:
+    """What `measure_seeds` wrote as Markdown: word pairs first, and which runs are above them."""
+    pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
+    schemes = {name: one for name, one in found.items() if name not in ("seeds", "options", "baselines")}
+    above = {name: sum(value > pairs for value in one["accuracies"]) for name, one in schemes.items()}
+    lines = ["| positions | mean | std | min | max | runs above word pairs |", "|---|---:|---:|---:|---:|---:|"]
+    lines.append(f"| word pairs | {pairs:.3f} | | | | |")
+    for name, one in schemes.items():
+        numbers = " | ".join(f"{one[key]:.3f}" for key in ("mean", "std", "min", "max"))
+        lines.append(f"| `{name}` | {numbers} | {above[name]} of {seeds} |")
+    return "\n".join(lines)
+
+
 def measure_seeds(
     output_dir: str | Path,
     schemes: Sequence[str] = SCHEMES,
@@ -254,7 +289,8 @@ def measure_seeds(
     """Runs the quick start once per seed and reports mean and spread of the test accuracies.
 
     Returns:
-        For each scheme `accuracies` by seed, `mean`, `std` (of the sample), `min`, `max`; also in `seeds.json`.
+        For each scheme `accuracies` by seed, `mean`, `std` (of the sample), `min`, `max`; also in `seeds.json`, with
+        `baselines`.
     """
     console = console or Console()
     found: dict[str, list[float]] = {scheme: [] for scheme in schemes}
@@ -278,10 +314,11 @@ def measure_seeds(
         }
         for scheme, values in found.items()
     }
-    write_json(
-        Path(output_dir) / "seeds.json", {"seeds": list(seeds), "options": {**OPTIONS, **(options or {})}, **report}
-    )
+    given = {"seeds": list(seeds), "options": {**OPTIONS, **(options or {})}}
+    baselines = measure_baselines(options)
+    write_json(Path(output_dir) / "seeds.json", {**given, "baselines": baselines, **report})
     table = Table("positions", "mean", "std", "min", "max", title=f"Test accuracy over {len(seeds)} seeds")
+    table.add_row("word pairs", f"{baselines['word_pairs']:.3f}", style="dim", end_section=True)
     for scheme, numbers in report.items():
         table.add_row(scheme, *(f"{numbers[name]:.3f}" for name in ("mean", "std", "min", "max")))
     console.print(table)
@@ -297,8 +334,13 @@ def main() -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="several: mean and spread are reported")
     parser.add_argument("--overwrite_output_dir", action="store_true", help="replace checkpoints that are there")
+    parser.add_argument("--baselines", type=Path, help="a seeds.json: measure its baselines anew, and train nothing")
     given = parser.parse_args()
-    if len(given.seeds) == 1:
+    if given.baselines is not None:
+        found = json.loads(given.baselines.read_text(encoding="utf-8"))
+        first = {name: found.pop(name) for name in ("seeds", "options")}
+        write_json(given.baselines, {**first, **found, "baselines": measure_baselines(first["options"])})
+    elif len(given.seeds) == 1:
         quickstart(given.output_dir, given.schemes, given.seeds[0], overwrite_output_dir=given.overwrite_output_dir)
     else:
         measure_seeds(given.output_dir, given.schemes, given.seeds, overwrite_output_dir=given.overwrite_output_dir)

@@ -1,14 +1,24 @@
 import json
 import re
 import shlex
+import sys
 from io import StringIO
 
 import pytest
 from rich.console import Console
 from training_harness import rows
 
-from hf_posenc.training import UserError, parse_arguments, quickstart
-from hf_posenc.training.quick_start import OPTIONS, PAIR, SCHEMES, SchemeResult, logits_in_fresh_process, measure_seeds
+from hf_posenc.training import UserError, parse_arguments, quick_start, quickstart
+from hf_posenc.training.baseline import WordPairs
+from hf_posenc.training.quick_start import (
+    OPTIONS,
+    PAIR,
+    SCHEMES,
+    SchemeResult,
+    logits_in_fresh_process,
+    measure_seeds,
+    seeds_table,
+)
 
 FAST = {
     "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64",
@@ -60,6 +70,7 @@ def test_seeds_are_summed_up(tmp_path, monkeypatch):
         return [SchemeResult(scheme, next(accuracies), (0.5, 0.5), 0, output_dir, 1.0) for scheme in schemes]
 
     monkeypatch.setattr("hf_posenc.training.quick_start.quickstart", shortened)
+    monkeypatch.setattr(quick_start, "measure_baselines", lambda options: {"majority": 0.5, "word_pairs": 0.85})
     found = measure_seeds(tmp_path, ("rope", "none"), (0, 1), console=Console(file=StringIO()))
     assert found["rope"] == {
         "accuracies": [0.9, 0.8],
@@ -68,7 +79,32 @@ def test_seeds_are_summed_up(tmp_path, monkeypatch):
         "min": 0.8,
         "max": 0.9,
     }
-    assert json.loads((tmp_path / "seeds.json").read_text())["none"]["std"] == 0
+    written = json.loads((tmp_path / "seeds.json").read_text())
+    assert written["none"]["std"] == 0
+    assert seeds_table(written).splitlines()[2:] == [
+        "| word pairs | 0.850 | | | | |",
+        "| `rope` | 0.850 | 0.071 | 0.800 | 0.900 | 1 of 2 |",
+        "| `none` | 0.500 | 0.000 | 0.500 | 0.500 | 0 of 2 |",
+    ]
+
+
+def test_word_pairs_are_measured_on_the_rows_of_the_quick_start(monkeypatch, tmp_path):
+    path = tmp_path / "seeds.json"
+    before = {
+        "seeds": [0],
+        "options": {**OPTIONS, "max_train_samples": 600, "max_predict_samples": 200},
+        "rope": {"mean": 1},
+    }
+    path.write_text(json.dumps(before))
+    monkeypatch.setattr(sys, "argv", ["quick_start", "--baselines", str(path)])
+    quick_start.main()
+    found = json.loads(path.read_text())
+    train, test = ([row["text"] for row in rows(split, 600)] for split in ("train", "test"))
+    labels, answers = ([row["label"] for row in rows(split, 600)] for split in ("train", "test"))
+    predicted = WordPairs().fit([train], labels).predict([test[:200]])
+    most = max(set(labels), key=labels.count)
+    right = {"majority": answers[:200].count(most) / 200, "word_pairs": float((predicted == answers[:200]).mean())}
+    assert found == {**before, "baselines": right}
 
 
 @pytest.mark.slow
