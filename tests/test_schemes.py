@@ -16,6 +16,7 @@ from hf_posenc import (
     LSPEPosition,
     NoPosition,
     PosEncConfig,
+    PosEncModel,
     PositionScheme,
     RotaryPosition,
     SinusoidalPosition,
@@ -468,6 +469,23 @@ def test_kerple_starts_in_the_ranges_of_its_authors_code(kernel, most):
     for distance in (1, 2):
         expected = -r1 * torch.log1p(r2 * distance) if kernel == "log" else -r1 * distance**r2
         torch.testing.assert_close(far[:, distance - 1], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("alibi", {"directional": False, "learned": False}), ("kerple", {"directional": False})]
+)
+def test_symmetric_biases_tell_left_from_right_by_special_tokens_alone(name, published):
+    config = PosEncConfig.from_preset(
+        "tiny", vocab_size=20, position_embedding_type=name, position_embedding_kwargs=published
+    )
+    torch.manual_seed(0)
+    model = PosEncModel(config).eval()
+
+    def mean(*ids):
+        return model(torch.tensor([ids])).last_hidden_state.mean(dim=1)
+
+    torch.testing.assert_close(mean(5, 6, 7, 8), mean(8, 7, 6, 5), atol=1e-5, rtol=0)
+    assert (mean(2, 5, 6, 7, 8, 3) - mean(2, 8, 7, 6, 5, 3)).abs().max() > 1e-3  # [CLS] ... [SEP]
 
 
 def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):

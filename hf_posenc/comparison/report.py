@@ -1,6 +1,6 @@
 """The report of a comparison: Markdown with pictures beside it, and one HTML page that holds everything."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hf_posenc.inspection import describe_schemes
@@ -159,8 +159,9 @@ def _how_to_read(study: Study) -> str:
         "Brackets hold 95 % intervals: Student's t over seeds, and a bootstrap over test examples (groups of examples "
         f"that belong together are drawn together). A scheme is called better or worse than `{study.plan.baseline}` "
         f"where a paired t-test gives p < {ALPHA} after Holm's correction for the number of comparisons in its table, "
-        "the spread over seeds taken to be at least halfway to that of all schemes; else there is "
-        f'"{NO_EVIDENCE}", which is not evidence that there is none: with 2 or 3 seeds little can be told. '
+        "the spread over seeds taken to be at least halfway to the schemes' median; else there is "
+        f'"{NO_EVIDENCE}", which is not evidence that there is none: beside it stands the smallest gap that the test '
+        "finds in 80 % of cases with the spread measured here. The same texts at two lengths are compared in pairs. "
         "The scheme with the best mean is compared with the others after correction for all pairs of schemes, and each "
         "scheme at the longest inputs with itself at the train length after correction for the number of schemes."
     )
@@ -228,41 +229,52 @@ def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
         shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
         groups.setdefault(verdict, []).append(f"`{scheme}`{shown}")
     if list(groups) == [NO_EVIDENCE] and len(found) > 1:
-        return [f"{NO_EVIDENCE}: all {len(found)}"]
-    return [f"{verdict}: {', '.join(groups[verdict])}" for verdict in sorted(groups)]
+        groups[NO_EVIDENCE] = [f"all {len(found)}"]
+    gaps = {NO_EVIDENCE: in_brackets(gap_text(found.values()))}
+    return [f"{verdict}: {', '.join(groups[verdict])}{gaps.get(verdict, '')}" for verdict in sorted(groups)]
 
 
-def rivals(study: Study, task: Task, length: int) -> tuple[str, list[str], list[str]]:
+def gap_text(found: Iterable[Difference]) -> str:
+    """What a list without evidence could have shown: the least and the greatest of its schemes' smallest gaps."""
+    ordered = sorted((one for one in found if one.gap is not None), key=lambda one: one.gap or 0.0)
+    shown = dict.fromkeys(gap_number(one) for one in (*ordered[:1], *ordered[-1:]))
+    return f"smallest gap found in 80 % of cases: {' to '.join(shown)}" if shown else ""
+
+
+def in_brackets(text: str) -> str:
+    """` (text)`, or nothing."""
+    return f" ({text})" if text else ""
+
+
+def rivals(study: Study, task: Task, length: int) -> tuple[str, list[str], dict[str, Difference]]:
     """The scheme with the best mean, those that it is better than, and those from which it can't be told apart.
 
     Corrected for all pairs of schemes, since the best one is found by looking at all.
     """
     (best, _), *others = study.ranking(task, length)
     pairs = study.pairs(task, length)
-    beaten = []
-    for scheme, _ in others:
-        found = pairs.get((best, scheme)) or pairs.get((scheme, best))
-        if found is not None and found.corrected is not None and found.corrected < ALPHA:
-            beaten.append(scheme)
-    return best, beaten, [scheme for scheme, _ in others if scheme not in beaten]
+    found = {scheme: pairs.get((best, scheme)) or pairs[scheme, best] for scheme, _ in others}
+    beaten = [scheme for scheme, one in found.items() if one.corrected is not None and one.corrected < ALPHA]
+    return best, beaten, {scheme: one for scheme, one in found.items() if scheme not in beaten}
 
 
 def _of_the_best(study: Study, task: Task, length: int) -> str:
     if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
         return ""
     best, beaten, equal = rivals(study, task, length)
-    return f" Best mean: `{best}`, {of_rivals(beaten, equal)} (corrected for all pairs)."
+    return f" Best mean: `{best}`, {of_rivals(beaten, equal)}, corrected for all pairs."
 
 
-def of_rivals(beaten: Sequence[str], equal: Sequence[str]) -> str:
+def of_rivals(beaten: Sequence[str], equal: Mapping[str, Difference]) -> str:
     """What `rivals` found, in words."""
+    gap = in_brackets(gap_text(equal.values()))
     if not beaten:
-        return f"{NO_EVIDENCE} from any other"
+        return f"{NO_EVIDENCE} from any other{gap}"
     said = f"better than {quoted(beaten) if equal else 'all others'}"
-    return f"{said}; {NO_EVIDENCE} from {quoted(equal)}" if equal else said
+    return f"{said}; {NO_EVIDENCE} from {quoted(equal)}{gap}" if equal else said
 
 
-def quoted(schemes: Sequence[str]) -> str:
+def quoted(schemes: Iterable[str]) -> str:
     """Schemes in a sentence."""
     return ", ".join(f"`{scheme}`" for scheme in schemes)
 
@@ -349,22 +361,23 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
     rows, place = [], 0
     for scheme, value in study.rows(task, length):
         if scheme not in study.schemes:
-            rows.append((scheme, interval_text(value), "", "", "no encoder"))
+            rows.append((scheme, interval_text(value), "", "", "", "no encoder"))
             continue
         place += 1
         found = differences.get(scheme)
-        against = ("", "", "baseline") if scheme == study.plan.baseline else ("", "", "not comparable")
+        against = ("", "", "", "baseline" if scheme == study.plan.baseline else "not comparable")
         if found is not None:
-            against = (interval_text(found.interval, signed=True), _p(found), found.verdict(lower_is_better(task)))
+            difference, verdict = interval_text(found.interval, signed=True), found.verdict(lower_is_better(task))
+            against = (difference, _p(found), gap_number(found), verdict)
         rows.append((f"{place}. `{scheme}`", interval_text(value), *against))
-    head = ("scheme", metric_name(task), f"minus {study.plan.baseline}", "p (Holm)", "verdict")
+    head = ("scheme", metric_name(task), f"minus {study.plan.baseline}", "p (Holm)", "smallest gap", "verdict")
     return Table(head, tuple(rows))
 
 
 def length_rows(study: Study, task: Task) -> list[tuple[str, ...]]:
-    """A row for each scheme and baseline: its score and interval at each length."""
+    """A row for each baseline and scheme: its score and interval at each length."""
     rows = []
-    for scheme in (*study.schemes, *study.references.get(task.name, {})):
+    for scheme in (*study.references.get(task.name, {}), *study.schemes):
         cells = []
         for length in study.lengths(task):
             value = study.score(task, scheme, length, study.curve_parts(task))
@@ -385,6 +398,13 @@ def interval_text(value: Interval, signed: bool = False) -> str:
     if value.low is None or value.high is None:
         return mean
     return f"{mean} [{value.low:{sign}.3f}, {value.high:{sign}.3f}]"
+
+
+def gap_number(found: Difference | None) -> str:
+    """The smallest gap that the test finds in 80 % of cases; nothing where it found one."""
+    if found is None or found.gap is None:
+        return ""
+    return f"{found.gap:.3f}" if found.gap <= found.widest else "beyond the metric"
 
 
 def _p(found: Difference) -> str:
@@ -515,6 +535,7 @@ def _standing(study: Study, task: Task, scheme: str) -> str:
         return f"{task.name}: {study.why_not(task, scheme, home)}."
     found = study.differences(task, home).get(scheme)
     verdict = "" if found is None else f"; against `{study.plan.baseline}`: {found.verdict(lower_is_better(task))}"
+    verdict += "" if found is None else in_brackets(gap_text([found]))
     where = f"[{task.name}](#{anchor(ranking_heading(task, home))})"
     score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"
     return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."

@@ -10,26 +10,31 @@ from a bootstrap whose draws are the same for every scheme. Intervals are mean +
 t for the degrees of freedom of Welch and Satterthwaite (1946): n - 1 where seeds alone vary, many where examples do.
 (Percentiles of a bootstrap over 2 to 5 seeds would hold the truth in 60 to 87 % of cases, not in 95 %.)
 
-Whether two schemes differ is asked by the same rule of their differences per seed. Where s^2 is less than its mean
+Whether two schemes differ is asked by the same rule of their differences per seed. Where s^2 is less than its median
 over all differences of the family, it is moved halfway there, with 2 (n - 1) degrees of freedom, a moderated t-test
 (Smyth 2004): probes are learned or not, so that few seeds agree by chance, and their own spread is no measure then.
-The p-values of a family are corrected by Holm's step-down rule (1979).
+(The median, so that one scheme whose seeds differ much doesn't decide what is said of the others.) The p-values of a
+family are corrected by Holm's step-down rule (1979). What isn't found says little without what would have been:
+`smallest_gap`. Whether a single run knows more than chance is asked by `learned`.
 """
 
 import functools
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from .outcomes import Outcome
 
 DRAWS = 2000
 LEVEL = 0.95
 ALPHA = 0.05
+POWER = 0.8
+LEARNED = 0.001
+"""A run that guesses counts as one that learned in so many cases."""
 NO_EVIDENCE = "no evidence of a difference"
 
 Name = TypeVar("Name", bound=Hashable)
@@ -53,6 +58,14 @@ class Difference:
     p: float | None
     """As it is; `holm` corrects a family. None where there is one seed."""
     corrected: float | None = None
+    error: float = np.nan
+    """The standard error of the mean difference."""
+    freedom: float = np.nan
+    """Its degrees of freedom."""
+    widest: float = np.inf
+    """The greatest difference that the metric allows."""
+    gap: float | None = None
+    """The least true difference that the test finds in 80 % of cases, after correction; see `smallest_gap`."""
 
     def verdict(self, lower_is_better: bool = False) -> str:
         """`better`, `worse`, or that there is no evidence; None seeds can't say."""
@@ -112,10 +125,8 @@ def unit_weights(test: str, units: int) -> np.ndarray:
     """How often each unit of a test is drawn: (B, U), the same for every scheme and seed."""
     seed = int.from_bytes(hashlib.sha256(f"{test} {units}".encode()).digest()[:8])
     draw = np.random.default_rng(seed)
-    weights = np.empty((DRAWS, units), np.float32)
-    for row in weights:
-        row[:] = np.bincount(draw.integers(0, units, units), minlength=units)
-    return weights
+    drawn = draw.integers(0, units, (DRAWS, units)) + units * np.arange(DRAWS)[:, None]  # a row's own numbers
+    return np.bincount(drawn.ravel(), minlength=DRAWS * units).reshape(DRAWS, units).astype(np.float32)
 
 
 def interval(sample: Sample) -> Interval:
@@ -141,7 +152,7 @@ def _interval(
     freedom *= (variance / max(over_seeds, 1e-12 * variance)) ** 2
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance)
     low, high = np.clip([mean - half, mean + half], *bounds)
-    return Interval(mean, float(low), float(high), count), float(variance), float(freedom)
+    return Interval(mean, float(low), float(high), count), float(variance), float(min(freedom, 1e9))
 
 
 def difference(sample: Sample, baseline: Sample, others: float = 0.0) -> Difference:
@@ -149,7 +160,7 @@ def difference(sample: Sample, baseline: Sample, others: float = 0.0) -> Differe
 
     Args:
         sample, baseline: the two.
-        others: the mean variance over seeds of all differences of the family, see `paired`.
+        others: the median variance over seeds of all differences of the family, see `paired`.
 
     Raises:
         ValueError: they have no seed in common.
@@ -158,9 +169,13 @@ def difference(sample: Sample, baseline: Sample, others: float = 0.0) -> Differe
     found, variance, freedom = _interval(values, drawn, others=others)
     if len(values) < 2:
         return Difference(found, None)
-    if variance == 0:
-        return Difference(found, 0.0 if abs(found.mean) > 1e-12 else 1.0)
-    return Difference(found, float(2 * stats.t.sf(abs(found.mean) / np.sqrt(variance), freedom)))
+    error = float(np.sqrt(variance))
+    if error == 0:
+        p = 0.0 if abs(found.mean) > 1e-12 else 1.0
+    else:
+        p = float(2 * stats.t.sf(abs(found.mean) / error, freedom))
+    least, greatest = sample.bounds
+    return Difference(found, p, error=error, freedom=freedom, widest=greatest - least)
 
 
 def _differences(sample: Sample, baseline: Sample) -> tuple[np.ndarray, np.ndarray]:
@@ -178,14 +193,15 @@ def paired(family: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Differenc
         ValueError: two have no seed in common.
     """
     spreads = [values.var(ddof=1) for one in family.values() if len(values := _differences(*one)[0]) > 1]
-    others = float(np.mean(spreads)) if spreads else 0.0
+    others = float(np.median(spreads)) if spreads else 0.0
     return {name: difference(*one, others) for name, one in family.items()}
 
 
 def holm(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
     """The same with corrected p-values: the k-th smallest of m, times m - k + 1, never falling.
 
-    One that isn't a number (a scheme whose training diverged) is no evidence, and hides none.
+    One that isn't a number (a scheme whose training diverged) is no evidence, and hides none. Where r are found, each
+    of the others would have been at p < ALPHA / (m - r): for that level they get their smallest gap.
     """
     tested = [(name, found.p) for name, found in differences.items() if found.p is not None]
     tested = sorted(((name, 1.0 if np.isnan(p) else p) for name, p in tested), key=lambda one: one[1])
@@ -194,4 +210,38 @@ def holm(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
     for rank, (name, p) in enumerate(tested):
         largest = max(largest, min(1.0, p * (len(tested) - rank)))
         corrected[name] = largest
-    return {name: Difference(found.interval, found.p, corrected.get(name)) for name, found in differences.items()}
+    missed = sum(p >= ALPHA for p in corrected.values())
+    return {
+        name: replace(
+            found,
+            corrected=corrected.get(name),
+            gap=smallest_gap(found, ALPHA / missed) if corrected.get(name, 0.0) >= ALPHA else None,
+        )
+        for name, found in differences.items()
+    }
+
+
+def smallest_gap(found: Difference, level: float) -> float | None:
+    """The least true difference that a test finds in 80 % of cases, given the spread that was measured.
+
+    The test finds what exceeds c standard errors e, c = t_{f, 1 - level / 2}. With a true difference of g the ratio
+    has Student's noncentral t distribution with f degrees of freedom and noncentrality g / e, so g solves
+
+        P(T_f(g / e) > c) = 0.8.
+
+    None where there is no standard error: one seed, or a score that is no number.
+    """
+    if np.isnan(found.error):
+        return None
+    critical = stats.t.isf(level / 2, found.freedom)
+    return float(found.error * special.nctdtrinc(found.freedom, 1 - POWER, critical))
+
+
+def learned(outcome: Outcome) -> bool:
+    """Whether a run knows more than chance, of units that are pairs of examples with the same words and two answers.
+
+    One right and one wrong is what the same answer to both gives, and says nothing. Of the other pairs a model that
+    guesses has as many with two right as with none: an exact binomial test, one-sided, p < LEARNED.
+    """
+    both, neither = (int((outcome.units[:, 0] == right).sum()) for right in (2, 0))
+    return bool(stats.binom.sf(both - 1, both + neither, 0.5) < LEARNED)

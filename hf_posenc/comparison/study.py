@@ -12,8 +12,9 @@ from hf_posenc.training.errors import UserError
 from .executor import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
+from .references import MAJORITY
 from .run import PICTURE_NAME
-from .statistics import Difference, Interval, Name, Sample, holm, interval, paired
+from .statistics import Difference, Interval, Name, Sample, holm, interval, learned, paired
 
 Parts = str | tuple[str, ...] | None
 """A part of a task, several, or all."""
@@ -116,9 +117,28 @@ class Study:
                     if test["length"] == length and test["part"] in wanted and "units" in test
                 }
                 if len(tests) == len(wanted) > 0:
-                    scores[run["seed"]] = {f"{task.name} {name} {length}": found for name, found in tests.items()}
+                    # The same texts, cut to each length, are drawn together: what length brings is paired by text.
+                    drawn = "" if task.kind == "text" and task.lengths == "cut" else f" {length}"
+                    scores[run["seed"]] = {f"{task.name} {name}{drawn}": found for name, found in tests.items()}
             self._samples[key] = Sample(scores) if scores else None
         return self._samples[key]
+
+    def learned(self, task: Task, scheme: str, length: int, part: str) -> tuple[int, int] | None:
+        """How many runs of how many learned a part, see `statistics.learned`; None: it doesn't come in such pairs."""
+        if task.kind != "probes" and not self._is_in_pairs(task, length, part):
+            return None
+        outcomes = self._outcomes(task, scheme, length, part)
+        return (sum(map(learned, outcomes)), len(outcomes)) if outcomes else None
+
+    def _is_in_pairs(self, task: Task, length: int, part: str) -> bool:
+        """Whether examples come in twos with two answers: who always says the same is right in one of each."""
+        found = self._outcomes(task, MAJORITY, length, part) if self.references.get(task.name) else []
+        return bool(found) and found[0].metric == "accuracy" and bool((found[0].units == (1, 2)).all())
+
+    def _outcomes(self, task: Task, scheme: str, length: int, part: str) -> list[Outcome]:
+        tests = (test for run in self.runs(task, scheme) for test in run["tests"])
+        wanted = (test for test in tests if (test["part"], test["length"]) == (part, length) and "units" in test)
+        return [from_dict(test["metric"], test["units"]) for test in wanted]
 
     def why_not(self, task: Task, scheme: str, length: int) -> str:
         """Why a scheme has no value at a length."""
@@ -141,6 +161,14 @@ class Study:
         samples = self._samples_at(task, length, part)
         baseline = samples.pop(self.plan.baseline, None)
         return {} if baseline is None else _family({scheme: (one, baseline) for scheme, one in samples.items()})
+
+    def above(self, task: Task, length: int, name: str, part: Parts = None) -> dict[str, Difference]:
+        """Each scheme against one of `references`, on the same examples; corrected for their number."""
+        if name not in self.references.get(task.name, {}):
+            return {}
+        reference = self.sample(task, name, length, part)
+        samples = self._samples_at(task, length, part)
+        return {} if reference is None else holm(_family({scheme: (one, reference) for scheme, one in samples.items()}))
 
     def _samples_at(self, task: Task, length: int, part: Parts = None) -> dict[str, Sample]:
         samples = {scheme: self.sample(task, scheme, length, part) for scheme in self.schemes}

@@ -26,14 +26,14 @@ class AlibiPosition(PositionScheme):
     """Attention with linear biases: b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0).
 
     Press et al. 2021, arXiv 2108.12409. Published for causal decoders, with fixed slopes m. In an encoder the symmetric
-    form, n = m, can't tell a sequence from its reverse by pooling, so the slopes to the right, n, start as those to the
-    left in the opposite order of heads; and the published slopes of a few heads are so flat that nothing is learned of
-    order, so they are trained. `directional=False, learned=False` gives the published -m_h |i - j|. Nothing is added to
-    the embeddings.
+    form, n = m, tells left from right only by the distances to tokens such as [CLS] and [SEP], so the slopes to the
+    right, n, start as those to the left in the opposite order of heads; and the published slopes of few heads are flat
+    (1/16 and 1/256 for two), so they are trained. `directional=False, learned=False` gives the published -m_h |i - j|.
+    Nothing is added to the embeddings.
 
     Costs one (H, S, S) bias per forward, shared by all layers unless `per_layer`; 2 H weights (H if not directional,
-    none if not learned, times the layers if `per_layer`); any length, and the penalty on distance is why quality falls
-    slowly past the trained one.
+    none if not learned, times the layers if `per_layer`); any length: the penalty goes on growing with
+    the distance.
 
     Args:
         num_heads, num_layers (int): H, L.

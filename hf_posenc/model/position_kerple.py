@@ -13,10 +13,10 @@ class KerplePosition(PositionScheme):
     """Kernelised relative bias: b_h(i, j) = -r_1 log(1 + r_2 |i - j|) (log), or -r_1 |i - j|^r_2 (power).
 
     Chi et al. 2022, arXiv 2205.09921; r_1 and r_2 are learned for each head, r_1, r_2 > 0 (and r_2 <= 2 for power).
-    Published for causal decoders. The kernels are symmetric, and an encoder that pools can't tell a sequence from its
-    reverse by them; so there are r_1 and r_2 for each side, those to the right starting as those to the left in the
-    opposite order of heads. ALiBi is power with r_2 = 1. Positivity is kept by r = exp(a), and r_2 = 2 sigmoid(a) for
-    power, instead of clamping.
+    Published for causal decoders. The kernels are symmetric, so that an encoder tells left from right only by the
+    distances to tokens such as [CLS] and [SEP]; so there are r_1 and r_2 for each side, those to the right starting as
+    those to the left in the opposite order of heads. ALiBi is power with r_2 = 1. Positivity is kept by r = exp(a), and
+    r_2 = 2 sigmoid(a) for power, instead of clamping.
 
     Costs one (H, S, S) bias per forward, computed for the 2 S - 1 distances and gathered; 4 H weights (2 H if not
     directional); any length.

@@ -28,7 +28,7 @@ class LSPEPosition(AddedPosition):
     small ones before anything is learned.)
 
     Costs one small network per distinct position (not per token) and 2 D W + D + W weights, W the hidden width; takes
-    any length, and what it learned at short positions carries over as far as the sinusoid does.
+    any length, though what the network gives past the trained positions was never learned.
 
     Args:
         hidden_size (int): D.

@@ -246,8 +246,8 @@ class RotaryPosition(PositionScheme):
     follow the longest sequence of the batch, here each sequence follows its own length, largest position + 1, and
     never its neighbours.
 
-    Costs two multiply-adds per entry of q and k in each layer; no weights; any length, though quality past the trained
-    length falls. Angles, their sines and the rotation are float32 whatever the model's dtype.
+    Costs two multiply-adds per entry of q and k in each layer; no weights; takes any length. Angles, their sines and
+    the rotation are float32 whatever the model's dtype.
 
     Args:
         head_dim (int): d.

@@ -1,15 +1,21 @@
 """The page of evidence and the README show what the committed results say."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
 import pytest
 from common import SCHEMES
+from comparison_harness import toy
+from scipy import stats
 
 from hf_posenc.comparison import evidence, read_plan
 from hf_posenc.comparison.executor import load_plan
+from hf_posenc.comparison.outcomes import from_dict
 from hf_posenc.comparison.plan import about
+from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS
+from hf_posenc.training.checkpoints import write_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +59,69 @@ def test_the_control_and_none_are_what_they_must_be():
             found = study.score(probes, "none", length, part)
             assert (found.mean, found.low, found.high) == (0.5, 0.5, 0.5)
     assert study.score(halves, "none", 64).mean > 0.99
+
+
+def test_lengths_of_the_same_texts_are_compared_in_pairs():
+    """Published as "no evidence" while exact tests of each run (McNemar) said p < 0.001."""
+    study = evidence.studies()["long"]
+    (task,) = study.tasks
+    found = study.changes(task, 256, 2048)
+    runs = study.runs(task, "rope")
+    for run in runs:
+        units = [
+            from_dict(test["metric"], test["units"]).units[:, 0]
+            for test in run["tests"]
+            if test["part"] == "imdb/test_long" and test["length"] in (256, 2048)
+        ]
+        more, less = (units[1] > units[0]).sum(), (units[1] < units[0]).sum()
+        assert stats.binomtest(int(more), int(more + less)).pvalue < 0.001
+    assert found["rope"].p < 0.001
+    assert {scheme for scheme, one in found.items() if one.verdict() == "better"} == {"none", "rope", "alibi", "t5"}
+    study.plan = dataclasses.replace(
+        study.plan, schemes=tuple(name for name in study.plan.schemes if name != "sinusoidal")
+    )
+    del study.schemes
+    assert study.changes(task, 256, 2048)["rope"].verdict() == "better"
+
+
+def test_the_readme_says_of_lengths_what_the_tests_say():
+    worse = {}
+    for name, ends in {"listops": (128, 1024), "probes": (64, 512), "long": (256, 2048)}.items():
+        study = evidence.studies()[name]
+        changes = study.changes(study.tasks[0], *ends)
+        worse[name] = [one.verdict() for one in changes.values()]
+    assert set(worse["listops"]) == {"worse"}
+    assert worse["probes"].count("worse") > len(worse["probes"]) / 2
+    assert "worse" not in worse["long"]
+    words = " ".join((ROOT / "README.md").read_text().split())
+    assert "from 128 to 1,024 tokens every one lost on `listops`, and from 64 to 512 most lost on the probes" in words
+    assert "every scheme degrades" not in words
+
+
+def test_the_readme_says_where_word_pairs_win():
+    found = evidence.studies()
+    probes = found["probes"].tasks[0]
+    for part in ("swap", "brackets"):
+        pairs = found["probes"].score(probes, WORD_PAIRS, 64, part).mean
+        assert all(found["probes"].score(probes, scheme, 64, part).mean <= pairs for scheme in SCHEMES)
+    for name, task, length in (("long", 0, 2048), ("pretrained", 2, 64)):
+        study = found[name]
+        assert study.unbeaten(study.tasks[task], length)[0] == WORD_PAIRS
+
+
+def test_every_comparison_has_what_is_to_be_beaten_and_it_is_measured_once(tmp_path):
+    for study in evidence.studies().values():
+        for task in study.tasks:
+            assert set(study.references[task.name]) == {MAJORITY, WORD_PAIRS}
+    assert evidence.measure_baselines() == []
+    # Anew, of a plan whose data are generated.
+    place = tmp_path / "results" / "compare-small"
+    plan = toy(tasks=[{"kind": "probes", "probes": ["swap"]}])
+    write_json(place / "plan.json", plan.to_dict())
+    (path,) = evidence.measure_baselines(tmp_path)
+    found = json.loads(path.read_text())["baselines"]
+    assert [one["scheme"] for one in found] == [MAJORITY, WORD_PAIRS]
+    assert [test["value"] for test in found[1]["tests"]] == [1.0, 1.0]
 
 
 def test_a_folder_without_comparisons_is_named(tmp_path):

@@ -16,7 +16,9 @@ from hf_posenc.comparison.statistics import (
     difference,
     holm,
     interval,
+    learned,
     paired,
+    smallest_gap,
 )
 
 
@@ -110,6 +112,52 @@ def test_seeds_that_agree_by_chance_are_no_proof():
         wrong += any(found.corrected < 0.05 for found in holm(paired(family)).values())
         alone += any(found.corrected < 0.05 for found in holm({k: difference(*v) for k, v in family.items()}).values())
     assert wrong <= 6 < alone
+
+
+def test_one_scheme_whose_seeds_differ_much_decides_nothing_of_the_others():
+    draw = np.random.default_rng(0)
+    base = Sample.of_values(dict.fromkeys(range(3), 0.5), (0.0, 1.0))
+    family = {
+        n: (Sample.of_values(dict(enumerate(0.6 + 0.01 * draw.normal(size=3))), (0.0, 1.0)), base) for n in "abcd"
+    }
+    wild = (Sample.of_values({0: 0.1, 1: 0.5, 2: 0.9}, (0.0, 1.0)), base)
+    alone, together = paired(family), paired({**family, "wild": wild})
+    for name, found in alone.items():
+        assert found.p < 0.01
+        assert together[name].p == pytest.approx(found.p, rel=1.0)
+
+
+def test_a_gap_of_the_named_size_is_found_in_80_percent_of_cases():
+    """Against a simulation of the whole test: draws with that true difference."""
+    draw = np.random.default_rng(0)
+    base = constant(np.ones(5))
+    spread = Difference(Interval(0.0, 0.0, 0.0, 5), 0.5, error=0.1 / 5**0.5, freedom=4)
+    gap = smallest_gap(spread, 0.05)
+    found = [difference(constant(1 + gap + 0.1 * draw.normal(size=5)), base).p < 0.05 for _ in range(400)]
+    assert sum(found) / 400 == pytest.approx(0.8, abs=0.05)
+
+
+def test_the_smallest_gap_is_that_of_the_level_which_a_scheme_had_to_reach():
+    family = {"a": 0.001, "b": 0.3, "c": 0.4, "none": None}
+    given = {n: Difference(Interval(0.0, 0.0, 0.0, 3), p, error=0.02, freedom=10.0) for n, p in family.items()}
+    found = holm(given)
+    assert found["a"].gap is None  # it was found
+    assert found["none"].gap is None
+    assert found["b"].gap == found["c"].gap == smallest_gap(given["b"], 0.05 / 2)
+    assert found["b"].gap > smallest_gap(given["b"], 0.05)
+    one_seed = holm({"x": difference(constant([1.2]), constant([1.0]))})["x"]
+    assert one_seed.gap is None
+
+
+@pytest.mark.parametrize(
+    ("twice", "once", "never", "is_learned"),
+    [(50, 0, 0, True), (0, 50, 0, False), (10, 40, 0, True), (9, 41, 0, False), (20, 10, 20, False), (0, 0, 50, False)],
+)
+def test_a_run_has_learned_what_chance_would_give_one_in_a_thousand(twice, once, never, is_learned):
+    pairs = [(True, True)] * twice + [(True, False)] * once + [(False, False)] * never
+    outcome = right_outcome(np.array(pairs).ravel(), np.repeat(np.arange(len(pairs)), 2))
+    assert learned(outcome) is is_learned
+    assert learned(outcome) == (stats.binomtest(twice, max(twice + never, 1), alternative="greater").pvalue < 0.001)
 
 
 def test_a_score_that_is_no_number_hides_no_other():
