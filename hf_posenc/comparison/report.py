@@ -444,7 +444,7 @@ def _heat(study: Study) -> list[Block]:
             f"At each task's train length, or the next one tested. Bold, and framed in the picture: differs from "
             f"`{study.plan.baseline}` (Holm over the whole table)."
         ),
-        Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in (*cells, *below.values()))),
+        Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in (*below.values(), *cells))),
         Picture(
             "heat",
             heat_chart(study, columns, marked),

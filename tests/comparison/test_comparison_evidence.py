@@ -90,6 +90,7 @@ def test_the_readme_says_of_lengths_what_the_tests_say():
         study = evidence.studies()[name]
         changes = study.changes(study.tasks[0], *ends)
         worse[name] = [one.verdict() for one in changes.values()]
+    assert [scheme for scheme, one in changes.items() if one.verdict() != "better"] == ["sinusoidal"]
     assert set(worse["listops"]) == {"worse"}
     assert worse["probes"].count("worse") > len(worse["probes"]) / 2
     assert "worse" not in worse["long"]
@@ -104,6 +105,9 @@ def test_the_readme_says_where_word_pairs_win():
     for part in ("swap", "brackets"):
         pairs = found["probes"].score(probes, WORD_PAIRS, 64, part).mean
         assert all(found["probes"].score(probes, scheme, 64, part).mean <= pairs for scheme in SCHEMES)
+    (scratch,) = found["scratch"].tasks
+    pairs = found["scratch"].score(scratch, WORD_PAIRS, 64).mean
+    assert f"(`--plan scratch`; word pairs get {pairs:.3f})" in (ROOT / "README.md").read_text()
     for name, task, length in (("long", 0, 2048), ("pretrained", 2, 64)):
         study = found[name]
         assert study.unbeaten(study.tasks[task], length)[0] == WORD_PAIRS
