@@ -21,6 +21,7 @@ from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.errors import Diverged, Interrupted, UserError, disk_error, one_line
 
 from .plan import Plan, Run, convert_checkpoints, extend, read_plan
+from .records import Damaged, check_counts, read_baselines, read_json, read_run, read_speed
 from .references import REFERENCES_NAME, measure_references
 from .run import RUN_NAME, WORK_NAME, finish, learning_rate, run_one
 from .speed import SPEED_NAME, measure_speed
@@ -130,12 +131,12 @@ def _add_references(plan: Plan, folder: Path, console: Console) -> None:
 def _add_speed(plan: Plan, folder: Path, console: Console) -> None:
     """Measures what a step of each scheme costs, when all have a run of a task, and again when there are new ones."""
     path = folder / SPEED_NAME
-    measured = _read_json(path) if path.is_file() else {}
+    measured = read_speed(path) if path.is_file() else {}
     for task in plan.tasks:
         runs: dict[str, dict[str, Any]] = {}
         for run in plan.runs():
             if run.task == task and run.scheme not in runs and read_status(folder, run) == "done":
-                runs[run.scheme] = _read_json(run_folder(folder, run) / RUN_NAME)
+                runs[run.scheme] = read_run(run_folder(folder, run) / RUN_NAME)
         known = measured.get(task.name, {})
         if known.get("baseline") == plan.baseline and set(runs) <= set(known["schemes"]):
             continue
@@ -218,7 +219,7 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
     for trial in plan.trials(run.task, run.scheme):
         path = run_folder(folder, trial) / RUN_NAME
         if path.is_file():
-            found.append(_read_json(path))
+            found.append(read_run(path))
     done = [one for one in found if one["status"] == "done"]
     if len(done) < len(plan.search):
         error = next((one["error"] for one in found if one["status"] != "done"), "another process didn't end it")
@@ -323,100 +324,167 @@ def load_plan(folder: str | Path) -> Plan:
     path = Path(folder) / PLAN_NAME
     if not path.is_file():
         raise UserError(f"{str(folder)!r} holds no results: {PLAN_NAME} is missing. Give a folder of `compare`.")
-    return read_plan(_read_json(path), checked=False)
+    try:
+        return read_plan(read_json(path), checked=False)
+    except Damaged:
+        raise
+    except UserError as error:
+        raise UserError(f"{str(path)!r} is no plan: {one_line(error)}") from error
 
 
 def read_status(folder: Path, run: Run) -> str | None:
     """`done`, `failed`, or None for a run that isn't there."""
     path = run_folder(folder, run) / RUN_NAME
-    return str(_read_json(path).get("status")) if path.is_file() else None
+    return str(read_run(path)["status"]) if path.is_file() else None
 
 
-def load_runs(folder: str | Path, plan: Plan) -> list[dict[str, Any]]:
+def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """What the runs of a results folder hold, done and failed.
+
+    Args:
+        folder: the results.
+        plan: theirs.
+        damaged: where files that are damaged are noted, with the reason; they are left out. None: the first one is an
+            error.
 
     Raises:
         UserError: one of them is damaged, or of another plan.
     """
     found = []
-    data: dict[tuple[str, str, int], tuple[str | None, Path]] = {}
-    starts: dict[str, tuple[str, Path]] = {}
-    rates: dict[tuple[str, str], tuple[float | None, Path]] = {}
+    same = _Same(plan)
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
-        result = _read_json(path)
-        task = next((task for task in plan.tasks if task.name == result.get("task")), None)
-        here = json.loads(json.dumps(plan.settings(str(result.get("scheme")), task)))
-        there = result.get("settings", {})
-        different = [
-            name for name in {**here, "scheme_code": None, "search": None} if there.get(name) != here.get(name)
-        ]
-        named = f"{result.get('task')}-{result.get('scheme')}-seed{result.get('seed')}"
-        if named not in {run.name for run in plan.runs()}:
-            different.append("its tasks, schemes or seeds")
-        if different:
-            raise UserError(
-                f"{str(path.parent)!r} is a run of another plan than {PLAN_NAME} says: it differs in "
-                f"{', '.join(different)}. Take it out of the folder, or merge the plans by running `compare` here."
-            )
-        for test in result.get("tests", ()):
+        with _noted(path, damaged):
+            result = read_run(path, searched=bool(plan.search))
+            _check_plan(plan, result, path)
+            if result["status"] == "done":
+                _check_tests(plan, result, path)
+                same.check(result, path)
+            found.append(result)
+    return found
+
+
+def _check_plan(plan: Plan, result: dict[str, Any], path: Path) -> None:
+    """Refuses a run of another plan, and a copy in another folder, which would count twice."""
+    task = next((task for task in plan.tasks if task.name == result["task"]), None)
+    here = json.loads(json.dumps(plan.settings(result["scheme"], task)))
+    there = result["settings"]
+    different = [name for name in {**here, "scheme_code": None, "search": None} if there.get(name) != here.get(name)]
+    named = f"{result['task']}-{result['scheme']}-seed{result['seed']}"
+    if named not in {run.name for run in plan.runs()}:
+        different.append("its tasks, schemes or seeds")
+    if different:
+        raise UserError(
+            f"{str(path.parent)!r} is a run of another plan than {PLAN_NAME} says: it differs in "
+            f"{', '.join(different)}. Take it out of the folder, or merge the plans by running `compare` here."
+        )
+    if named != path.parent.name:
+        raise Damaged(path, f"it is the run {named}, in the folder of another.")
+
+
+def _check_tests(plan: Plan, result: dict[str, Any], path: Path) -> None:
+    """Refuses tests that aren't the task's, and counts that can't be."""
+    tests = result["tests"]
+    (task,) = (task for task in plan.tasks if task.name == result["task"])
+    for place, test in enumerate(tests):
+        if test["length"] not in plan.test_lengths_of(task) or test.get("metric", task.metric) != task.metric:
+            raise Damaged(path, f"tests[{place}] isn't of one of the task's lengths, or of another metric.")
+    check_counts(path, tests)
+
+
+class _Same:
+    """What all runs of a folder must have in common beyond their plan; which of two is wrong can't be told."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.data: dict[tuple[str, str, int], tuple[Any, Path]] = {}
+        self.starts: dict[str, tuple[str, Path]] = {}
+        self.rates: dict[tuple[str, str], tuple[float, Path]] = {}
+
+    def check(self, result: dict[str, Any], path: Path) -> None:
+        """Refuses a run that was tested on other examples, learned at another rate, or began elsewhere than others.
+
+        Raises:
+            UserError: naming both.
+        """
+        for test in result["tests"]:
             key = (result["task"], test["part"], test["length"])
-            if data.setdefault(key, (test.get("data"), path))[0] != test.get("data"):
+            own = (test.get("data"), test["examples"])
+            before = self.data.setdefault(key, (own, path))
+            if before[0] != own:
                 raise UserError(
                     f"{str(path.parent)!r} was tested on other examples of {test['part']!r} than "
-                    f"{str(data[key][1].parent)!r}: the data has changed in between. Delete the runs of one of them."
+                    f"{str(before[1].parent)!r}: the data has changed in between. Delete the runs of one of them."
                 )
         if (rate := result.get("learning_rate")) is not None:
-            other = rates.setdefault((result["task"], result["scheme"]), (rate, path))
+            other = self.rates.setdefault((result["task"], result["scheme"]), (rate, path))
             if other[0] != rate:
                 raise UserError(
                     f"{str(path.parent)!r} learned at {rate:g}, {str(other[1].parent)!r} at {other[0]:g}: each machine "
                     f"searched anew. Delete the runs of one of them, and copy {SEARCH_NAME} before the others start."
                 )
         if start := result.get("source_sha256"):
-            before = starts.setdefault(result["scheme"] if "{scheme}" in str(plan.pretrained) else "", (start, path))
-            if before[0] != start:
+            name = result["scheme"] if "{scheme}" in str(self.plan.pretrained) else ""
+            first = self.starts.setdefault(name, (start, path))
+            if first[0] != start:
                 raise UserError(
-                    f"{str(path.parent)!r} started from other weights than {str(before[1].parent)!r}: "
-                    f"{str(plan.pretrained)!r} has changed in between. Delete the runs of one of them."
+                    f"{str(path.parent)!r} started from other weights than {str(first[1].parent)!r}: "
+                    f"{str(self.plan.pretrained)!r} has changed in between. Delete the runs of one of them."
                 )
-        found.append(result)
-    return found
 
 
-def load_references(folder: str | Path, done: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+def load_references(
+    folder: str | Path, done: list[dict[str, Any]], damaged: dict[str, str] | None = None
+) -> dict[str, dict[str, dict[str, Any]]]:
     """What every scheme has to beat, by task and name; nothing where it wasn't measured.
 
+    Args:
+        folder: the results.
+        done: its runs.
+        damaged: see `load_runs`.
+
     Raises:
-        UserError: it was measured on other examples than the runs.
+        UserError: it was measured on other examples than the runs, or is damaged.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     tested = {(run["task"], test["part"], test["length"]): test.get("data") for run in done for test in run["tests"]}
     for path in sorted((Path(folder) / REFERENCES_NAME).glob("*.json")):
-        for reference in _read_json(path)["baselines"]:
-            for test in reference["tests"]:
-                if tested.get((reference["task"], test["part"], test["length"]), test["data"]) != test["data"]:
-                    raise UserError(
-                        f"{str(path)!r} was measured on other examples of {test['part']!r} than the runs. Delete it, "
-                        "and run `compare` again."
-                    )
-            found.setdefault(reference["task"], {})[reference["scheme"]] = reference
+        with _noted(path, damaged):
+            for reference in read_baselines(path):
+                for test in reference["tests"]:
+                    if tested.get((reference["task"], test["part"], test["length"]), test.get("data")) != test.get(
+                        "data"
+                    ):
+                        raise UserError(
+                            f"{str(path)!r} was measured on other examples of {test['part']!r} than the runs. Delete "
+                            "it, and run `compare` again."
+                        )
+                found.setdefault(reference["task"], {})[reference["scheme"]] = reference
     return found
 
 
-def load_speed(folder: str | Path, baseline: str) -> dict[str, dict[str, Any]]:
-    """What a step costs, by task; nothing where it wasn't measured beside the baseline."""
-    path = Path(folder) / SPEED_NAME
-    measured = _read_json(path) if path.is_file() else {}
+def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    """What a step costs, by task; nothing where it wasn't measured beside the baseline.
+
+    Args:
+        folder: the results.
+        baseline: the scheme whose cost is 1.
+        damaged: see `load_runs`.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path, measured = Path(folder) / SPEED_NAME, {}
+    with _noted(path, damaged):
+        measured = read_speed(path) if path.is_file() else {}
     return {task: found for task, found in measured.items() if found["baseline"] == baseline}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+@contextlib.contextmanager
+def _noted(path: Path, damaged: dict[str, str] | None) -> Iterator[None]:
+    """Leaves a damaged file out, and notes it by the name of its run's folder or its own; see `load_runs`."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{str(path)!r} can't be read: {one_line(error)}. Delete it, and run `compare` again."
-        ) from error
-    if not isinstance(value, dict):
-        raise UserError(f"{str(path)!r} holds no object. Delete it, and run `compare` again.")
-    return value
+        yield
+    except Damaged as error:
+        if damaged is None:
+            raise
+        damaged[path.parent.name if path.name == RUN_NAME else path.name] = error.reason

@@ -4,6 +4,7 @@ An outcome has a row for each unit (an example, or a group of examples that belo
 count. The metric is a function of the columns' sums, so that resampling is a product with weights.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,10 @@ from typing import Any
 import numpy as np
 
 _SAME = "x"
+MOST_UNITS = 1_000_000
+"""Of a test; the bootstrap holds 2,000 weights for each."""
+_LARGEST = 1e15
+_COLUMNS = {"accuracy": ("right", "of"), "perplexity": ("nll", "tokens")}
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,30 @@ class Outcome:
 
 
 def from_dict(metric: str, columns: dict[str, str]) -> Outcome:
-    """The outcome that `to_dict` wrote."""
-    return Outcome(metric, tuple(columns), np.stack([_decode(text) for text in columns.values()], axis=1))
+    """The outcome that `to_dict` wrote, in whichever order its columns are now.
+
+    Raises:
+        ValueError: the metric or a column is unknown, a column is missing or shorter than another, or a count can't be.
+    """
+    if metric not in _METRICS:
+        raise ValueError(f"the metric {metric!r:.40} is unknown")
+    names = _COLUMNS.get(metric, tuple(columns))
+    if set(names) != set(columns) or not columns:
+        raise ValueError(f"the {metric} has the columns {', '.join(map(repr, columns)):.80}")
+    if metric not in _COLUMNS and not all(re.fullmatch(r"\d{1,4}>\d{1,4}", name) for name in names):
+        raise ValueError(f"the {metric} has a column that is no pair of classes: {', '.join(map(repr, columns)):.80}")
+    decoded = [_decode(columns[name]) for name in names]
+    if len({len(column) for column in decoded}) > 1 or not len(decoded[0]):
+        raise ValueError(f"the columns of the {metric} have {', '.join(str(len(column)) for column in decoded)} units")
+    units = np.stack(decoded, axis=1)
+    if not (np.abs(units) < _LARGEST).all():
+        raise ValueError(f"the {metric} has a number that isn't finite, or is too large")
+    counts = units[:, 1:] if metric == "perplexity" else units
+    if counts.min() < 0 or counts.sum() <= 0:
+        raise ValueError(f"the {metric} has negative counts, or none")
+    if metric == "accuracy" and not ((units[:, 0] <= units[:, 1]) & (units[:, 1] > 0)).all():
+        raise ValueError("the accuracy has more right answers than examples")
+    return Outcome(metric, names, units)
 
 
 def _encode(values: np.ndarray) -> str:
@@ -54,6 +81,8 @@ def _encode(values: np.ndarray) -> str:
 def _decode(text: str) -> np.ndarray:
     if _SAME in text:
         value, count = text.split(_SAME)
+        if not 0 < int(count) <= MOST_UNITS:
+            raise ValueError(f"{text!r:.40} isn't 1 to {MOST_UNITS:,} units")
         return np.full(int(count), float(value))
     return np.array([float(word) for word in text.split()])
 

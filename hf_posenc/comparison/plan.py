@@ -59,6 +59,8 @@ SEARCH_FACTORS = (0.3, 1.0, 3.0)
 DEVELOPMENT_SEED = 1_000_000
 """On which learning rates are chosen: none that is reported."""
 
+MOST_SEEDS = 10_000
+
 # The plan sets these itself; they are what makes runs comparable.
 _OWN_OPTIONS = (
     "output_dir",
@@ -264,11 +266,21 @@ class Plan:
         Raises:
             UserError: an option, a scheme or a length can't be.
         """
+        self.check_values()
+        for task in self.tasks:
+            _check_options(self, task)
+        for scheme in self.schemes:
+            _check_scheme(self, scheme)
+
+    def check_values(self) -> None:
+        """Refuses what can't be on any machine.
+
+        Raises:
+            UserError: a name, a number or a list can't be.
+        """
         _check_lists(self)
         for task in self.tasks:
             _check_task(self, task)
-        for scheme in self.schemes:
-            _check_scheme(self, scheme)
 
 
 @dataclass(frozen=True)
@@ -315,6 +327,8 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     made["schemes"] = tuple(POSITIONS) if schemes == ["all"] else tuple(map(str, schemes))
     if "seeds" in values:
         seeds = values["seeds"]
+        if isinstance(seeds, int) and seeds > MOST_SEEDS:
+            raise UserError(f"The plan has seeds: {seeds}. Give how many, up to {MOST_SEEDS:,}, or a list.")
         made["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(_as_list(seeds))
     if "test_lengths" in values:
         made["test_lengths"] = tuple(_as_list(values["test_lengths"]))
@@ -325,6 +339,8 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     plan = Plan(**made)
     if checked:
         plan.check()
+    else:
+        plan.check_values()
     return plan
 
 
@@ -354,7 +370,7 @@ def _read_yaml(source: str | Path) -> dict[str, Any]:
         )
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2020-99-99 is no date
         raise UserError(f"The plan {str(source)!r} is no YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"The plan {str(source)!r} holds {values!r}. Write fields: tasks: [...], schemes: [...].")
@@ -437,6 +453,8 @@ def _task(entry: Any) -> Task:
     for name in ("extra_tests", "probes", "test_lengths"):
         if values.get(name) is not None:
             values[name] = tuple(_as_list(values[name]))
+    if not all(isinstance(probe, str) for probe in values.get("probes") or ()):
+        raise UserError(f"A task has probes: {list(values['probes'])!r}. Give names.")
     missing = [item.name for item in fields(Task) if item.default is MISSING and item.default_factory is MISSING]
     assert all(name in values for name in missing)
     return Task(**values)
@@ -450,7 +468,10 @@ def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
     if not isinstance(path, str | Path):
         raise UserError(f"The scheme file {entry!r} is no path. Give scheme_files: [my_scheme.py].")
     if not checked:
-        return SchemeFile(str(path), str(recorded.get("sha256")), tuple(recorded.get("schemes", ())))
+        names = recorded.get("schemes", ())
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"The scheme file {str(path)!r} has schemes: {names!r}. Give a list of names.")
+        return SchemeFile(str(path), str(recorded.get("sha256")), tuple(names))
     try:
         parts = dict.fromkeys(part for scheme in schemes for part in str(scheme).split("+"))
         names = register_scheme_file(path, "+".join(parts))
@@ -510,6 +531,9 @@ def _check_lists(plan: Plan) -> None:
     for task in plan.tasks:
         if not re.fullmatch(r"[\w.]+", task.name):
             raise UserError(f"The task's name {task.name!r} can't name a folder. Use letters, digits, _ and dots.")
+    for scheme in plan.schemes:
+        if not re.fullmatch(r"[\w.+-]+", scheme):
+            raise UserError(f"The scheme's name {scheme!r} can't name a folder. A scheme is called like a variable.")
 
 
 def _check_task(plan: Plan, task: Task) -> None:
@@ -549,12 +573,18 @@ def _check_task(plan: Plan, task: Task) -> None:
     for name in (*plan.options, *task.options):
         if name in _OWN_OPTIONS:
             raise UserError(f"{where}: options can't set {name!r}, which the plan itself decides.")
+    rate = plan.options_of(task)["learning_rate"]
+    if not isinstance(rate, int | float) or isinstance(rate, bool):
+        raise UserError(f"{where}, options: the learning_rate {rate!r} is no number. Write 0.001, or 1.0e-3 in YAML.")
+
+
+def _check_options(plan: Plan, task: Task) -> None:
     options = {**plan.options_of(task), "output_dir": "checked", "do_train": True}
     kinds = (MaskedLMTrainingArguments,) if task.kind == "masked_lm" else ()
     try:
         make_arguments(*kinds, **options)
     except UserError as error:
-        raise UserError(f"{where}, options: {error}") from error
+        raise UserError(f"The task {task.name!r}, options: {error}") from error
 
 
 def _check_scheme(plan: Plan, scheme: str) -> None:

@@ -47,7 +47,7 @@ def write_report(results: str | Path, output: str | Path | None = None) -> tuple
 def make_report(study: Study) -> list[Block]:
     """All that a report says."""
     blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), *_rates(study)]
-    if study.failed or study.missing:
+    if study.failed or study.missing or study.damaged:
         blocks.append(Points(tuple(_what_is_lacking(study))))
     said = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in _findings(study)]
     blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(said or [NOTHING]))]
@@ -79,7 +79,7 @@ def _counts(study: Study) -> Table:
     rows = []
     for task in study.tasks:
         done = [run for run in study.done if run["task"] == task.name]
-        trained = {run["train_examples"] for run in done if "train_examples" in run}
+        trained = {run["train_examples"] for run in done if run.get("train_examples") is not None}
         asked = study.plan.train_examples_of(task)
         shown = trained or ({asked} if asked else set())
         tests = {(test["part"], test["length"]): test["examples"] for run in done for test in run["tests"]}
@@ -145,6 +145,7 @@ def _count(number: int, word: str) -> str:
 
 def _what_is_lacking(study: Study) -> list[str]:
     lines = [f"**Failed**: `{run['task']}-{run['scheme']}-seed{run['seed']}`: {run['error']}" for run in study.failed]
+    lines += [f"**Damaged, and left out**: `{name}`: {reason}" for name, reason in study.damaged.items()]
     if study.missing:
         shown = ", ".join(f"`{name}`" for name in study.missing[:6])
         more = f" and {len(study.missing) - 6} others" if len(study.missing) > 6 else ""

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import logging
+
 from hf_posenc.training.errors import UserError
 
 from .executor import RUNS_NAME, load_plan, load_references, load_runs, load_speed
@@ -15,6 +17,8 @@ from .plan import Plan, Task
 from .references import MAJORITY
 from .run import PICTURE_NAME
 from .statistics import Difference, Interval, Name, Sample, holm, interval, learned, paired
+
+logger = logging.get_logger(__name__)
 
 Parts = str | tuple[str, ...] | None
 """A part of a task, several, or all."""
@@ -32,28 +36,42 @@ class Study:
     """By task and name: what every scheme has to beat."""
     speed: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By task: what a step costs, see `speed.measure_speed`."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Runs and files that couldn't be read, with the reason."""
     _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, folder: str | Path) -> "Study":
         """Reads a folder of `compare`.
 
+        Damaged files are left out, and named in a warning.
+
         Raises:
-            UserError: it holds no run that is done, a damaged one, or one of another plan.
+            UserError: it holds no run that is done, or one of another plan.
         """
         plan = load_plan(folder)
-        runs = load_runs(folder, plan)
+        damaged: dict[str, str] = {}
+        runs = load_runs(folder, plan, damaged)
         done = [run for run in runs if run["status"] == "done"]
-        if not done:
-            reasons = f" {len(runs)} failed: {runs[0]['error']}" if runs else ""
-            raise UserError(f"No run in {str(folder)!r} is done.{reasons} Run `hf-posenc compare` first.")
         failed = [run for run in runs if run["status"] != "done"]
-        return cls(plan, done, failed, Path(folder), load_references(folder, done), load_speed(folder, plan.baseline))
+        if not done:
+            reasons = f" {len(failed)} failed: {failed[0]['error']}" if failed else ""
+            reasons += "".join(f" {name} is damaged: {reason}" for name, reason in [*damaged.items()][:1])
+            raise UserError(f"No run in {str(folder)!r} is done.{reasons} Run `hf-posenc compare` first.")
+        references = load_references(folder, done, damaged)
+        speed = load_speed(folder, plan.baseline, damaged)
+        for name, reason in damaged.items():
+            logger.warning(
+                f"{name} in {str(folder)!r} is damaged and left out: {reason} Delete it, and run `hf-posenc compare` "
+                "again."
+            )
+        return cls(plan, done, failed, Path(folder), references, speed, damaged)
 
     @property
     def missing(self) -> list[str]:
         """Runs of the plan that aren't there."""
-        there = {f"{run['task']}-{run['scheme']}-seed{run['seed']}" for run in (*self.done, *self.failed)}
+        read = {f"{run['task']}-{run['scheme']}-seed{run['seed']}" for run in (*self.done, *self.failed)}
+        there = read | self.damaged.keys()
         return [run.name for run in self.plan.runs() if run.name not in there]
 
     @cached_property

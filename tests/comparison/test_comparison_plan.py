@@ -119,6 +119,9 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"options": {"seed": 3}}, "can't set 'seed'"),
         ({"options": {"learning_rat": 3}}, "options: ... learning_rat"),
         ({"options": {"learning_rate": -1.0}}, "learning_rate -1.0 is out of range"),
+        ({"options": {"learning_rate": "1e-3"}}, "learning_rate '1e-3' is no number. Write 0.001, or 1.0e-3 in YAML"),
+        ({"seeds": 10**12}, "seeds: 1000000000000. Give how many, up to 10,000, or a list"),
+        ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a folder"),
         ({"preset": "huge"}, "'huge' is unknown"),
         ({"pretrained": "checkpoint", "preset": "base"}, "has its own size. Leave preset 'base' out"),
         ({"pretrained": "nowhere/{scheme}"}, "no checkpoint in 'nowhere/none'"),
@@ -132,7 +135,13 @@ def test_what_could_not_run_is_refused_at_once(fields, message):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("tasks: [", "is no YAML"), ("- a\n", "Write fields"), ("\xff".encode("latin-1"), "is no YAML")],
+    [
+        ("tasks: [", "is no YAML"),
+        ("- a\n", "Write fields"),
+        ("\xff".encode("latin-1"), "is no YAML"),
+        ("a: 2020-99-99", "is no YAML"),
+        ("[" * 2000, "is no YAML"),
+    ],
 )
 def test_a_file_that_is_no_plan_is_named(tmp_path, text, message):
     path = tmp_path / "bad.yaml"

@@ -115,7 +115,9 @@ def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path,
 
     def pretend(plan, task, runs, baseline):
         measured.append(sorted(runs))
-        return {"schemes": {scheme: {} for scheme in runs}, "baseline": baseline}
+        cost = {"milliseconds": 1.0, "cost": 1.0, "low": 1.0, "high": 1.0}
+        found = {"schemes": dict.fromkeys(runs, cost), "baseline": baseline, "rows": 8, "tokens": 32}
+        return {**found, "machine": {"device": "a machine"}}
 
     monkeypatch.setattr(executor, "measure_speed", pretend)
     plan = toy()

@@ -10,6 +10,7 @@ from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
+from hf_posenc.comparison.executor import load_runs
 from hf_posenc.comparison.page import markdown_table, to_html
 from hf_posenc.comparison.report import conclusions, interval_text, make_report, rivals, write_report
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Interval
@@ -259,22 +260,123 @@ def test_perplexity_is_better_when_it_is_small(tmp_path):
     assert "lower is better" in write_report(folder)[0].read_text()
 
 
-def test_another_plans_run_and_damage_are_named(results, tmp_path):
+def test_another_plans_run_is_named(results, tmp_path):
     stray = made_up(tmp_path / "other", plan(train_length=40), RATES) / "runs" / "probes-none-seed0" / "run.json"
     place = results / "runs" / "probes-none-seed0" / "run.json"
-    own = place.read_text()
+    own = json.loads(place.read_text())
     place.write_text(stray.read_text())
     with pytest.raises(UserError, match="probes-none-seed0' is a run of another plan .* differs in train_length"):
         Study.read(results)
-    place.write_text(own[: len(own) // 2])
-    with pytest.raises(UserError, match=r"run.json' can't be read: .* Delete it"):
-        Study.read(results)
-    place.write_text("[]")
-    with pytest.raises(UserError, match="holds no object"):
-        Study.read(results)
-    place.write_text(json.dumps({**json.loads(own), "seed": 9}))
+    place.write_text(json.dumps({**own, "seed": 9}))
     with pytest.raises(UserError, match="differs in its tasks, schemes or seeds"):
         Study.read(results)
+
+
+def without(name):
+    return lambda run: {key: value for key, value in run.items() if key != name}
+
+
+def with_test(**fields):
+    return lambda run: {**run, "tests": [{**run["tests"][0], **fields}, *run["tests"][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda run: b"", "it can't be read: Expecting value"),
+        (lambda run: json.dumps(run).encode()[:600], "it can't be read"),
+        (lambda run: json.dumps(run).encode("utf-16"), "it isn't UTF-8 text"),
+        (lambda run: b"[" * 100_000, "it is nested too deep"),
+        (lambda run: [run], "which is no object"),
+        (lambda run: {**run, "seed": 10**30}, "the number 1000.* is too large"),
+        (lambda run: {**run, "seed": "0"}, "Field 'seed' expected int, got str"),
+        (lambda run: {**run, "status": None}, "its status is None, neither 'done' nor 'failed'"),
+        (lambda run: {**run, "status": "failed"}, "Field 'error' is required but missing"),
+        (without("tests"), "Field 'tests' is required but missing"),
+        (without("loss"), "Field 'loss' is required but missing"),
+        (without("machine"), "Field 'machine' is required but missing"),
+        (without("settings"), "Field 'settings' is required but missing"),
+        (lambda run: {**run, "tests": []}, "Field 'tests' is empty"),
+        (lambda run: {**run, "tests": {}}, "Field 'tests' expected a list"),
+        (lambda run: {**run, "loss": [[1, float("nan")]]}, r"'loss\[0\]\[1\]' with value None"),
+        (lambda run: {**run, "loss": [[1]]}, "something else than pairs of a step and a number"),
+        (lambda run: {**run, "machine": {}}, "machine: Field 'device' is required but missing"),
+        (lambda run: {**run, "seed": 1}, "it is the run probes-none-seed1, in the folder of another"),
+        (with_test(units=None), r"tests\[0\]: Field 'units' expected a dict"),
+        (with_test(length="32"), r"tests\[0\]: Field 'length' expected int"),
+        (with_test(length=33), r"tests\[0\] isn't of one of the task's lengths"),
+        (with_test(metric="perplexity"), r"tests\[0\] .* or of another metric"),
+        (with_test(units={"right": "1x100"}), "the accuracy has the columns 'right'"),
+        (with_test(units={"right": "1x99", "of": "1x100"}), "have 99, 100 units"),
+        (with_test(units={"right": "nanx100", "of": "1x100"}), "isn't finite"),
+        (with_test(units={"right": "2x100", "of": "1x100"}), "more right answers than examples"),
+        (with_test(units={"right": "1x10000000000000", "of": "1x100"}), "isn't 1 to 1,000,000 units"),
+        (with_test(units={"right": "a", "of": "b"}), "could not convert string to float"),
+        (with_test(units={"right": "1x101", "of": "1x101"}), "101 units, and 100 examples"),
+    ],
+)
+def test_a_damaged_run_is_left_out_and_named(results, caplog, damage, reason):
+    """One cut file of many: the others are reported."""
+    place = results / "runs" / "probes-none-seed0" / "run.json"
+    damaged = damage(json.loads(place.read_text()))
+    place.write_bytes(damaged if isinstance(damaged, bytes) else json.dumps(damaged).encode())
+    study = Study.read(results)
+    assert len(study.done) == 2 * 12 - 1
+    assert re.search(reason, study.damaged["probes-none-seed0"])
+    assert study.missing == []
+    (warning,) = caplog.messages
+    assert re.search(f"probes-none-seed0 in .* is damaged and left out: .*{reason}.* Delete it, and run", warning)
+    with pytest.raises(UserError, match=f"probes-none-seed0.run.json' is damaged: .*{reason}.* Delete it, and run"):
+        load_runs(results, study.plan)
+
+
+def test_the_report_names_what_is_damaged(results):
+    (results / "runs" / "probes-none-seed0" / "run.json").write_text("{")
+    (results / "runs" / "probes-rope-seed0 (copy)").mkdir()
+    copied = (results / "runs" / "probes-rope-seed0" / "run.json").read_text()
+    (results / "runs" / "probes-rope-seed0 (copy)" / "run.json").write_text(copied)
+    (results / "speed.json").write_text('{"probes": 3}')
+    (results / "baselines").mkdir()
+    (results / "baselines" / "probes.json").write_text('{"baselines": [{}]}')
+    text = write_report(results)[0].read_text()
+    assert "- **Damaged, and left out**: `probes-none-seed0`: it can't be read: " in text
+    assert "`probes-rope-seed0 (copy)`: it is the run probes-rope-seed0, in the folder of another." in text
+    assert "`speed.json`: probes: 3 is no object." in text
+    assert "`probes.json`: baselines[0]: Field 'task' is required but missing." in text
+    assert row(text, "[probes](#probes)").endswith("| 4 | 11 of 12 |")
+    assert "Their speed isn't shown" in text
+
+
+def test_counts_mean_the_same_in_any_order(results):
+    """A tool that formats JSON may sort its keys."""
+    before = Study.read(results).score(plan().tasks[0], "rope", 32)
+    for path in (results / "runs").glob("*/run.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert Study.read(results).score(plan().tasks[0], "rope", 32) == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda _: "{", "plan.json' is damaged: it can't be read"),
+        (lambda _: "[]", r"plan.json' is damaged: it holds \[\], which is no object"),
+        (lambda found: {**found, "seeds": "x"}, "plan.json' is no plan: The plan has seeds: 'x'"),
+        (lambda found: {**found, "seeds": 10**12}, "is no plan: The plan has seeds: 1000000000000. Give how many"),
+        (lambda found: {**found, "seeds": [[]]}, r"is no plan: The seed \[\] is no whole number"),
+        (lambda found: {**found, "test_lengths": ["a"]}, "is no plan: .* can't have inputs of 'a' tokens"),
+        (lambda found: {**found, "options": {"learning_rate": []}}, r"options: the learning_rate \[\] is no number"),
+        (lambda found: {**found, "schemes": ["../../none"], "baseline": "../../none"}, "can't name a folder"),
+        (lambda found: {**found, "tasks": [{**found["tasks"][0], "name": "../x"}]}, "'../x' can't name a folder"),
+        (lambda found: {**found, "tasks": [{**found["tasks"][0], "probes": [[]]}]}, r"has probes: \[\[\]\]"),
+        (lambda found: {**found, "tasks": None}, "is no plan: The plan names no tasks"),
+    ],
+)
+def test_a_damaged_plan_is_an_error_that_names_it(tmp_path, damage, reason):
+    folder = made_up(tmp_path, plan(seeds=1), RATES)
+    damaged = damage(json.loads((folder / "plan.json").read_text()))
+    (folder / "plan.json").write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
+    with pytest.raises(UserError, match=reason):
+        write_report(folder)
 
 
 def test_a_folder_without_results_is_named(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from common import SCHEMES
-from comparison_harness import TOY, read_run, toy
+from comparison_harness import TOY, done_run, read_run, toy
 from filelock import FileLock
 from idle_scheme import Idle
 from rich.console import Console
@@ -126,12 +126,6 @@ def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
 
 
-def pretended_result(plan, run):
-    settings = json.loads(json.dumps(plan.settings(run.scheme, run.task)))
-    which = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed}
-    return {**which, "status": "done", "settings": settings, "tests": []}
-
-
 @pytest.fixture
 def pretended(monkeypatch):
     """Runs that take no time; those of a scheme in `broken` end in its error."""
@@ -142,7 +136,7 @@ def pretended(monkeypatch):
         made.append(run.name)
         if run.scheme in broken:
             raise broken[run.scheme]
-        return pretended_result(plan, run)
+        return done_run(plan, run)
 
     monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
     return broken, made
@@ -192,8 +186,8 @@ def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_p
 
     def pretend(plan, run, folder, data_folder, chosen=None):
         other = plan.runs()[1]
-        write_json(tmp_path / "runs" / other.name / "run.json", pretended_result(plan, other))
-        return pretended_result(plan, run)
+        write_json(tmp_path / "runs" / other.name / "run.json", done_run(plan, other))
+        return done_run(plan, run)
 
     monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
     found = execute(plan, tmp_path, console=quiet())
@@ -233,7 +227,7 @@ def test_a_disk_that_fills_up_while_a_model_trains(tmp_path):
     plan = toy(schemes=["none", "rope"])
     record_plan(plan, tmp_path)
     done = tmp_path / "runs" / "probes-none-seed0" / "run.json"
-    write_json(done, pretended_result(plan, plan.runs()[0]))
+    write_json(done, done_run(plan, plan.runs()[0]))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
@@ -246,7 +240,7 @@ def test_a_disk_that_fills_up_while_a_model_trains(tmp_path):
     assert failed["status"] == "failed"
     assert failed["error"].startswith("writing failed: ")
     assert not (tmp_path / "runs" / "probes-rope-seed0" / "work").exists()
-    assert json.loads(done.read_text()) == pretended_result(plan, plan.runs()[0])
+    assert json.loads(done.read_text()) == done_run(plan, plan.runs()[0])
     assert load_plan(tmp_path) == plan
 
 
@@ -308,8 +302,8 @@ def test_runs_of_another_task_or_of_other_data_do_not_mix(tmp_path, pretended):
     shutil.rmtree(tmp_path / "a" / "runs" / name)
     plan = toy(seeds=2)
     for run, data in zip(plan.runs(), ("abc", "abd") * 2, strict=False):
-        test = {"part": "order", "length": 32, "data": data}
-        write_json(tmp_path / "a" / "runs" / run.name / "run.json", {**pretended_result(plan, run), "tests": [test]})
+        test = {"part": "order", "length": 32, "examples": 2, "data": data, "skipped": "too long"}
+        write_json(tmp_path / "a" / "runs" / run.name / "run.json", done_run(plan, run, [test]))
     with pytest.raises(UserError, match="was tested on other examples of 'order' than .*the data has changed"):
         execute(plan, tmp_path / "a", console=quiet())
 

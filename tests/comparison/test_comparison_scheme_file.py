@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from comparison_harness import TOY, read_run, toy
+from comparison_harness import TOY, done_run, read_run, toy
 from rich.console import Console
 
 from hf_posenc import POSITIONS, PosEncConfig, cli, register_scheme_file
@@ -69,8 +69,7 @@ def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, monkeypatch, ca
 
 def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, monkeypatch):
     def pretend(plan, run, folder, data_folder, chosen=None):
-        settings = json.loads(json.dumps(plan.settings(run.scheme, run.task)))
-        return {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "done", "settings": settings}
+        return done_run(plan, run)
 
     monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
     fields = {"schemes": ["none", "recency"], "scheme_files": str(own)}

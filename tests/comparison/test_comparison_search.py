@@ -4,7 +4,7 @@ import json
 from io import StringIO
 
 import pytest
-from comparison_harness import TOY, read_run, toy
+from comparison_harness import TOY, done_run, read_run, toy
 from rich.console import Console
 from test_comparison_runs import write_text_data
 
@@ -61,9 +61,9 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
 
 
 def trial_result(plan, trial, value, status="done"):
-    result = {"task": trial.task.name, "scheme": trial.scheme, "seed": trial.seed, "status": status, "seconds": 2.0}
+    test = {"part": "order", "length": 32, "examples": 2, "metric": "accuracy", "value": value, "units": {}}
     rate = round(1e-3 * trial.factor, 9)
-    return {**result, "error": "it rained", "learning_rate": rate, "tests": [{"value": value}]}
+    return done_run(plan, trial, [test], status=status, error="it rained", learning_rate=rate, seconds=2.0)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_runs_of_one_scheme_at_two_rates_are_refused(tmp_path):
     plan = toy(search=[1, 2], seeds=2, schemes=["rope"])
     write_json(tmp_path / "plan.json", plan.to_dict())
     for run in plan.runs():
-        settings = json.loads(json.dumps(plan.settings(run.scheme, run.task)))
-        result = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "done", "settings": settings}
-        write_json(tmp_path / "runs" / run.name / "run.json", {**result, "learning_rate": 0.001 * (1 + run.seed)})
+        search = {"seed": DEVELOPMENT_SEED, "scores": {"0.001": 0.5}, "seconds": 1.0}
+        result = done_run(plan, run, learning_rate=0.001 * (1 + run.seed), search=search)
+        write_json(tmp_path / "runs" / run.name / "run.json", result)
     with pytest.raises(UserError, match="learned at 0.002, .* at 0.001: each machine searched anew"):
         load_runs(tmp_path, plan)
 

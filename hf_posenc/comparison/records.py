@@ -1,0 +1,264 @@
+"""What the JSON files of a results folder hold: read and checked here alone, so that all else can rely on it."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NotRequired, Required, TypedDict
+
+from huggingface_hub.dataclasses import validate_typed_dict
+from huggingface_hub.errors import StrictDataclassError
+
+from hf_posenc.training.errors import UserError, one_line, sentence
+
+from .outcomes import from_dict
+
+_LARGEST = 2**63
+"""Whole numbers from here on can't be drawn, nor put into arrays."""
+
+
+class _Failed(TypedDict):
+    """A run that ended in an error."""
+
+    task: Required[str]
+    scheme: Required[str]
+    seed: Required[int]
+    settings: Required[dict[str, Any]]
+    error: Required[str]
+
+
+class _Done(TypedDict):
+    """A run that was trained and tested."""
+
+    task: Required[str]
+    scheme: Required[str]
+    seed: Required[int]
+    settings: Required[dict[str, Any]]
+    tests: Required[list[dict[str, Any]]]
+    loss: Required[list[list[int | float]]]
+    parameters: Required[int]
+    positional_parameters: Required[int]
+    seconds: Required[int | float]
+    versions: Required[dict[str, str]]
+    machine: Required[dict[str, Any]]
+    config: NotRequired[dict[str, Any]]
+    learning_rate: NotRequired[int | float | None]
+    search: NotRequired[dict[str, Any]]
+    source_sha256: NotRequired[str]
+    steps: NotRequired[int]
+    train_examples: NotRequired[int | None]
+
+
+class _Searched(TypedDict):
+    """How the learning rate of a run was found."""
+
+    seed: Required[int]
+    scores: Required[dict[str, int | float | None]]
+    seconds: Required[int | float]
+
+
+class _Test(TypedDict):
+    """What a model did in one part at one length."""
+
+    part: Required[str]
+    length: Required[int]
+    examples: Required[int]
+    data: NotRequired[str | None]
+
+
+class _Scored(_Test):
+    metric: Required[str]
+    value: Required[int | float | None]
+    units: Required[dict[str, str]]
+
+
+class _Skipped(_Test):
+    skipped: Required[str]
+
+
+class _Baseline(TypedDict):
+    """What every scheme has to beat."""
+
+    task: Required[str]
+    scheme: Required[str]
+    tests: Required[list[dict[str, Any]]]
+
+
+class _Machine(TypedDict):
+    device: Required[str]
+
+
+class _Speed(TypedDict):
+    """What a step costs in one task."""
+
+    baseline: Required[str]
+    schemes: Required[dict[str, dict[str, int | float]]]
+    rows: Required[int]
+    tokens: Required[int]
+    machine: Required[dict[str, Any]]
+
+
+class _Cost(TypedDict):
+    milliseconds: Required[int | float]
+    cost: Required[int | float]
+    low: Required[int | float]
+    high: Required[int | float]
+
+
+class Damaged(UserError):
+    """A file of a results folder doesn't hold what it should."""
+
+    def __init__(self, path: Path, reason: BaseException | str) -> None:
+        """The file, and what is wrong with it."""
+        self.reason = reason if isinstance(reason, str) else one_line(reason) or type(reason).__name__
+        super().__init__(f"{str(path)!r} is damaged: {self.reason} Delete it, and run `compare` again.")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object in which every number is finite: NaN and infinity are None.
+
+    Raises:
+        Damaged: it can't be read, or holds something else.
+    """
+    try:
+        value = json.loads(
+            path.read_text(encoding="utf-8-sig"), parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole
+        )
+    except UnicodeDecodeError as error:
+        raise Damaged(path, f"it isn't UTF-8 text ({one_line(error)}).") from error
+    except (OSError, ValueError) as error:
+        raise Damaged(path, f"it can't be read: {sentence(error)}") from error
+    except RecursionError as error:
+        raise Damaged(path, "it can't be read: it is nested too deep.") from error
+    if not isinstance(value, dict):
+        raise Damaged(path, f"it holds {_shown(value)}, which is no object.")
+    return value
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if abs(value) >= _LARGEST:
+        raise ValueError(f"the number {text:.30}... is too large")
+    return value
+
+
+def read_run(path: Path, *, searched: bool = False) -> dict[str, Any]:
+    """What a `run.json` holds: a run that is done or has failed.
+
+    Args:
+        path: the file.
+        searched: whether its learning rate must have been searched for.
+
+    Raises:
+        Damaged: it can't be read, a field is missing, or is of another type.
+    """
+    found = read_json(path)
+    try:
+        if found.get("status") not in ("done", "failed"):
+            raise ValueError(f"its status is {_shown(found.get('status'))}, neither 'done' nor 'failed'.")
+        if found["status"] == "failed":
+            _check(found, _Failed)
+            return found
+        _check(found, _Done)
+        _check(found["machine"], _Machine, "machine")
+        _check_tests(found["tests"])
+        if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in found["loss"]):
+            raise ValueError("Field 'loss' holds something else than pairs of a step and a number.")
+        if searched:
+            _check(found.get("search"), _Searched, "search")
+            if not isinstance(found.get("learning_rate"), int | float) or not found["search"]["scores"]:
+                raise ValueError("Field 'learning_rate' is missing, or what it was chosen from.")
+            for name in found["search"]["scores"]:
+                float(name)
+    except ValueError as error:
+        raise Damaged(path, error) from error
+    return found
+
+
+def read_baselines(path: Path) -> list[dict[str, Any]]:
+    """What a file of `baselines` holds: an entry for each.
+
+    Raises:
+        Damaged: it can't be read, a field is missing, is of another type, or holds counts that can't be.
+    """
+    found = read_json(path).get("baselines")
+    try:
+        if not isinstance(found, list):
+            raise ValueError("Field 'baselines' is no list.")
+        for place, one in enumerate(found):
+            _check(one, _Baseline, f"baselines[{place}]")
+            _check_tests(one["tests"])
+            check_counts(path, one["tests"])
+    except Damaged:
+        raise
+    except ValueError as error:
+        raise Damaged(path, error) from error
+    return found
+
+
+def read_speed(path: Path) -> dict[str, dict[str, Any]]:
+    """What `speed.json` holds, by task.
+
+    Raises:
+        Damaged: it can't be read, a field is missing, or is of another type.
+    """
+    found = read_json(path)
+    try:
+        for task, speed in found.items():
+            _check(speed, _Speed, task)
+            _check(speed["machine"], _Machine, f"{task}: machine")
+            for scheme, cost in speed["schemes"].items():
+                _check(cost, _Cost, f"{task}: {scheme}")
+                if not cost["low"] <= cost["cost"] <= cost["high"]:
+                    raise ValueError(f"{task}: {scheme}: the cost {cost['cost']} isn't between its quartiles.")
+    except ValueError as error:
+        raise Damaged(path, error) from error
+    return found
+
+
+def check_counts(path: Path, tests: list[dict[str, Any]]) -> None:
+    """Refuses counts of which no metric can be computed.
+
+    Raises:
+        Damaged: they can't be those of so many examples, or aren't finite, as after a training that diverged.
+    """
+    for place, test in enumerate(tests):
+        if "skipped" in test:
+            continue
+        try:
+            units = len(from_dict(test["metric"], test["units"]).units)
+            if units > test["examples"]:
+                raise ValueError(f"it has {units} units, and {test['examples']} examples")
+        except ValueError as error:
+            raise Damaged(path, f"tests[{place}]: {sentence(error)}") from error
+
+
+def _check_tests(tests: list[dict[str, Any]]) -> None:
+    if not tests:
+        raise ValueError("Field 'tests' is empty.")
+    for place, test in enumerate(tests):
+        _check(test, _Skipped if "skipped" in test else _Scored, f"tests[{place}]")
+
+
+def _check(record: Any, schema: Any, where: str = "") -> None:
+    """Refuses a record that lacks a field of the schema, or has one of another type; it may have more fields."""
+    where = where and f"{where}: "
+    if not isinstance(record, Mapping):
+        raise ValueError(f"{where}{_shown(record)} is no object.")
+    names = schema.__required_keys__ | schema.__optional_keys__
+    try:
+        validate_typed_dict(schema, {name: record[name] for name in record if name in names})
+    except StrictDataclassError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the innermost says where in a list it is
+            cause = cause.__cause__
+        raise ValueError(f"{where}{sentence(cause):.300}") from error
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.40}"
