@@ -49,6 +49,12 @@ def _png(figure: "Figure") -> bytes:
     return buffer.getvalue()
 
 
+def literal(name: str) -> str:
+    """A name as it is: matplotlib takes $...$ for a formula, and leaves labels that begin with _ out of legends."""
+    text = " ".join(name.split()).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def _style(study: Study, scheme: str) -> dict[str, Any]:
     """The same colour, line and mark for a scheme in every picture; later ones are finer, and hide none before them."""
     index = study.schemes.index(scheme)
@@ -78,10 +84,12 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
     others = [(name, value) for name, value in study.rows(task, length) if name not in study.schemes]
     for name, value in others:
         axes.axvline(value.mean, color="0.35", linestyle="--" if name == others[0][0] else ":", linewidth=1, zorder=0)
-        axes.annotate(name, (value.mean, 1), (2, 0), xycoords=("data", "axes fraction"), textcoords="offset points")
+        axes.annotate(
+            literal(name), (value.mean, 1), (2, 0), xycoords=("data", "axes fraction"), textcoords="offset points"
+        )
     if not lower_is_better(task):
         axes.set_xlim(*_score_limits([value for _, value in (*rows, *others)]))
-    axes.set_yticks(range(len(rows)), [scheme for scheme, _ in rows])
+    axes.set_yticks(range(len(rows)), [literal(scheme) for scheme, _ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
     axes.grid(axis="x", color="0.9")
@@ -142,7 +150,7 @@ def _line_grid(study: Study, lines: dict[str, Line], bars: bool) -> "tuple[Figur
     if not are_many(study):
         figure, axes = _figure(_WIDTH, 4)
         for scheme in lines:
-            _draw_line(axes, lines[scheme], _style(study, scheme), bars, scheme)
+            _draw_line(axes, lines[scheme], _style(study, scheme), bars, literal(scheme))
         figure.legend(fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=4)
         axes.grid(color="0.92")
         return figure, [axes]
@@ -152,7 +160,7 @@ def _line_grid(study: Study, lines: dict[str, Line], bars: bool) -> "tuple[Figur
         for other in lines.values():
             axes.plot(other[0], other[1], color="0.8", linewidth=0.8, zorder=1)
         _draw_line(axes, lines[scheme], {"color": PALETTE[0], "linewidth": 2, "marker": "o", "markersize": 3}, bars)
-        axes.set_title(scheme, fontsize=_SMALL + 1, loc="left")
+        axes.set_title(literal(scheme), fontsize=_SMALL + 1, loc="left")
         axes.grid(color="0.94")
     for axes in every[len(lines) :]:
         axes.set_visible(False)
@@ -245,9 +253,9 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
             linewidth=1,
         )
         above = (6, 4 if place % 2 else -11)  # neighbours on both sides
-        axes.annotate(scheme, (x, y), above, textcoords="offset points", fontsize=_SMALL, color=style["color"])
+        axes.annotate(literal(scheme), (x, y), above, textcoords="offset points", fontsize=_SMALL, color=style["color"])
     axes.margins(x=0.12)
-    axes.set_xlabel(f"cost of a step, times that of {study.plan.baseline}", fontsize=_SMALL)
+    axes.set_xlabel(f"cost of a step, times that of {literal(study.plan.baseline)}", fontsize=_SMALL)
     axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
     axes.grid(color="0.92")
     return _png(figure)
@@ -293,8 +301,8 @@ def heat_chart(
             if (line, place) in marked:
                 corner = (place - 0.44, line - 0.4)
                 axes.add_patch(Rectangle(corner, 0.88, 0.8, fill=False, edgecolor=colour, linewidth=1.2))
-    axes.set_xticks(range(len(columns)), [name for name, _, _ in columns], rotation=35, ha="right")
-    axes.set_yticks(range(len(study.schemes)), study.schemes)
+    axes.set_xticks(range(len(columns)), [literal(name) for name, _, _ in columns], rotation=35, ha="right")
+    axes.set_yticks(range(len(study.schemes)), [literal(scheme) for scheme in study.schemes])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return _png(figure)

@@ -1,4 +1,8 @@
-"""How a report is written: blocks of text, tables and pictures, as Markdown or as one HTML page."""
+"""How a report is written: blocks of text, tables and pictures, as Markdown or as one HTML page.
+
+Text is written once, with `code`, **bold** and [links](#anchor) as in Markdown. What comes out of a file (the name of a
+part, the message of an error) goes through `plain` or `code`, and is shown as it is.
+"""
 
 import base64
 import html
@@ -9,6 +13,8 @@ from dataclasses import dataclass
 import jinja2
 from markupsafe import Markup
 
+_MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|:(?=//)")
+"""What Markdown, or GitHub's, could take for markup: an underscore between letters is none."""
 PICTURES_NAME = "report_pictures"
 TEMPLATE_NAME = "report.html.j2"
 
@@ -60,6 +66,7 @@ class Picture:
     name: str
     png: bytes
     text: str
+    """As it is, without markup."""
     caption: str = ""
     wide: bool = False
     """Whether a narrow screen had better scroll than shrink it."""
@@ -71,6 +78,23 @@ class Picture:
 
 
 Block = Heading | Text | Points | Table | Picture
+
+
+def plain(text: object) -> str:
+    """A text as it is, on one line: what would be markup is escaped."""
+    return _MARKUP.sub(r"\\\g<0>", " ".join(str(text).split()))
+
+
+def code(text: object) -> str:
+    """A name as `code`, on one line, whatever is in it."""
+    name = " ".join(str(text).split())
+    if re.fullmatch(r"[^`|\\<>&$]+", name):
+        return f"`{name}`"
+    return "<code>" + re.sub(r"[^\w\s]|_", _entity, name) + "</code>"  # in a table even `code` ends at a |
+
+
+def _entity(match: re.Match[str]) -> str:
+    return f"&#{ord(match[0][-1])};"
 
 
 def anchor(text: str) -> str:
@@ -92,7 +116,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
             case Table(head, rows):
                 parts.append(markdown_table(head, rows))
             case Picture(name=name, text=text, caption=caption):
-                parts.append(f"![{text}]({PICTURES_NAME}/{name}.png)" + (f"\n\n*{caption}*" if caption else ""))
+                parts.append(f"![{plain(text)}]({PICTURES_NAME}/{name}.png)" + (f"\n\n*{caption}*" if caption else ""))
     return "\n\n".join(parts) + "\n"
 
 
@@ -136,11 +160,12 @@ def _contents(headings: Sequence[Heading]) -> list[tuple[Heading, list[Heading]]
 def _inline(text: str, links: Mapping[str, str]) -> str:
     """Markdown's code, bold and links in HTML; a scheme's name leads to its section."""
 
-    def code(match: re.Match[str]) -> str:
-        shown = f"<code>{match[1]}</code>"
-        return f'<a href="{links[match[0]]}">{shown}</a>' if match[0] in links else shown
+    def shown(match: re.Match[str]) -> str:
+        name = "<code>" + re.sub(r"[*\[\]]", _entity, match[1]) + "</code>"
+        return f'<a href="{links[match[0]]}">{name}</a>' if match[0] in links else name
 
-    text = html.escape(text, quote=False)
-    text = re.sub(r"`([^`]+)`", code, text)
+    text = re.sub(r"\\[!-/:-@\[-`{-~]", _entity, text)
+    text = re.sub(r"&(?!#\d+;)|<(?!/?code>)|(?<!<code)(?<!</code)>", lambda match: html.escape(match[0]), text)
+    text = re.sub(r"`([^`]+)`", shown, text)
     text = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)
     return re.sub(r"\[([^\]]+)\]\((#[^)\s]+)\)", r'<a href="\2">\1</a>', text)

@@ -7,7 +7,20 @@ from hf_posenc.inspection import describe_schemes
 from hf_posenc.training.checkpoints import write_bytes, write_text
 
 from .charts import are_many, cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
-from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
+from .page import (
+    PICTURES_NAME,
+    Block,
+    Heading,
+    Picture,
+    Points,
+    Table,
+    Text,
+    anchor,
+    code,
+    plain,
+    to_html,
+    to_markdown,
+)
 from .plan import Task
 from .probes import PROBES
 from .statistics import ALPHA, NO_EVIDENCE, Difference, Interval
@@ -64,13 +77,14 @@ def make_report(study: Study) -> list[Block]:
 
 def _introduction(study: Study) -> str:
     plan = study.plan
-    start = f"`{plan.preset}` encoders from scratch" if plan.pretrained is None else "pretrained, converted encoders"
+    start = (
+        f"{code(plan.preset)} encoders from scratch" if plan.pretrained is None else "pretrained, converted encoders"
+    )
     return (
         f"{len(study.schemes)} schemes, {_count(len(study.tasks), 'task')} and {_count(len(plan.seeds), 'seed')}: "
         f"{len(study.done)} runs, {start}. For a task and a seed the initial weights (but the scheme's own), the data, "
         f"their order and the budget are the same; only positions change, and how fast their own parameters learn. "
-        f"Everything is compared with "
-        f"`{plan.baseline}`."
+        f"Everything is compared with {code(plan.baseline)}."
     )
 
 
@@ -85,7 +99,7 @@ def _counts(study: Study) -> Table:
         tests = {(test["part"], test["length"]): test["examples"] for run in done for test in run["tests"]}
         rows.append(
             (
-                f"[{task.name}](#{anchor(task.name)})",
+                f"[{plain(task.name)}](#{anchor(task.name)})",
                 _range(shown) or "all",
                 _range({run["steps"] for run in done if "steps" in run}),
                 f"{len(tests):,}",
@@ -106,7 +120,7 @@ def _rates(study: Study) -> list[Block]:
     if study.plan.search:
         return _search(study)
     rates = {task.name: study.plan.options_of(task)["learning_rate"] for task in study.tasks}
-    shown = "; ".join(f"{rate:g} in {task}" for task, rate in rates.items())
+    shown = "; ".join(f"{rate:g} in {plain(task)}" for task, rate in rates.items())
     if len(set(rates.values())) == 1:
         shown = f"{next(iter(rates.values())):g}"
     return [
@@ -125,10 +139,10 @@ def _search(study: Study) -> list[Block]:
             for run in study.runs(task, scheme)[:1]:
                 rate, search = run["learning_rate"], run["search"]
                 tried = ", ".join(f"{name}: {score:.3f}" for name, score in search["scores"].items())
-                rows.append((f"`{scheme}`", task.name, f"{rate:g}", tried, f"{search['seconds']:,.0f}"))
+                rows.append((code(scheme), plain(task.name), f"{rate:g}", plain(tried), f"{search['seconds']:,.0f}"))
                 numbers = [float(name) for name in search["scores"]]
                 if rate in (min(numbers), max(numbers)):
-                    edges.append(f"`{scheme}` in {task.name}")
+                    edges.append(f"{code(scheme)} in {plain(task.name)}")
     seed = study.done[0]["search"]["seed"]
     said = (
         f"**A learning rate for each scheme**: the best of {len(study.plan.search)} on seed {seed} and on development "
@@ -144,10 +158,13 @@ def _count(number: int, word: str) -> str:
 
 
 def _what_is_lacking(study: Study) -> list[str]:
-    lines = [f"**Failed**: `{run['task']}-{run['scheme']}-seed{run['seed']}`: {run['error']}" for run in study.failed]
-    lines += [f"**Damaged, and left out**: `{name}`: {reason}" for name, reason in study.damaged.items()]
+    lines = []
+    for run in study.failed:
+        name = code(f"{run['task']}-{run['scheme']}-seed{run['seed']}")
+        lines.append(f"**Failed**: {name}: {plain(run['error'])}")
+    lines += [f"**Damaged, and left out**: {code(name)}: {plain(reason)}" for name, reason in study.damaged.items()]
     if study.missing:
-        shown = ", ".join(f"`{name}`" for name in study.missing[:6])
+        shown = quoted(study.missing[:6])
         more = f" and {len(study.missing) - 6} others" if len(study.missing) > 6 else ""
         lines.append(f"**Not run yet**: {shown}{more}.")
     return lines
@@ -158,9 +175,10 @@ def _how_to_read(study: Study) -> str:
         return "One seed was run: there are no intervals and no comparisons, which need two seeds or more."
     return (
         "Brackets hold 95 % intervals: Student's t over seeds, and a bootstrap over test examples (groups of examples "
-        f"that belong together are drawn together). A scheme is called better or worse than `{study.plan.baseline}` "
-        f"where a paired t-test gives p < {ALPHA} after Holm's correction for the number of comparisons in its table, "
-        "the spread over seeds taken to be at least halfway to the schemes' median; else there is "
+        "that belong together are drawn together). A scheme is called better or worse than "
+        f"{code(study.plan.baseline)} where a paired t-test gives p < {ALPHA} after Holm's correction for the number "
+        "of comparisons in its table, the spread over seeds taken to be at least halfway to the schemes' median; else "
+        "there is "
         f'"{NO_EVIDENCE}", which is not evidence that there is none: beside it stands the smallest gap that the test '
         "finds in 80 % of cases with the spread measured here. The same texts at two lengths are compared in pairs. "
         "The scheme with the best mean is compared with the others after correction for all pairs of schemes, and each "
@@ -188,15 +206,14 @@ def _findings(study: Study) -> Iterator[tuple[str, str]]:
                 said.append(f"can't be tested: {quoted(unable)}")
             if not said:
                 continue
-            against = "" if baseline is None else f"against `{study.plan.baseline}` ({baseline.mean:.3f}) "
-            yield (
-                ranking_heading(task, home) if length == home else length_heading(task),
-                f"**{task.name}, {length:,} tokens**: {against}{'; '.join(said)}.{_of_the_best(study, task, length)}",
-            )
+            against = "" if baseline is None else f"against {code(study.plan.baseline)} ({baseline.mean:.3f}) "
+            sentence = f"**{plain(task.name)}, {length:,} tokens**: {against}{'; '.join(said)}."
+            where = ranking_heading(task, home) if length == home else length_heading(task)
+            yield where, sentence + _of_the_best(study, task, length)
         changes = study.changes(task, home, longest) if longest > home else {}
         if changes and len(study.plan.seeds) > 1:
             said = _by_verdict(changes, lower_is_better(task))
-            sentence = f"**{task.name}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}."
+            sentence = f"**{plain(task.name)}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}."
             yield length_heading(task), sentence
 
 
@@ -207,19 +224,20 @@ def of_unbeaten(study: Study, task: Task, length: int) -> str | None:
         return None
     best, value = ranking[0]
     return (
-        f"**{task.name}, {length:,} tokens: {found[0]} win** with {found[1].mean:.3f}; the best scheme, `{best}`, has "
-        f"{value.mean:.3f}. What follows tells schemes apart, and not that an encoder is worth its training here."
+        f"**{plain(task.name)}, {length:,} tokens: {plain(found[0])} win** with {found[1].mean:.3f}; the best scheme, "
+        f"{code(best)}, has {value.mean:.3f}. What follows tells schemes apart, and not that an encoder is worth its "
+        "training here."
     )
 
 
 def ranking_heading(task: Task, length: int) -> str:
     """Of a task's table of schemes."""
-    return f"{task.name}: ranking at {length:,} tokens"
+    return f"{plain(task.name)}: ranking at {length:,} tokens"
 
 
 def length_heading(task: Task) -> str:
     """Of a task's table of lengths."""
-    return f"{task.name}: {metric_name(task)} against length"
+    return f"{plain(task.name)}: {metric_name(task)} against length"
 
 
 def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
@@ -228,7 +246,7 @@ def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
     for scheme, value in found.items():
         verdict = value.verdict(lower)
         shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
-        groups.setdefault(verdict, []).append(f"`{scheme}`{shown}")
+        groups.setdefault(verdict, []).append(f"{code(scheme)}{shown}")
     if list(groups) == [NO_EVIDENCE] and len(found) > 1:
         groups[NO_EVIDENCE] = [f"all {len(found)}"]
     gaps = {NO_EVIDENCE: in_brackets(gap_text(found.values()))}
@@ -263,7 +281,7 @@ def _of_the_best(study: Study, task: Task, length: int) -> str:
     if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
         return ""
     best, beaten, equal = rivals(study, task, length)
-    return f" Best mean: `{best}`, {of_rivals(beaten, equal)}, corrected for all pairs."
+    return f" Best mean: {code(best)}, {of_rivals(beaten, equal)}, corrected for all pairs."
 
 
 def of_rivals(beaten: Sequence[str], equal: Mapping[str, Difference]) -> str:
@@ -277,7 +295,7 @@ def of_rivals(beaten: Sequence[str], equal: Mapping[str, Difference]) -> str:
 
 def quoted(schemes: Iterable[str]) -> str:
     """Schemes in a sentence."""
-    return ", ".join(f"`{scheme}`" for scheme in schemes)
+    return ", ".join(map(code, schemes))
 
 
 def _about(task: Task) -> str:
@@ -291,19 +309,19 @@ def _about(task: Task) -> str:
         return (
             "Generated questions about order, one model for all of them. Examples come in pairs that hold the same "
             "words and have different answers: a model that doesn't see order is right in exactly one half. "
-            + " ".join(f"`{name}`: {PROBES[name].question} ({', '.join(PROBES[name].needs)})." for name in names)
+            + " ".join(f"{code(name)}: {PROBES[name].question} ({', '.join(PROBES[name].needs)})." for name in names)
         )
     if task.kind == "masked_lm":
-        return f"Masked language model on `{task.data}`: the same text in blocks of each length; lower is better."
+        return f"Masked language model on {code(task.data)}: the same text in blocks of each length; lower is better."
     how = "examples of about that length" if task.lengths == "buckets" else "all examples, cut to that length"
-    return f"Text classification on `{task.data}`; a test length means {how}."
+    return f"Text classification on {code(task.data)}; a test length means {how}."
 
 
 def mean_of(parts: Sequence[str] | None, study: Study, task: Task) -> str:
     """What a score is the mean of; None: of each length's own parts."""
     every = study.parts(task, study.home_length(task))
     if parts is not None and len(parts) < len(every):
-        return f"{'Mean of ' if len(parts) > 1 else ''}`{', '.join(parts)}`"
+        return f"{'Mean of ' if len(parts) > 1 else ''}{code(', '.join(parts))}"
     return "Mean of the parts"
 
 
@@ -311,11 +329,11 @@ def _task(study: Study, task: Task) -> list[Block]:
     home, lengths = study.home_length(task), study.lengths(task)
     train = study.plan.train_length_of(task)
     blocks: list[Block] = [
-        Heading(2, task.name),
+        Heading(2, plain(task.name)),
         Text(f"{_about(task)} Trained at up to {train:,} tokens, tested at {', '.join(f'{n:,}' for n in lengths)}."),
     ]
     if not any(study.ranking(task, length) for length in lengths):
-        return [*blocks, Text(f"Nothing to rank: {study.why_not(task, study.schemes[0], home)}.")]
+        return [*blocks, Text(f"Nothing to rank: {plain(study.why_not(task, study.schemes[0], home))}.")]
     several = len(study.parts(task)) > 1
     if study.ranking(task, home):
         picture = ranking_chart(study, task, home)
@@ -345,7 +363,7 @@ def _task(study: Study, task: Task) -> list[Block]:
             ),
         ]
     blocks += [
-        Heading(3, f"{task.name}: learning curves"),
+        Heading(3, f"{plain(task.name)}: learning curves"),
         Picture(
             f"{task.name}-curves",
             curve_chart(study, task),
@@ -362,7 +380,7 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
     rows, place = [], 0
     for scheme, value in study.rows(task, length):
         if scheme not in study.schemes:
-            rows.append((scheme, interval_text(value), "", "", "", "no encoder"))
+            rows.append((plain(scheme), interval_text(value), "", "", "", "no encoder"))
             continue
         place += 1
         found = differences.get(scheme)
@@ -370,8 +388,8 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
         if found is not None:
             difference, verdict = interval_text(found.interval, signed=True), found.verdict(lower_is_better(task))
             against = (difference, _p(found), gap_number(found), verdict)
-        rows.append((f"{place}. `{scheme}`", interval_text(value), *against))
-    head = ("scheme", metric_name(task), f"minus {study.plan.baseline}", "p (Holm)", "smallest gap", "verdict")
+        rows.append((f"{place}. {code(scheme)}", interval_text(value), *against))
+    head = ("scheme", metric_name(task), f"minus {plain(study.plan.baseline)}", "p (Holm)", "smallest gap", "verdict")
     return Table(head, tuple(rows))
 
 
@@ -382,14 +400,14 @@ def length_rows(study: Study, task: Task) -> list[tuple[str, ...]]:
         cells = []
         for length in study.lengths(task):
             value = study.score(task, scheme, length, study.curve_parts(task))
-            cells.append(study.why_not(task, scheme, length) if value is None else interval_text(value))
+            cells.append(plain(study.why_not(task, scheme, length)) if value is None else interval_text(value))
         rows.append((named(study, scheme), *cells))
     return rows
 
 
 def named(study: Study, scheme: str) -> str:
     """A scheme in `code`, a baseline in words."""
-    return f"`{scheme}`" if scheme in study.schemes else scheme
+    return code(scheme) if scheme in study.schemes else plain(scheme)
 
 
 def interval_text(value: Interval, signed: bool = False) -> str:
@@ -417,8 +435,8 @@ def _p(found: Difference) -> str:
 def _heat(study: Study) -> list[Block]:
     differences = study.differences_by_part(study.home_length)
     columns: list[tuple[str, Task, list[Interval | None]]] = []
-    cells: list[list[str]] = [[f"`{scheme}`"] for scheme in study.schemes]
-    below = {name: [name] for task in study.tasks for name in study.references.get(task.name, {})}
+    cells: list[list[str]] = [[code(scheme)] for scheme in study.schemes]
+    below = {name: [plain(name)] for task in study.tasks for name in study.references.get(task.name, {})}
     marked: set[tuple[int, int]] = set()
     for task in study.tasks:
         home = study.home_length(task)
@@ -443,15 +461,15 @@ def _heat(study: Study) -> list[Block]:
         Heading(2, TASKS),
         Text(
             f"At each task's train length, or the next one tested. Bold, and framed in the picture: differs from "
-            f"`{study.plan.baseline}` (Holm over the whole table)."
+            f"{code(study.plan.baseline)} (Holm over the whole table)."
         ),
-        Table(("", *(name for name, _, _ in columns)), tuple(tuple(row) for row in (*below.values(), *cells))),
+        Table(("", *(plain(name) for name, _, _ in columns)), tuple(tuple(row) for row in (*below.values(), *cells))),
         Picture(
             "heat",
             heat_chart(study, columns, marked),
             "Scores of every scheme in every task",
             "Means; below each, half of its 95 % interval. Light is good. Framed: differs from "
-            f"`{study.plan.baseline}`.",
+            f"{code(study.plan.baseline)}.",
             wide=len(columns) > 6,
         ),
     ]
@@ -472,15 +490,15 @@ def _cost(study: Study) -> list[Block]:
         rows: list[tuple[str, ...]] = []
         for scheme in study.schemes:
             for run in study.runs(task, scheme)[:1]:
-                row: tuple[str, ...] = (f"`{scheme}`", f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
+                row: tuple[str, ...] = (code(scheme), f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
                 if speed:
                     own = speed.get(scheme)
                     cost = "" if own is None else f"{own['cost']:.2f} [{own['low']:.2f}, {own['high']:.2f}]"
                     row = (*row, "" if own is None else f"{own['milliseconds']:,.0f}", cost)
                 rows.append(row)
-        measured = ("ms a step", f"times {study.plan.baseline}'s") if speed else ()
+        measured = ("ms a step", f"times {plain(study.plan.baseline)}'s") if speed else ()
         head = ("scheme", "parameters", "positional", *measured)
-        blocks += [Heading(3, f"{task.name}: cost"), Table(head, tuple(rows))]
+        blocks += [Heading(3, f"{plain(task.name)}: cost"), Table(head, tuple(rows))]
         if speed and study.ranking(task, study.home_length(task)):
             blocks.append(
                 Picture(
@@ -503,7 +521,8 @@ def _how_speed_was_measured(study: Study) -> str:
     return (
         f"A step is the forward and backward pass of {found['rows']} inputs of {found['tokens']:,} tokens (each task's "
         "own), without the optimizer. After a warm-up the schemes take turns on the same batch, so that what else the "
-        f"machine does hits all alike; shown are medians and, in brackets, quartiles. On {found['machine']['device']}."
+        "machine does hits all alike; shown are medians and, in brackets, quartiles. "
+        f"On {plain(found['machine']['device'])}."
     )
 
 
@@ -513,7 +532,7 @@ def _schemes(study: Study) -> list[Block]:
     pictures = study.pictures()
     blocks: list[Block] = [Heading(2, "Schemes")]
     for scheme in study.schemes:
-        blocks.append(Heading(3, f"`{scheme}`"))
+        blocks.append(Heading(3, code(scheme)))
         said = "; ".join(words[part] for part in scheme.split("+") if part in words)
         if said:
             blocks.append(Text(f"{said}."))
@@ -533,11 +552,11 @@ def _standing(study: Study, task: Task, scheme: str) -> str:
     ranking = study.ranking(task, home)
     place = next((place for place, (name, _) in enumerate(ranking, start=1) if name == scheme), None)
     if place is None:
-        return f"{task.name}: {study.why_not(task, scheme, home)}."
+        return f"{plain(task.name)}: {plain(study.why_not(task, scheme, home))}."
     found = study.differences(task, home).get(scheme)
-    verdict = "" if found is None else f"; against `{study.plan.baseline}`: {found.verdict(lower_is_better(task))}"
+    verdict = "" if found is None else f"; against {code(study.plan.baseline)}: {found.verdict(lower_is_better(task))}"
     verdict += "" if found is None else in_brackets(gap_text([found]))
-    where = f"[{task.name}](#{anchor(ranking_heading(task, home))})"
+    where = f"[{plain(task.name)}](#{anchor(ranking_heading(task, home))})"
     score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"
     return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."
 
@@ -549,9 +568,9 @@ def _is_wide(path: Path) -> bool:
 def _made_of(study: Study) -> list[Block]:
     def every(name: str, key: str) -> str:
         values = {str(run[name].get(key)) for run in study.done}
-        return ", ".join(sorted(values))
+        return plain(", ".join(sorted(values)))
 
-    versions = ", ".join(f"{name} {every('versions', name)}" for name in study.done[0]["versions"])
+    versions = ", ".join(f"{plain(name)} {every('versions', name)}" for name in study.done[0]["versions"])
     threads = every("machine", "threads")
     return [
         Heading(2, "How it was made"),

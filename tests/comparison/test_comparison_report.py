@@ -1,7 +1,9 @@
 """Reports say what the numbers allow, hold everything they show, and name what is missing."""
 
+import html
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -11,11 +13,12 @@ from comparison_harness import made_up, toy
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
 from hf_posenc.comparison.executor import load_runs
-from hf_posenc.comparison.page import markdown_table, to_html
+from hf_posenc.comparison.page import Heading, Text, code, markdown_table, plain, to_html
 from hf_posenc.comparison.report import conclusions, interval_text, make_report, rivals, write_report
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.training import UserError
+from hf_posenc.training.checkpoints import write_json
 
 pytest.importorskip("matplotlib")
 
@@ -116,13 +119,77 @@ def test_the_page_says_how_much_it_rests_on(results):
     assert "**One learning rate for all schemes**: 0.001. It was tuned for none of them" in text
 
 
-def test_texts_of_a_plan_are_no_markup(tmp_path):
-    folder = made_up(tmp_path / "one", plan(tasks=[{"data": "hans", "metric": "accuracy"}]), RATES)
-    run = folder / "runs" / "hans-rope-seed0" / "run.json"
-    run.write_text(json.dumps({**json.loads(run.read_text()), "status": "failed", "error": "<script>1</script>"}))
-    page = to_html(make_report(Study.read(folder)))
-    assert "&lt;script&gt;" in page
-    assert "<script" not in page
+AWKWARD = (
+    *("a|b", "a\\|b", "*x*", "__x__", "_x_ a_b", "`t`", "a`b``c", "**", "~~x~~", "$a$ \\$", "# x", "\\", "'\""),
+    *(
+        "[x](y)",
+        "![x](y)",
+        "http://a.b www.a.b",
+        "<b>x</b>",
+        "<script>1</script>",
+        "</code>",
+        "&amp; &#42;",
+        "a\n\n- b",
+    ),
+)
+
+
+def read_markdown(text):
+    """Another's reading of our Markdown, as HTML."""
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("gfm-like", {"linkify": False}).render(text)
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+@pytest.mark.parametrize("write", [plain, code])
+def test_a_text_is_shown_as_it_is(write, text):
+    """In a paragraph, in a table and on the page."""
+    table = read_markdown(markdown_table(("a",), [(f"q {write(text)} q",)]))
+    assert table.count("<td>") == 1
+    (cell,) = re.findall(r"<td>q (.*) q</td>", table, re.DOTALL)
+    paragraph = read_markdown(f"q {write(text)} q").removeprefix("<p>q ").removesuffix(" q</p>\n")
+    page = re.search(r"<p>q (.*) q</p>", to_html([Heading(1, "a"), Text(f"q {write(text)} q")]), re.DOTALL)
+    for shown in (cell, paragraph, page[1]):
+        assert set(re.findall(r"<[^>]*>", shown)) <= {"<code>", "</code>"}
+        assert html.unescape(re.sub("</?code>", "", shown)) == " ".join(text.split())
+
+
+def test_names_in_a_report_are_no_markup(tmp_path):
+    """Of data, parts, baselines and machines, and what errors say; in pictures `$\\frac$` would be half a formula."""
+    evil = "$\\frac$ | <img src=x> ![x](y) `*z*`\n# h"
+    data = {"data": f"data/{evil}", "name": "_odd_", "metric": "accuracy"}
+    machine = {"device": evil, "threads": evil}
+    folder = made_up(tmp_path, plan(tasks=[data], seeds=2), RATES, machine=machine, versions={evil: evil})
+    for path in (folder / "runs").glob("*/run.json"):
+        run = json.loads(path.read_text())
+        tests = [{**test, **({"skipped": evil} if "skipped" in test else {})} for test in run["tests"]]
+        tests += [{**test, "part": f"_odd_/{evil}"} for test in tests]
+        failed = {"status": "failed", "error": evil} if path.parent.name == "_odd_-rope-seed0" else {}
+        path.write_text(json.dumps({**run, "tests": tests, **failed}))
+    reference = {"task": "_odd_", "scheme": f"_{evil}", "tests": tests[:1]}
+    write_json(folder / "baselines" / "odd.json", {"baselines": [reference]})
+    (folder / "runs" / "<b>").mkdir()
+    (folder / "runs" / "<b>" / "run.json").write_text("<i>")
+    markdown, path = write_report(folder)
+    page = path.read_text()
+    assert Page(page).open == []
+    for text in (page, read_markdown(markdown.read_text())):
+        assert text.count("<img ") == 4
+        assert not re.search(r"<img src=.?x|<b>&lt;|<i>|<em>(?!Means|Training|Accuracy)", text)
+        assert text.count("<h1>") == 1
+        assert html.unescape(re.sub("</?code>", "", text)).count(" ".join(evil.split())) >= 9
+
+
+def test_a_scheme_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path, monkeypatch):
+    from hf_posenc.comparison import charts
+
+    figures = []
+    monkeypatch.setattr(charts, "_png", figures.append)
+    own = replace(plan(seeds=2), schemes=("none", "_mine"), baseline="none")
+    study = Study.read(made_up(tmp_path, own, {"none": 0.5, "_mine": 0.7}))
+    length_chart(study, study.tasks[0])
+    assert [text.get_text().strip() for text in figures[0].legends[0].get_texts()] == ["none", "_mine"]
 
 
 def test_the_page_is_dark_where_the_screen_is_and_says_that_tables_scroll(results):
@@ -342,7 +409,7 @@ def test_the_report_names_what_is_damaged(results):
     assert "- **Damaged, and left out**: `probes-none-seed0`: it can't be read: " in text
     assert "`probes-rope-seed0 (copy)`: it is the run probes-rope-seed0, in the folder of another." in text
     assert "`speed.json`: probes: 3 is no object." in text
-    assert "`probes.json`: baselines[0]: Field 'task' is required but missing." in text
+    assert r"`probes.json`: baselines\[0\]: Field 'task' is required but missing." in text
     assert row(text, "[probes](#probes)").endswith("| 4 | 11 of 12 |")
     assert "Their speed isn't shown" in text
 
