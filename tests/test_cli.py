@@ -470,7 +470,7 @@ def test_what_is_no_text_is_named(run, checkpoint, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"who saw karla\n\xff\xfe\n")
     code, _, err = run("predict", str(checkpoint), "-f", str(tmp_path / "a.txt"))
     assert code == 2
-    assert "a.txt isn't UTF-8 text: " in err
+    assert "a.txt, line 2 isn't UTF-8 text: " in err
     code, _, err = run("predict", str(checkpoint), "-f", "-", stdin="who \udcff")
     assert code == 2
     assert "standard input isn't UTF-8 text: " in err

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import glob
-import gzip
 import heapq
 import io
 import itertools
@@ -36,6 +35,7 @@ from transformers.utils import logging
 
 from .arguments import DataArguments
 from .errors import UserError, check_local, disk_error, sentence
+from .text_lines import bad_line, open_bytes
 
 logger = logging.get_logger(__name__)
 
@@ -53,6 +53,8 @@ _PAIRS: tuple[tuple[str, ...], ...] = (
 )
 _SINGLES = ("text", "sentence", "content", "review", "question")
 _LABELS = ("label", "labels")
+_NAMED = 3
+"""Files that a message lists."""
 TRUNCATION_WARNING_SHARE = 0.01
 # A csv doesn't say what is a number. 007, +5 and 1e5 are as likely names, whose spelling counts.
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
@@ -149,7 +151,7 @@ def read_file(
         raise UserError(f"{path!r}: datasets takes '::' for the way into an archive. Rename the file or its folder.")
     if kind not in _READERS:
         raise UserError(f"{path!r} is of no known kind. Accepted: {', '.join(_READERS)}, the first four also as .gz.")
-    with reading(repr(path), "It must be UTF-8 text of the kind that its name says."):
+    with reading(repr(path), what_is_read(kind), [path, *more]):
         for one in (path, *more):
             if _is_empty(Path(one)):
                 raise UserError(f"{one!r} is empty. Give a file with at least one example.")
@@ -173,7 +175,10 @@ def read_file(
             cache_dir=cache_dir,
             **options,
         )
+        if not streaming:
+            loaded.data.validate(full=True)  # a .jsonl and a .parquet are read without a look at their UTF-8
     if streaming:
+        loaded.info.download_checksums = dict.fromkeys(map(str, (path, *more)))  # see `files_of`
         return loaded
     dataset = cast(Dataset, loaded)
     if len(dataset) == 0:
@@ -181,12 +186,18 @@ def read_file(
     return dataset
 
 
-def _open(file: Path) -> Any:
-    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+def what_is_read(kind: str) -> str:
+    """What a file of a kind must be, as the end of an error."""
+    return f"It must be a whole {kind} file{'' if kind == '.parquet' else ' of UTF-8 text'}."
+
+
+def files_of(rows: IterableDataset) -> list[str]:
+    """The files that a stream reads; none where it comes from the Hub."""
+    return list(rows.info.download_checksums or {})
 
 
 def _is_empty(file: Path) -> bool:
-    with _open(file) as content:
+    with open_bytes(file) as content:
         return not content.read(1)
 
 
@@ -220,7 +231,7 @@ def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]
 def _find_delimiter(file: Path, kind: str) -> str:
     """What divides the first rows into columns: what the name of the file says if it does, else another mark."""
     usual = "\t" if kind == ".tsv" else ","
-    with _open(file) as content:
+    with open_bytes(file) as content:
         text = io.TextIOWrapper(content, encoding="utf-8-sig", errors="replace", newline="")
         lines = list(itertools.islice(text, 50))
     marks = [usual, *(mark for mark in _DELIMITERS if mark != usual)]
@@ -239,7 +250,7 @@ def _first_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 
 def _json_options(file: Path) -> dict[str, Any]:
     """Where the rows of a .json are: the file may be a list of objects, one object per line, or {"data": [...]}."""
-    with _open(file) as content:
+    with open_bytes(file) as content:
         try:
             whole = json.load(content)
         except ValueError:
@@ -263,7 +274,7 @@ def _lists_of_rows(whole: dict[str, Any]) -> list[str]:
 
 def _check_lines(file: Path) -> None:
     """Refuses a .json that isn't one object per line: it can only be read whole."""
-    with _open(file) as content:
+    with open_bytes(file) as content:
         lines = (line for line in content if line.strip())
         first, more = next(lines, b""), next(lines, None)
     with contextlib.suppress(ValueError):
@@ -342,8 +353,8 @@ def _named_splits(found: Any, data: DataArguments) -> Any:
 
 
 @contextlib.contextmanager
-def reading(what: str, way_out: str) -> Iterator[None]:
-    """Turns whatever a reader raises into one line; the innermost cause says most."""
+def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None]:
+    """Turns whatever a reader raises into one line: which line of the files is wrong, or else the innermost cause."""
     try:
         yield
     except UserError:
@@ -356,6 +367,10 @@ def reading(what: str, way_out: str) -> Iterator[None]:
             raise UserError(f"{what} has no rows. Give data with at least one example.") from error
         if disk_error(error) and not isinstance(cause, PermissionError):
             raise UserError(f"{what} was read, but not to its end: {disk_error(error)}. Make room.") from error
+        if (wrong := bad_line(files)) is not None:
+            raise UserError(wrong) from error
+        if files and what != repr(files[0]):
+            what += f" ({', '.join(map(repr, files[:_NAMED]))}{', ...' if len(files) > _NAMED else ''})"
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 
@@ -478,15 +493,26 @@ def find_columns(dataset: Dataset, data: DataArguments, known: Columns | None = 
             f"--text_column_names {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them "
             "with --text_column_delimiter ' '."
         )
-    for name in text:
-        if not isinstance(dataset.features[name], Value):
-            raise UserError(
-                f"Column {name!r} holds {dataset[0][name]!r:.60}, which is no text. Join its parts to one string "
-                "first, or name another with --text_column_names."
-            )
+    _check_text(dataset, text)
     if label in text:
         raise UserError(f"Column {label!r} can't be both text and label. Name another with --label_column_name.")
     return Columns(text, label, joined, data.label_delimiter or (known.label_delimiter if known else None))
+
+
+def _check_text(dataset: Dataset, names: Sequence[str]) -> None:
+    """Refuses columns with lists or objects, or with numbers among texts."""
+    for name in names:
+        if isinstance(dataset.features[name], Value):
+            continue
+        others = (row for row, one in enumerate(dataset[name]) if one is not None and not isinstance(one, str))
+        row = next(others, None)
+        found = "numbers, lists or objects further on"  # than the first rows of a stream
+        if row is not None:
+            found = f"{dataset[row][name]!r:.60} in {row_name(row, is_csv_data(dataset))}"
+        raise UserError(
+            f"Column {name!r} holds {found}, which is no text. Write one string there, joining the parts of a list, or "
+            "name another column with --text_column_names."
+        )
 
 
 def _there(names: Sequence[str], wanted: str) -> str | None:
@@ -1007,6 +1033,7 @@ def encode(
     Warns when more than 1 % of the inputs are truncated.
     """
     require_columns(dataset, columns.text, "--text_column_names", split)
+    _check_text(dataset, columns.text)
 
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         encoded = tokenize_texts(batch, tokenizer, columns, max_length)
@@ -1053,7 +1080,9 @@ def tokenize_texts(
 
 def texts(dataset: Any, columns: Columns, batch_size: int = 1000) -> Iterator[str]:
     """All texts of a split, the second of each pair too: what a tokenizer is trained on."""
-    for batch in dataset.select_columns(list(columns.text)).iter(batch_size):
-        first, second = columns.texts(cast(dict[str, list[Any]], batch))
-        yield from first
-        yield from second or ()
+    files = files_of(dataset) if isinstance(dataset, IterableDataset) else []
+    with reading("The training data", "Mend the data, or leave these rows out.", files):
+        for batch in dataset.select_columns(list(columns.text)).iter(batch_size):
+            first, second = columns.texts(cast(dict[str, list[Any]], batch))
+            yield from first
+            yield from second or ()

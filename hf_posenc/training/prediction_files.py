@@ -5,6 +5,7 @@ import csv
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,10 +18,11 @@ from datasets import Dataset
 
 from .arguments import DataArguments
 from .checkpoints import written_whole
-from .data import Columns, find_columns, read_file, reading
-from .errors import UserError, disk_error, one_line
+from .data import Columns, find_columns, read_file, reading, what_is_read
+from .errors import UserError, disk_error, one_line, sentence
 from .model import TOKENS
 from .prediction import Prediction, Task, Text
+from .text_lines import bad_line, parse_object
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 """What `--output` writes; the first three also as .gz."""
@@ -228,12 +230,9 @@ def _objects_of(path: Path) -> Iterator[tuple[int, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number} is no JSON: {error}. Write one object per line.") from error
-            if not isinstance(row, dict):
-                raise UserError(f'{path}, line {number} is no object: {line.strip():.60}. Write {{"text": "..."}}.')
-            yield number, row
+                yield number, parse_object(line)
+            except ValueError as error:
+                raise UserError(f"{path}, line {number} {error}") from error
 
 
 def _numbered(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
@@ -245,15 +244,17 @@ def _numbered(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
         except StopIteration:
             return
         except UnicodeError as error:
-            raise UserError(f"{source} isn't UTF-8 text: {one_line(error)}. Convert it first.") from error
-        except (OSError, EOFError) as error:
-            raise UserError(f"{source} can't be read: {one_line(error)}.") from error
+            raise UserError(
+                bad_line([source]) or f"{source} isn't UTF-8 text: {one_line(error)}. Convert it."
+            ) from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{source} can't be read: {sentence(error)} It must be a whole file.") from error
         yield number, line
 
 
 def _rows_of(source: str, kind: str, delimiter: str | None) -> Iterator[tuple[int, Any]]:
     rows = read_file(source, streaming=not kind.startswith(".json"), delimiter=delimiter)
-    with reading(repr(source), "It must be UTF-8 text of the kind that its name says."):
+    with reading(repr(source), what_is_read(kind), [source]):
         yield from enumerate(rows, start=2 if kind.startswith((".csv", ".tsv")) else 1)
 
 

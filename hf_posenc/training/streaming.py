@@ -24,6 +24,7 @@ from .data import (
     apply_labels,
     check_percentage,
     encode,
+    files_of,
     find_columns,
     in_shares,
     is_csv_data,
@@ -163,7 +164,7 @@ class Stream:
         least: list[tuple[int, int, dict[str, Any]]] = []  # a row for each of the texts with the smallest marks
         repeats: dict[int, int] = {}  # in how many rows each of these texts is
         count = 0
-        with reading(_WHAT, _WAY_OUT):
+        with reading(_WHAT, _WAY_OUT, files_of(self.rows)):
             names = [self.columns.label, *(self.columns.text if hold_out else ())]
             for batch in self.rows.select_columns(names).iter(SAMPLE):
                 labels.add(batch[self.columns.label], count)
@@ -400,7 +401,7 @@ class Passes(torch.utils.data.IterableDataset):
         for number in itertools.count():
             self.rows.set_epoch(number)
             empty = True
-            with reading(_WHAT, _WAY_OUT):
+            with reading(_WHAT, _WAY_OUT, files_of(self.rows)):
                 for example in self.rows:
                     empty = False
                     yield example
@@ -436,7 +437,7 @@ def read_rows(rows: IterableDataset, most: int | None, split: str) -> Dataset:
     Raises:
         UserError: it has none, or can't be read.
     """
-    with reading(f"The {split} data", "Check the name, the format and the network."):
+    with reading(f"The {split} data", "Check the name, the format and the network.", files_of(rows)):
         taken = list(rows if most is None else rows.take(most))
         if not taken:
             raise UserError(f"The {split} data has no rows. Give data with at least one example.")

@@ -1,10 +1,13 @@
 import gzip
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, load_dataset
 from training_harness import rows, write_csv, write_jsonl
@@ -459,7 +462,7 @@ def test_remembered_columns_count_where_the_data_has_them():
 
 def test_lists_of_words_are_no_text():
     dataset = Dataset.from_dict({"text": [["a", "b"]], "label": ["z"]})
-    with pytest.raises(UserError, match=r"Column 'text' holds \['a', 'b'\], which is no text. Join its parts"):
+    with pytest.raises(UserError, match=r"Column 'text' holds \['a', 'b'\] in row 1, which is no text. Write one"):
         find_columns(dataset, DataArguments())
 
 
@@ -527,15 +530,40 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
             lambda p: _file(p / "a.json", b'{"train": [{"text": "x"}], "test": [{"text": "y"}]}'),
             "'train', 'test', not rows",
         ),
-        (lambda p: _file(p / "a.jsonl", b'{"text": "x", "la'), "can't be read: JSON parse error"),
-        (lambda p: _file(p / "a.csv", b"text,label\n\xff\xfe\xfa,x\n"), "can't be read: .*codec can't decode"),
+        (lambda p: _file(p / "a.jsonl", b'{"text": "x", "la'), "a.jsonl, line 1 is no JSON: Unterminated string"),
+        (lambda p: _file(p / "a.jsonl", b'{"text": "x"}\n["y"]\n'), r"a.jsonl, line 2 is no object: \["),
+        (lambda p: _file(p / "a.jsonl", b'{"text": "x"}\n\n{"text": "\xe9"}\n'), "a.jsonl, line 3 isn't UTF-8 text"),
+        (lambda p: _file(p / "a.json", b'[{"text": "x"},\n{"text": "\xe9"}]\n'), "a.json, line 2 isn't UTF-8 text"),
+        (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b'{"text": "\xe9"}\n')), "a.jsonl.gz, line 1 isn't UTF-8"),
+        (lambda p: _file(p / "a.csv", b"text,label\n\xff\xfe\xfa,x\n"), "a.csv, line 2 isn't UTF-8 text: .*Convert"),
+        (lambda p: _file(p / "a.txt", b"x\n\xff\n"), "a.txt, line 2 isn't UTF-8 text"),
+        (lambda p: _file(p / "a.csv", "text,label\na,x\n".encode("utf-16")), "a.csv, line 1 isn't UTF-8 text"),
         (lambda p: _file(p / "a.jsonl.gz", b"not gzip"), "can't be read"),
-        (lambda p: _file(p / "a.parquet", b"not parquet"), "can't be read"),
+        (lambda p: _file(p / "a.csv.gz", gzip.compress(b"text,label\na,x\n")[:-9]), "a.csv.gz' can't be read: .*whole"),
+        (lambda p: _file(p / "a.parquet", b"not parquet"), "can't be read: .*It must be a whole .parquet file"),
+        (lambda p: _not_utf8(p / "a.parquet"), "a.parquet' can't be read: .*UTF8"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(make, message, tmp_path):
     with pytest.raises(UserError, match=message):
         read_file(str(make(tmp_path)))
+
+
+@pytest.mark.parametrize("odd", [5, {"a": 5}, ["a"]])
+def test_what_is_no_text_among_texts_is_named_by_its_row(tmp_path, odd):
+    rows = [{"text": "a", "label": "x"}, {"text": None, "label": "x"}, {"text": odd, "label": "y"}]
+    path = _file(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)).encode())
+    with pytest.raises(
+        UserError, match=re.escape(f"Column 'text' holds {odd!r} in row 3, which is no text. Write one")
+    ):
+        find_columns(read_file(str(path)), DataArguments())
+
+
+def test_text_that_is_none_in_another_split_is_refused():
+    """A list would be written out, brackets and all."""
+    tokenizer = train_tokenizer(["a b c"], vocab_size=50)
+    with pytest.raises(UserError, match=r"Column 'text' holds \['a'\] in row 1, which is no text"):
+        encode(Dataset.from_list([{"text": ["a"]}]), None, tokenizer, Columns(("text",), "label"), 8, "", split="test")
 
 
 @pytest.mark.parametrize(
@@ -582,6 +610,11 @@ def test_a_csv_without_names_is_named_as_such(tmp_path):
     found = read_file(str(_file(tmp_path / "a.csv", b"good film,x\nbad film,y\n")))
     with pytest.raises(UserError, match="no column 'label'. It has 'good film', 'x': .* If these are no names, write"):
         number_labels(DatasetDict(train=found), find_columns(found, DataArguments()))
+
+
+def _not_utf8(path):
+    pq.write_table(pa.table({"text": pa.array([b"a", b"\xff"]).cast(pa.string(), safe=False)}), path)
+    return path
 
 
 def _file(path, content):

@@ -314,6 +314,15 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
         ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', (), "a.jsonl, line 2: no text in column 'text'. It has 'txt'"),
         ("a.jsonl", '{"text": "x"}\nx\n', (), "a.jsonl, line 2 is no JSON: "),
         ("a.jsonl", "[1]\n", (), "a.jsonl, line 1 is no object: [1]"),
+        ("a.jsonl", '{"text": "x"}\n{"text": "\udce9"}\n', (), "a.jsonl, line 2 isn't UTF-8 text: "),
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"text": "\\ud800"}\n',
+            (),
+            "a.jsonl, line 2 is no JSON: 'utf-8' codec can't encode",
+        ),
+        ("a.csv", "text\nx\n\udce9\n", (), "a.csv, line 3 isn't UTF-8 text: "),
+        ("a.txt", "x\n" * 9000 + "\udce9\n", (), "a.txt, line 9001 isn't UTF-8 text: "),
         ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: no text in column 'text'"),
         ("a.txt", "\n\n", (), "a.txt has no texts"),
         ("a.csv", "text,label\n", (), "has no texts"),
@@ -338,7 +347,7 @@ def test_what_cannot_be_read_or_written_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("")
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
     code, out, err = run("predict", checkpoint, "-f", name, *words)
     assert (code, out) == (2, "")
     (line,) = [line for line in err.splitlines() if line.startswith("Error:")]

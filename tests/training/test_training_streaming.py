@@ -343,14 +343,34 @@ def test_what_a_stream_cannot_do_is_named(
         ("a.jsonl", "", "is empty"),
         ("a.csv", "text,label\n", "The train data has no rows"),
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', "Missing label in the train data: row 2 has none"),
-        ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", ', "The train(ing)? data can't be read"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", ', "a.jsonl, line 2 is no JSON"),
+        ("a.csv", "text,label\na,x\nb\udce9,y\n", "a.csv, line 3 isn't UTF-8 text"),
+        (
+            "a.csv",
+            "text,label\na,x\nb,y,z\n",
+            r"The train data \('.*a.csv'\) can't be read: .*Expected 2 fields in line 3",
+        ),
         ("a.jsonl", '{"text": "a", "label": "x"}\n' * 5, "All training examples have the label 'x'"),
     ],
 )
 def test_files_that_cannot_be_streamed_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=message):
         stream(tmp_path / "run", train_file=str(tmp_path / name), do_eval=False)
+
+
+def test_a_line_far_into_a_stream_is_named_when_it_is_reached(tmp_path: Path) -> None:
+    """By what trains the tokenizer, and by training: no text there is looked at before."""
+    given = [json.dumps(row).encode() for row in rows("train", 1100)]
+    given[1049] = b'{"text": "caf\xe9", "label": "good"}'
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(given))
+    files = {"train_file": str(tmp_path / "a.jsonl"), "do_eval": False}
+    with pytest.raises(UserError, match="a.jsonl, line 1050 isn't UTF-8 text"):
+        stream(tmp_path / "run", **files)
+    train_tokenizer(["who saw karla"], vocab_size=99).save_pretrained(tmp_path / "tokenizer")
+    setup = stream(tmp_path / "run", **files, tokenizer_name=str(tmp_path / "tokenizer"))
+    with pytest.raises(UserError, match="a.jsonl, line 1050 isn't UTF-8 text"):
+        examples(setup, 1100)
 
 
 def test_a_json_with_a_row_per_line_may_hold_lists_and_blank_lines(tmp_path: Path) -> None:
