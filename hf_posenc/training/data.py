@@ -352,6 +352,13 @@ def _named_splits(found: Any, data: DataArguments) -> Any:
     return _splits(splits)
 
 
+def with_files(what: str, files: Sequence[str]) -> str:
+    """The name of data, and those of its files."""
+    if not files or what == repr(files[0]):
+        return what
+    return f"{what} ({', '.join(map(repr, files[:_NAMED]))}{', ...' if len(files) > _NAMED else ''})"
+
+
 @contextlib.contextmanager
 def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None]:
     """Turns whatever a reader raises into one line: which line of the files is wrong, or else the innermost cause."""
@@ -363,14 +370,13 @@ def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        what = with_files(what, files)
         if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
             raise UserError(f"{what} has no rows. Give data with at least one example.") from error
         if disk_error(error) and not isinstance(cause, PermissionError):
             raise UserError(f"{what} was read, but not to its end: {disk_error(error)}. Make room.") from error
         if (wrong := bad_line(files)) is not None:
             raise UserError(wrong) from error
-        if files and what != repr(files[0]):
-            what += f" ({', '.join(map(repr, files[:_NAMED]))}{', ...' if len(files) > _NAMED else ''})"
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 

@@ -87,7 +87,7 @@ def load_classifier(
     _check_device(device)
     try:
         config = AutoConfig.from_pretrained(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever a broken file or a failed download raises
         raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
     of_words = labels_words(config)
     if not of_words:
@@ -105,14 +105,13 @@ def load_classifier(
         return pipeline("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
     except UserError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{checkpoint!r} can't be loaded: {one_line(error)}") from error
-    except Exception as error:  # safetensors raises classes of its own for files that aren't whole
+    except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
         if type(error).__module__.startswith("safetensors"):
             raise UserError(
                 f"{checkpoint!r}: model.safetensors is damaged ({error}). Copy or train it anew."
             ) from error
-        raise
+        kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
+        raise UserError(f"{checkpoint!r} can't be loaded: {kind}{one_line(error)}") from error
 
 
 def _check_device(name: str | None) -> None:

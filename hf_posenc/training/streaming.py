@@ -34,6 +34,7 @@ from .data import (
     require_columns,
     row_name,
     tokenize_texts,
+    with_files,
 )
 from .errors import UserError
 
@@ -440,7 +441,9 @@ def read_rows(rows: IterableDataset, most: int | None, split: str) -> Dataset:
     with reading(f"The {split} data", "Check the name, the format and the network.", files_of(rows)):
         taken = list(rows if most is None else rows.take(most))
         if not taken:
-            raise UserError(f"The {split} data has no rows. Give data with at least one example.")
+            raise UserError(
+                f"{with_files(f'The {split} data', files_of(rows))} has no rows. Give data with at least one example."
+            )
         found = Dataset.from_list(taken, features=rows.features)
     found.info.builder_name = rows.info.builder_name
     return found

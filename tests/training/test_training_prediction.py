@@ -352,3 +352,26 @@ def test_what_cannot_be_read_or_written_is_one_line(
     assert (code, out) == (2, "")
     (line,) = [line for line in err.splitlines() if line.startswith("Error:")]
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", {"classifier_pooling": None}, "can't be read as a checkpoint: .*'classifier_pooling'"),
+        ("config.json", {"auto_map": None}, "can't be read as a checkpoint: "),
+        ("model.safetensors.index.json", {"weight_map": {}}, "can't be loaded: KeyError"),
+        ("model.safetensors", None, "can't be loaded: The weights of .* are damaged"),
+    ],
+)
+def test_a_damaged_checkpoint_is_one_error_that_names_it(checkpoint, tmp_path, name, content, message):
+    for path in checkpoint.glob("*.*"):
+        shutil.copy(path, tmp_path)
+    if content is None:
+        (tmp_path / name).write_bytes(b"x" * 99)
+    elif "index" in name:
+        (tmp_path / "model.safetensors").unlink()
+        (tmp_path / name).write_text(json.dumps(content))
+    else:
+        (tmp_path / name).write_text(json.dumps({**json.loads((tmp_path / name).read_text()), **content}))
+    with pytest.raises(UserError, match=f"{tmp_path.name}.*{message}"):
+        load_classifier(str(tmp_path))

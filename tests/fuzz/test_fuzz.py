@@ -1,0 +1,335 @@
+"""Damaged files: a reader answers, or says which file is wrong; it ends, runs no code and gives no NaN.
+
+Each test damages a file that is right, at random: bits, bytes and, in JSON, values. The damages are the same in every
+run. With `HF_POSENC_FUZZ_SECONDS=600` each test goes on for that long, with new ones.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from comparison_harness import made_up, toy
+from datasets import Dataset
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.comparison import charts, read_plan
+from hf_posenc.comparison.executor import load_plan, load_runs
+from hf_posenc.comparison.report import make_report
+from hf_posenc.comparison.study import Study
+from hf_posenc.conversion.loading import load
+from hf_posenc.training import DataArguments, train_tokenizer
+from hf_posenc.training.data import blank_rows, find_columns, read_file
+from hf_posenc.training.prediction import load_classifier
+from hf_posenc.training.prediction_files import read_inputs
+
+pytestmark = pytest.mark.slow
+SECONDS = float(os.environ.get("HF_POSENC_FUZZ_SECONDS", "0"))
+TOO_LONG = 30
+"""Seconds in which a reader must have ended."""
+TOO_MUCH = 4 * 2**30
+"""Bytes that a reader may ask for, beside what the process has."""
+
+VALUES = st.one_of(
+    st.sampled_from([None, True, [], {}, "", "x", "\n", "$|`", [[]], {"a": {}}, "../x", "a" * 300]),
+    st.sampled_from([0, -1, 1, 7, 10**6, 2**31, 10**12, 2**63, 10**30, 0.5, 1e-9, 1e308, math.nan, math.inf]),
+    st.text(max_size=4),
+)
+
+
+@st.composite
+def edited_bytes(draw, content):
+    """A file with a few bits and bytes changed, cut out, put in, or with its end lost."""
+    content = bytearray(content)
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, max(len(content) - 1, 0)))
+        how = draw(st.sampled_from(("flip", "set", "insert", "remove", "repeat", "cut")))
+        if how == "flip" and content:
+            content[place] ^= 1 << draw(st.integers(0, 7))
+        elif how == "set" and content:
+            content[place] = draw(st.integers(0, 255))
+        elif how == "insert":
+            content[place:place] = draw(st.binary(min_size=1, max_size=6))
+        elif how == "remove":
+            del content[place : place + draw(st.integers(1, 40))]
+        elif how == "repeat":
+            content[place:place] = content[place : place + draw(st.integers(1, 40))]
+        else:
+            del content[place:]
+    return bytes(content)
+
+
+def places(value, path=()):
+    """The ways to all values in JSON."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from places(item, (*path, key))
+
+
+@st.composite
+def edited_json(draw, content):
+    """A JSON file with a few values replaced, removed, doubled or put under another name."""
+    value = json.loads(content)
+    for _ in range(draw(st.integers(1, 2))):
+        path = draw(st.sampled_from(list(places(value))))
+        if not path:
+            continue
+        parent = value
+        for key in path[:-1]:
+            parent = parent[key]
+        how = draw(st.sampled_from(("replace", "replace", "remove", "double")))
+        if how == "replace":
+            parent[path[-1]] = draw(VALUES)
+        elif how == "remove":
+            del parent[path[-1]]
+        elif isinstance(parent, list):
+            parent.append(parent[path[-1]])
+        else:
+            parent[draw(st.text(max_size=4))] = parent[path[-1]]
+    return json.dumps(value).encode()
+
+
+def damaged(content, is_json=False):
+    """All of these."""
+    return st.one_of(edited_json(content), edited_bytes(content)) if is_json else edited_bytes(content)
+
+
+@contextlib.contextmanager
+def limited():
+    """Ends what takes too long or too much memory, where the system can."""
+    if not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    import resource
+
+    def stop(*_):
+        raise TimeoutError(f"it took more than {TOO_LONG} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if sys.platform == "linux":
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + TOO_MUCH, hard))
+    signal.setitimer(signal.ITIMER_REAL, TOO_LONG)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGALRM, before)
+
+
+def fuzz(strategy, read, names, examples):
+    """Lets `read` read what the strategy makes: it may raise a ValueError or an OSError that holds one of the names."""
+
+    def check(content):
+        try:
+            with limited():
+                read(content)
+        except (ValueError, OSError) as error:
+            if isinstance(error, TimeoutError) or not any(name in str(error) for name in names):
+                raise
+
+    rules = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+    if not SECONDS:
+        settings(max_examples=examples, derandomize=True, **rules)(given(strategy)(check))()
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        test = settings(max_examples=examples, **rules)(given(strategy)(check))
+        seed(random.SystemRandom().getrandbits(64))(test)()
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A classifier; code lies in its folder, and its config names that."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tokenizer = train_tokenizer(["a b c d"], vocab_size=40)
+    config = PosEncConfig.from_preset(
+        "tiny", vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        position_embedding_type="learned+rope", max_position_embeddings=8, num_labels=2,
+    )  # fmt: skip
+    PosEncForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for path in folder.glob("*.py"):
+        path.write_text("raise SystemExit('code of the checkpoint ran')")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sharded(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharded")
+    PosEncForSequenceClassification.from_pretrained(checkpoint).save_pretrained(folder, max_shard_size="2KB")
+    for path in checkpoint.glob("token*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    return folder
+
+
+def read_checkpoint(folder):
+    """As conversion reads it, and as prediction does."""
+    for reader in (lambda: load(str(folder)).model, lambda: load_classifier(str(folder)).model):
+        error = None
+        try:
+            model = reader()
+            ids = torch.tensor([[2, 5, 6, 3]])
+            with torch.inference_mode():
+                assert bool(torch.isfinite(model(ids).logits).all())
+        except ValueError as found:
+            error = found
+    if error is not None:
+        raise error
+
+
+def fuzz_checkpoint(folder, name, is_json, examples, tmp_path):
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+
+    def read(content):
+        (tmp_path / name).write_bytes(content)
+        read_checkpoint(tmp_path)
+
+    read((folder / name).read_bytes())
+    fuzz(damaged((folder / name).read_bytes(), is_json), read, [str(tmp_path)], examples)
+
+
+def test_config(checkpoint, tmp_path):
+    fuzz_checkpoint(checkpoint, "config.json", True, 60, tmp_path)
+
+
+def test_weights(checkpoint, tmp_path):
+    fuzz_checkpoint(checkpoint, "model.safetensors", False, 60, tmp_path)
+
+
+def test_the_header_of_weights(checkpoint, tmp_path):
+    """It is JSON, after its length in 8 bytes."""
+    whole = (checkpoint / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(whole[:8], "little")
+    for path in checkpoint.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+
+    def read(header):
+        (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + whole[end:])
+        read_checkpoint(tmp_path)
+
+    fuzz(damaged(whole[8:end], True), read, [str(tmp_path)], 60)
+
+
+def test_index(sharded, tmp_path):
+    fuzz_checkpoint(sharded, "model.safetensors.index.json", True, 60, tmp_path)
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+ROWS = [{"text": f'sentence {n}, ünd "so"', "label": "yes" if n % 2 else "no", "n": n / 2} for n in range(6)]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet", ".txt", ".jsonl.gz"])
+def test_data(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    path = tmp_path / "rows"
+    if suffix in (".csv", ".txt"):
+        Dataset.from_list(ROWS).to_csv(path)
+    elif suffix == ".parquet":
+        Dataset.from_list(ROWS).to_parquet(path)
+    else:
+        Dataset.from_list(ROWS).to_json(path, lines=suffix != ".json", compression="gzip" if "gz" in suffix else None)
+    content = path.read_bytes()
+    number = itertools.count()
+
+    def read(content):
+        file = tmp_path / f"rows-{next(number)}{suffix}"  # datasets keeps what it read by name
+        file.write_bytes(content)
+        errors = []
+        for reader in (read_training, read_stream, read_inputs):
+            try:
+                reader(str(file))
+            except ValueError as error:
+                errors.append(error)
+        file.unlink()
+        if errors:
+            raise next((error for error in errors if "rows-" not in str(error)), errors[0])
+
+    fuzz(damaged(content), read, ["rows-", "olumn"], 25)
+
+
+def read_training(path):
+    dataset = read_file(path)
+    columns = find_columns(dataset, DataArguments())
+    blank_rows(dataset, columns)
+
+
+def read_stream(path):
+    from hf_posenc.training.streaming import read_rows
+
+    if ".json" not in Path(path).suffixes:
+        read_rows(read_file(path, streaming=True), 5, "train")
+
+
+# ---- comparisons ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(tmp_path):
+    return made_up(tmp_path / "results", toy(schemes=["none", "rope"], seeds=2), {"none": 0.5, "rope": 0.9}, units=20)
+
+
+def test_run(results, monkeypatch):
+    """A report leaves it out, or holds what it says."""
+    monkeypatch.setattr(charts, "_png", lambda figure: b"")
+    path = results / "runs" / "probes-rope-seed0" / "run.json"
+
+    def read(content):
+        path.write_bytes(content)
+        study = Study.read(results)
+        assert ("probes-rope-seed0" in study.damaged) == (len(study.done) + len(study.failed) < 4)
+        if study.damaged:
+            load_runs(results, study.plan)
+        assert "nan" not in "".join(str(block) for block in make_report(study))
+
+    fuzz(damaged(path.read_bytes(), True), read, ["run.json", "probes-rope-seed0"], 40)
+
+
+def test_plan(results):
+    path = results / "plan.json"
+
+    def read(content):
+        path.write_bytes(content)
+        plan = load_plan(results)
+        for run in plan.runs():
+            assert Path(run.name).name == run.name
+        load_runs(results, plan, {})
+
+    fuzz(damaged(path.read_bytes(), True), read, ["plan.json"], 150)
+
+
+def test_plan_in_yaml(tmp_path):
+    path = tmp_path / "plan.yaml"
+    text = """tasks: [probes, {data: cola, metric: matthews_correlation}]
+schemes: [none, rope]
+seeds: 2
+train_length: 32
+test_lengths: [32, 48]
+baseline: none
+options: {learning_rate: 0.001}
+scheme_arguments: {rope: {}}
+"""
+
+    def read(content):
+        path.write_bytes(content)
+        read_plan(path)
+
+    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "baseline"], 60)
