@@ -571,6 +571,8 @@ def _check_task(plan: Plan, task: Task) -> None:
     if len(set(task.probes)) != len(task.probes):
         raise UserError(f"{where} names a probe twice: {', '.join(task.probes)}.")
     for name in (*plan.options, *task.options):
+        if not isinstance(name, str):  # YAML reads {learning_rate: 0,001} so
+            raise UserError(f"{where}: options hold {name!r}, which is no name. Write {{learning_rate: 0.001}}.")
         if name in _OWN_OPTIONS:
             raise UserError(f"{where}: options can't set {name!r}, which the plan itself decides.")
     rate = plan.options_of(task)["learning_rate"]
