@@ -7,8 +7,10 @@ import logging
 import numpy as np
 import pytest
 import torch
+import transformers
 from common import SCHEMES, tiny_config
 from huggingface_hub.errors import StrictDataclassFieldValidationError
+from packaging.version import Version
 from transformers import AutoConfig
 
 from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForSequenceClassification, PosEncModel, make_position
@@ -82,18 +84,14 @@ from hf_posenc.model.positions import own_arguments
         ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big' is out of range"),
         ({"auto_map": 1.5}, "auto_map=1.5 is of a wrong type. Give an object of names of classes, or leave it out"),
         ({"auto_map": 0}, "auto_map=0 is of a wrong type"),
-        ({"id2label": "a"}, "id2label='a' is of a wrong type. Give id2label="),
-        ({"label2id": ["a"]}, r"label2id=\['a'\] is of a wrong type"),
         ({"model_type": 3}, "model_type=3 is of a wrong type. Give a string"),
         ({"id2label": {"x": "a"}}, "id2label=.'x': 'a'. doesn't number labels from 0 on"),
         ({"id2label": {0: "a", 2: "b"}}, "doesn't number labels from 0 on without a gap"),
         ({"id2label": {}}, "doesn't number labels from 0 on"),
         ({"label2id": {"a": 0, "b": 0}}, "label2id=.* doesn't number labels from 0 on"),
         ({"id2label": {0: "a", 1: "a"}}, "must give each label a name of its own"),
-        ({"id2label": {0: "a", 1: 5}}, "must give each label a name of its own, a string"),
         ({"id2label": {0: "a", 1: "b"}, "num_labels": 3}, "num_labels=3 contradicts the 2 names"),
         ({"auto_map": {"AutoModel": 5}}, "auto_map=.* is of a wrong type"),
-        ({"architectures": "X"}, "architectures='X' is of a wrong type. Give a list"),
         ({"quantization_config": {}}, "quantization_config={} is of a wrong type. Give an object with a quant_method"),
         ({"rope_scaling": 5}, "rope_scaling=5 is of a wrong type"),
         ({"attn_implementation": []}, r"attn_implementation=\[\] is of a wrong type. Give a string"),
@@ -109,6 +107,24 @@ def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
         tiny_config(**values) if "position_embedding_type" not in values else tiny_config(
             values["position_embedding_type"], **{k: v for k, v in values.items() if k != "position_embedding_type"}
         )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"id2label": "a"}, "id2label='a' is of a wrong type. Give id2label="),
+        ({"label2id": ["a"]}, r"label2id=\['a'\] is of a wrong type"),
+        ({"id2label": {0: "a", 1: 5}}, "must give each label a name of its own, a string"),
+        ({"architectures": "X"}, "architectures='X' is of a wrong type. Give a list"),
+    ],
+)
+def test_wrong_types_of_what_transformers_looks_into_are_named(values, message):
+    if Version(transformers.__version__) < Version("5.20"):  # which checks them itself, and first
+        with pytest.raises(StrictDataclassFieldValidationError, match=f"field '{next(iter(values))}'"):
+            tiny_config(**values)
+    else:
+        with pytest.raises(ValueError, match=message):
+            tiny_config(**values)
 
 
 @pytest.mark.parametrize(
