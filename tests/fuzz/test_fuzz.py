@@ -216,11 +216,11 @@ def fuzz_checkpoint(folder, name, is_json, examples, tmp_path):
 
 
 def test_config(checkpoint, tmp_path):
-    fuzz_checkpoint(checkpoint, "config.json", True, 60, tmp_path)
+    fuzz_checkpoint(checkpoint, "config.json", True, 150, tmp_path)
 
 
 def test_weights(checkpoint, tmp_path):
-    fuzz_checkpoint(checkpoint, "model.safetensors", False, 60, tmp_path)
+    fuzz_checkpoint(checkpoint, "model.safetensors", False, 150, tmp_path)
 
 
 def test_the_header_of_weights(checkpoint, tmp_path):
@@ -234,11 +234,11 @@ def test_the_header_of_weights(checkpoint, tmp_path):
         (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + whole[end:])
         read_checkpoint(tmp_path)
 
-    fuzz(damaged(whole[8:end], True), read, [str(tmp_path)], 60)
+    fuzz(damaged(whole[8:end], True), read, [str(tmp_path)], 150)
 
 
 def test_index(sharded, tmp_path):
-    fuzz_checkpoint(sharded, "model.safetensors.index.json", True, 60, tmp_path)
+    fuzz_checkpoint(sharded, "model.safetensors.index.json", True, 150, tmp_path)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_data(suffix, tmp_path, monkeypatch):
             raise next((error for error in errors if not any(name in str(error) for name in SAID)), errors[0])
 
     strategy = st.one_of(edited_line(content), damaged(content)) if suffix == ".jsonl" else damaged(content)
-    fuzz(strategy, read, SAID, 25)
+    fuzz(strategy, read, SAID, 80)
 
 
 def read_training(path):
@@ -317,7 +317,7 @@ def test_run(results, monkeypatch):
             load_runs(results, study.plan)
         assert "nan" not in "".join(str(block) for block in make_report(study))
 
-    fuzz(damaged(path.read_bytes(), True), read, ["run.json", "probes-rope-seed0"], 40)
+    fuzz(damaged(path.read_bytes(), True), read, ["run.json", "probes-rope-seed0"], 100)
 
 
 def test_plan(results):
@@ -349,4 +349,4 @@ scheme_arguments: {rope: {}}
         path.write_bytes(content)
         read_plan(path)
 
-    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "baseline", "rope"], 60)
+    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "baseline", "rope"], 150)
