@@ -21,7 +21,7 @@ from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.errors import Diverged, Interrupted, UserError, disk_error, one_line
 
 from .plan import Plan, Run, convert_checkpoints, extend, read_plan
-from .records import Damaged, check_counts, read_baselines, read_json, read_run, read_speed
+from .records import ENDED, Damaged, check_counts, read_baselines, read_json, read_run, read_speed
 from .references import REFERENCES_NAME, measure_references
 from .run import RUN_NAME, WORK_NAME, finish, learning_rate, run_one
 from .speed import SPEED_NAME, measure_speed
@@ -78,7 +78,7 @@ def execute(
     execution = Execution()
     pending = []
     for run in runs:
-        if read_status(folder, run) == "done":
+        if read_status(folder, run) in ENDED:
             execution.skipped.append(run.name)
         else:
             pending.append(run)
@@ -89,7 +89,7 @@ def execute(
     clock = Clock(pending)
     for number, run in enumerate(pending, start=1):
         with _lock(folder, run.name) as mine:
-            if mine and read_status(folder, run) == "done":
+            if mine and read_status(folder, run) in ENDED:
                 execution.skipped.append(run.name)
                 continue
             left = clock.left(number - 1)
@@ -189,18 +189,12 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
             shutil.rmtree(place / WORK_NAME, ignore_errors=True)
             message = f"writing failed: {reason}"
         failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
-        if isinstance(error, Diverged) and run.factor is not None:  # the worst of rates, and yet it has been tried
-            tried = {
-                "status": "done",
-                "learning_rate": learning_rate(plan, run),
-                "tests": [{"value": None}],
-                "seconds": 0,
-            }
-            finish(place, {**failure, **tried, "settings": plan.settings(run.scheme, run.task)})
-            return None
+        tried = isinstance(error, Diverged) and run.factor is not None  # the worst of rates, which needs no second try
+        if tried:
+            failure |= {"status": "diverged", "learning_rate": learning_rate(plan, run)}
         with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
             write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme, run.task)})
-        return message
+        return None if tried else message
     return None
 
 
@@ -220,11 +214,12 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
         path = run_folder(folder, trial) / RUN_NAME
         if path.is_file():
             found.append(read_run(path))
-    done = [one for one in found if one["status"] == "done"]
-    if len(done) < len(plan.search):
+    ended = [one for one in found if one["status"] in ENDED]
+    done = [one for one in ended if one["status"] == "done"]
+    if len(ended) < len(plan.search) or not done:
         error = next((one["error"] for one in found if one["status"] != "done"), "another process didn't end it")
         raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
-    values = {one["learning_rate"]: [test["value"] for test in one["tests"]] for one in done}
+    values = {one["learning_rate"]: [test["value"] for test in one.get("tests", [{"value": None}])] for one in ended}
     scores = {rate: float(np.mean(np.array(found, dtype=float))) for rate, found in values.items()}  # null: NaN
     sign = -1 if run.task.metric == "perplexity" else 1
     middle = learning_rate(plan, run)

@@ -17,6 +17,10 @@ _LARGEST = 2**63
 """Whole numbers from here on can't be drawn, nor put into arrays."""
 
 
+ENDED = ("done", "diverged")
+"""The status of what isn't run again; `diverged` is a trial of a learning rate that ended without numbers."""
+
+
 class _Failed(TypedDict):
     """A run that ended in an error."""
 
@@ -25,6 +29,7 @@ class _Failed(TypedDict):
     seed: Required[int]
     settings: Required[dict[str, Any]]
     error: Required[str]
+    learning_rate: NotRequired[int | float]
 
 
 class _Done(TypedDict):
@@ -148,7 +153,7 @@ def _whole(text: str) -> int:
 
 
 def read_run(path: Path, *, searched: bool = False) -> dict[str, Any]:
-    """What a `run.json` holds: a run that is done or has failed.
+    """What a `run.json` holds: a run that is done or has failed, or a trial that diverged.
 
     Args:
         path: the file.
@@ -159,9 +164,9 @@ def read_run(path: Path, *, searched: bool = False) -> dict[str, Any]:
     """
     found = read_json(path)
     try:
-        if found.get("status") not in ("done", "failed"):
+        if found.get("status") not in (*ENDED, "failed"):
             raise ValueError(f"its status is {_shown(found.get('status'))}, neither 'done' nor 'failed'.")
-        if found["status"] == "failed":
+        if found["status"] != "done":
             _check(found, _Failed)
             return found
         _check(found, _Done)

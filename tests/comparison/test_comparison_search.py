@@ -62,7 +62,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
 
 def trial_result(plan, trial, value, status="done"):
     test = {"part": "order", "length": 32, "examples": 2, "metric": "accuracy", "value": value, "units": {}}
-    rate = round(1e-3 * trial.factor, 9)
+    rate = round(1e-3 * (trial.factor or 1), 9)
     return done_run(plan, trial, [test], status=status, error="it rained", learning_rate=rate, seconds=2.0)
 
 
@@ -93,13 +93,17 @@ def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, monk
     def diverges(plan, run, *_):
         if run.factor == 2:
             raise Diverged("no numbers any more")
-        return trial_result(plan, run, 0.5) if run.factor else {"status": "done", "tests": [], "rate": _[-1]}
+        return {**trial_result(plan, run, 0.5), "rate": _[-1]}
 
     monkeypatch.setattr(executor, "run_one", diverges)
     monkeypatch.setattr(executor, "load_runs", lambda *_: [])
-    made = execute(toy(search=[1, 2], schemes=["rope"]), tmp_path, console=quiet())
-    assert made.failed == {}
-    assert read_run(tmp_path, "probes-rope-seed0")["rate"]["learning_rate"] == 0.001
+    for tried in (3, 0):
+        made = execute(toy(search=[1, 2], schemes=["rope"]), tmp_path, console=quiet())
+        assert made.failed == {}
+        assert len(made.done) == tried
+    rate = read_run(tmp_path, "probes-rope-seed0")["rate"]
+    assert rate["learning_rate"] == 0.001
+    assert rate["search"]["scores"] == {"0.001": 0.5, "0.002": None}
 
 
 def test_a_run_holds_no_number_that_json_lacks():
