@@ -289,10 +289,22 @@ def test_a_field_is_checked_where_it_is_set(name, value, match):
     assert getattr(config, name, None) != value
 
 
+@pytest.mark.parametrize("name", ["max_seq_length", "my_note", "num_head", "pad_token"])
+def test_a_note_of_ones_own_is_kept(name, tmp_path):
+    config = tiny_config()
+    setattr(config, name, 7)
+    config.save_pretrained(tmp_path)
+    assert getattr(config, name) == 7
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("num_attention_heads", 2),
+        ("num_hidden_layers", 1),
+        ("num_hidden_layers", 3),
+        ("type_vocab_size", 0),
+        ("tie_word_embeddings", False),
         ("hidden_act", "relu"),
         ("norm_position", "post"),
         ("position_embedding_type", "alibi"),

@@ -470,8 +470,9 @@ class PosEncConfig(PreTrainedConfig):
         """Refuses, of a config that was made, what its constructor refuses: a misspelt field, an unknown choice."""
         if name in _ROPE_OF_TRAINING:
             raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
-        if name not in self.__dataclass_fields__ and not hasattr(self, name):
-            self._refuse_misspelt({name: value})
+        is_length = _OTHER_NAMES.get(name) == "max_position_embeddings"  # other libraries note theirs so
+        if name not in self.__dataclass_fields__ and not hasattr(self, name) and not is_length:
+            self._refuse_misspelt({name: value}, cutoff=0.9)
         _check_choice(name, value)
         super().__setattr__(name, value)
 
@@ -505,7 +506,7 @@ class PosEncConfig(PreTrainedConfig):
             )
         return kwargs
 
-    def _refuse_misspelt(self, kwargs: dict[str, Any]) -> None:
+    def _refuse_misspelt(self, kwargs: dict[str, Any], cutoff: float = 0.8) -> None:
         real = [field.name for field in fields(self)]
         real += [name for name in _BASE_KEYWORDS if not name.startswith("_")]
         for key, value in kwargs.items():
@@ -519,7 +520,8 @@ class PosEncConfig(PreTrainedConfig):
                         f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
                         f"Give it as position_embedding_kwargs={given!r}."
                     )
-            meant = _OTHER_NAMES.get(key) or next(iter(difflib.get_close_matches(key, real, n=1, cutoff=0.8)), None)
+            near = difflib.get_close_matches(key, real, n=1, cutoff=cutoff)
+            meant = _OTHER_NAMES.get(key) or next(iter(near), None)
             if meant:
                 raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
 

@@ -271,8 +271,10 @@ class PosEncLayer(GradientCheckpointingLayer):
         return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
 
 
-# What a model is built with and no weight's shape tells: a checkpoint whose config says otherwise loads as nonsense.
+# What a model is built with and a loader can't tell from its weights: with another value it loads, as nonsense.
 _BUILT_WITH = (
+    "type_vocab_size",
+    "tie_word_embeddings",
     "num_attention_heads",
     "hidden_act",
     "layer_norm_eps",
@@ -361,7 +363,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
             ValueError: that code can't travel, or the config was changed to what the model wasn't built with; the
                 message says why and what to do. Nothing is written then.
         """
-        for name, built in cast(Any, self.base_model).built_with.items():
+        body = cast(Any, self.base_model)
+        for name, built in {**body.built_with, "num_hidden_layers": len(body.layers)}.items():
             if getattr(self.config, name) != built:
                 raise ValueError(
                     f"config.{name}={getattr(self.config, name)!r} isn't what this model was built with, {built!r}: "

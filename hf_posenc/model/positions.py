@@ -339,7 +339,10 @@ def _check_given(scheme: str, given: dict[str, Any], accepted: dict[str, Any]) -
                 if accepted
                 else "It takes none; leave position_embedding_kwargs out."
             )
-        raise ValueError(f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. {hint}")
+        raise ValueError(
+            f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. {hint} Of a config that was "
+            "another scheme's, set position_embedding_kwargs=None first."
+        )
 
 
 @contextlib.contextmanager
