@@ -76,14 +76,15 @@ def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
     """
     folder = Path(checkpoint)
     try:
-        for name in (TRAINER_STATE_NAME, RESULTS_NAME) if of_a_run else (TRAINER_STATE_NAME,):
-            _read(folder / name, _json_object)
+        _read(folder / TRAINER_STATE_NAME, lambda path: _json_object(path)["max_steps"] + 0)
+        if of_a_run:
+            _read(folder / RESULTS_NAME, lambda path: _json_object(path)["arguments"]["training"])
         states = [path.name for path in folder.glob("rng_state*.pth")] or ["rng_state.pth"]
         if not any(folder.glob("pytorch_model_fsdp*")) and not any(folder.glob("global_step*")):  # FSDP, DeepSpeed
             states += ["optimizer.pt", "scheduler.pt"]
-            _read(folder / "config.json", _json_object)
-            if of_a_run and _read(folder / "tokenizer_config.json", _json_object).get("backend") == "tokenizers":
-                _read(folder / "tokenizer.json", _json_object)
+            _read(folder / "config.json", lambda path: _json_object(path)["model_type"])
+            if of_a_run and _read(folder / "tokenizer_config.json", _tokenizer_backend) == "tokenizers":
+                _read(folder / "tokenizer.json", lambda path: _json_object(path)["model"])
             if bad := not_finite_weights(folder):
                 return f"{bad} holds NaN or infinity"
         for name in states:
@@ -102,7 +103,7 @@ def _read(path: Path, how: Callable[[Path], Any]) -> Any:
         raise ValueError(f"{path.name} is empty")
     try:
         return how(path)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"{path.name} is damaged") from error
 
 
@@ -111,6 +112,13 @@ def _json_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError
     return found
+
+
+def _tokenizer_backend(path: Path) -> str | None:
+    found = _json_object(path)
+    if "tokenizer_class" not in found and "auto_map" not in found:
+        raise ValueError
+    return found.get("backend")
 
 
 def _weight_files(folder: Path) -> list[str]:
@@ -432,7 +440,7 @@ def disk_errors(output_dir: str | Path) -> Iterator[None]:
         ) from error
 
 
-def what_is_left(output_dir: str | Path, is_lora: bool = False) -> str:
+def what_is_left(output_dir: str | Path, is_lora: bool = False, diverged: bool = False) -> str:
     """What a run that didn't end has left, and how to go on, to follow a colon."""
     folder = place(output_dir)
     kept = f" The run in {str(folder)!r} is as it was." if (folder / REPLACEMENT).is_dir() else ""
@@ -442,4 +450,6 @@ def what_is_left(output_dir: str | Path, is_lora: bool = False) -> str:
     found = f"the newest checkpoint is {str(last)!r}."
     if is_lora:
         return f"{found} It is a whole model, for --model_name_or_path, and can't be resumed.{kept}"
+    if diverged:
+        return f"{found} Resuming there would diverge again; --model_name_or_path begins a new run with it.{kept}"
     return f"{found} Go on with --resume_from_checkpoint true.{kept}"

@@ -64,9 +64,10 @@ def labels_words(config: Any) -> bool:
 
 
 def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
-    """Refuses a checkpoint whose weights are no numbers, or that lacks some, which would be replaced by random ones.
+    """Refuses a checkpoint whose weights are no numbers, or aren't those of its configuration.
 
-    What may be new is a head that the checkpoint wasn't saved with, and a pooler.
+    Those that it lacks would be random, and those that it has beside them are of another model. A head that it wasn't
+    saved with may be new, and one that isn't used may be left out, a pooler too.
 
     Args:
         model: as it was loaded.
@@ -82,6 +83,13 @@ def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectur
     if type(model).__name__ not in architectures:
         body = f"{model.base_model_prefix}."
         missing = [key for key in missing if key.startswith(body) and ".pooler." not in key]
+    surplus = sorted(key for key in loaded["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}."))
+    surplus = [key for key in surplus if ".pooler." not in key and not key.endswith("position_ids")]
+    if surplus and model.config.model_type == PosEncConfig.model_type:
+        raise UserError(
+            f"{name!r} has weights that its config.json doesn't know: {', '.join(surplus[:4])}"
+            f"{f', ... ({len(surplus)})' if len(surplus) > 4 else ''}. Download or save it anew."
+        )
     if missing:
         raise UserError(
             f"{name!r} lacks weights, which would be random: {', '.join(missing[:4])}"
@@ -349,7 +357,7 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
 
 _OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label")
 _OF_AN_OPTIMIZER = (
-    *("one_cycle", "lr_scheduler_type", "optim"),
+    *("learning_rate", "one_cycle", "lr_scheduler_type", "optim"),  # the optimizer's state brings its rate
     *("position_learning_rate_factor", "word_learning_rate_factor"),  # how many groups there are
 )
 

@@ -568,10 +568,11 @@ class StopOnDivergence(TrainerCallback):
 
 def _refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
     if bad := not_finite(model.named_parameters()):
-        left = checkpoints.what_is_left(str(training.output_dir), has_lora(model))
+        left = checkpoints.what_is_left(str(training.output_dir), has_lora(model), diverged=True)
         raise Diverged(
-            f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Give "
-            f"a --learning_rate below {training.learning_rate}, or more --warmup_steps. What is left: {left}"
+            f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. "
+            f"Begin anew with a --learning_rate below {training.learning_rate}, more --warmup_steps, or without other "
+            f"options of the optimizer. What is left: {left}"
         )
 
 

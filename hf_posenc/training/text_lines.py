@@ -28,7 +28,8 @@ def parse_object(line: str) -> dict[str, Any]:
         if "\\ud" in line.lower():
             json.dumps(row, ensure_ascii=False).encode()  # halves of characters, which no tokenizer takes
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no JSON: {sentence(error)} Write one object per line.") from error
+        said = error.msg + "." if isinstance(error, json.JSONDecodeError) else sentence(error)  # the line is named
+        raise ValueError(f"is no JSON: {said} Write one object per line.") from error
     if not isinstance(row, dict):
         raise ValueError(f'is no object: {line.strip():.60}. Write {{"text": "..."}}.')
     return row

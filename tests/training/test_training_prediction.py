@@ -73,6 +73,16 @@ def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_pat
             answer()
 
 
+def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "half"
+    shutil.copytree(checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] -= 1
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="half' has weights that its config.json doesn't know: "):
+        load_classifier(str(folder))
+
+
 def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "diverged"
     shutil.copytree(checkpoint, folder)

@@ -106,6 +106,12 @@ def test_a_checkpoint_that_lost_a_file_is_passed_over(undisturbed, name, damage,
     assert said == f"checkpoint-20 is damaged ({name} is {damage}): training goes on from checkpoint-16."
 
 
+@pytest.mark.parametrize("name", [name for name in NEEDED if name.endswith(".json")])
+def test_an_object_that_says_nothing_is_no_file_of_a_checkpoint(undisturbed, name):
+    (undisturbed / "checkpoint-20" / name).write_text("{}")
+    assert find_resume_point(undisturbed, "true") == undisturbed / "checkpoint-16"
+
+
 def test_a_checkpoint_whose_weights_are_no_numbers_is_passed_over(undisturbed, caplog):
     _diverged(undisturbed / "checkpoint-20")
     assert find_resume_point(undisturbed, "true") == undisturbed / "checkpoint-16"
@@ -445,7 +451,11 @@ def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, orde
 
     options = {**order, **OPTIONS, "save_steps": save_steps, "save_total_limit": 1}
     monkeypatch.setattr(classification, "make_trainer", make_and_ruin)
-    left = "the newest checkpoint is '.*checkpoint-4'. Go on" if save_steps == 4 else "no checkpoint had been saved"
+    left = (
+        "the newest checkpoint is '.*checkpoint-4'. Resuming there would diverge again"
+        if save_steps == 4
+        else "no checkpoint had been saved"
+    )
     with pytest.raises(Diverged, match=f"What is left: {left}"):
         train(tmp_path / "run", **options)
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-4"] * (save_steps == 4)
