@@ -27,11 +27,11 @@ from detect_secrets.plugins.twilio import TwilioKeyDetector
 class _Others(RegexBasedDetector):
     """Those that detect_secrets doesn't know."""
 
-    secret_type = "Hugging Face, GitHub, Anthropic or Google"
+    secret_type = "Hugging Face, GitHub, Anthropic, Google or OpenAI"
     denylist = (
         re.compile(r"(?<![A-Za-z0-9])(?:hf_|hf_oauth_|api_org_)[A-Za-z0-9]{30,}"),
         re.compile(r"github_pat_\w{22,}"),
-        re.compile(r"sk-ant-[\w-]{20,}"),
+        re.compile(r"sk-(?:ant|proj|svcacct|admin)-[\w-]{20,}"),
         re.compile(r"(?<![\w-])AIza[\w-]{35}(?![\w-])"),
     )
 
@@ -43,13 +43,15 @@ _DETECTORS = (
     *(PrivateKeyDetector(), PypiTokenDetector(), SendGridDetector(), SlackDetector(), SquareOAuthDetector()),
     *(StripeDetector(), TelegramBotTokenDetector(), TwilioKeyDetector()),
 )
-_ESCAPED = re.compile(r"\\(?:u00|x)([0-7][0-9a-fA-F])")
+_ESCAPED = re.compile(r"\\(?:U000000|u00|x)([0-7][0-9a-fA-F])")
+_MARKDOWN = re.compile(r"\\([_-])")
 
 
 def leak(path: Path, secret: str | None) -> str | None:
     r"""Whose access token a file seems to hold, or None.
 
-    It is also found in UTF-16 and UTF-32, and written as `\u0068` or `\x68`. Of safetensors the header is read.
+    It is also found in UTF-16 and UTF-32, and written as `\u0068`, as `\x68` or with Markdown's `\_`. Of safetensors
+    the header is read.
 
     Args:
         path: the file.
@@ -71,4 +73,5 @@ def _readings(path: Path) -> Iterator[str]:
         content = file.read(length) if length >= 0 else path.read_bytes()
     plain = content.decode("utf-8", "replace")
     wide = content.replace(b"\0", b"").decode("utf-8", "replace")
-    yield from dict.fromkeys((plain, wide, _ESCAPED.sub(lambda found: chr(int(found[1], 16)), wide)))
+    escaped = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), wide)
+    yield from dict.fromkeys((plain, wide, escaped, _MARKDOWN.sub(r"\1", escaped)))

@@ -342,6 +342,14 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "LICENSE").write_text("".join(f"\\u{ord(letter):04x}" for letter in WRITER)),
         "LICENSE' holds what looks like an access token",
     ),
+    "a project key of OpenAI": (
+        lambda f: (f / "results.json").write_text(f'{{"a": "sk-proj-{"aB3_" * 20}T3BlbkFJ{"aB3-" * 15}"}}'),
+        r"results.json' holds what looks like an access token \(Hugging Face, GitHub, Anthropic, Google or OpenAI\)",
+    ),
+    "a token with Markdown's escape": (
+        lambda f: (f / "README.md").write_text("hf\\_" + "a" * 34),
+        r"README.md' holds what looks like an access token",
+    ),
     "a key of AWS": (
         lambda f: (f / "results.json").write_text(f'{{"command": "AWS_KEY=AKIA{"Q" * 16} train"}}'),
         r"results.json' holds what looks like an access token \(AWS Access Key\)",

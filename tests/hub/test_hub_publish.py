@@ -215,7 +215,10 @@ FOREIGN = (
     *("Config.json", "MODEL.safetensors", "config.json."),  # the same names, on some disks
     *("..\\config.json", "folder\\..\\tok.py", "a/..\\..\\config.json", ".huggingface"),
 )
-HARMLESS = ("README.md", ".gitattributes", "LICENSE", "figure.png", "notes.md", "runs/events.out", "onnx/model.onnx")
+HARMLESS = (
+    *("README.md", ".gitattributes", "LICENSE", "figure.png", "notes.md", "notes.txt"),
+    *("runs/events.out", "onnx/model.onnx"),
+)
 
 
 @pytest.mark.parametrize("name", FOREIGN)
