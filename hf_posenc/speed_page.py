@@ -64,8 +64,9 @@ def linear_line(profiled: dict[str, Any]) -> str:
         "Part of the gain is the processor's: BERT's linear layers, the same products as ours on `8x128`, take\n"
         f"{slower('inference'):.1f} times as long in inference and {slower('step'):.1f} times in a step, since "
         "PyTorch's MKL keeps to AVX2 on AMD, and ours run in oneDNN.\n"
-        f"Without that `rope` would be about {sum(bert.values()) / without:.1f} times as fast as BERT on `sst2`, not "
-        f"{sum(bert.values()) / total:.1f} (inference, by `benchmark_profile.json`).\n"
+        f"Without oneDNN's lead `rope` would be about {sum(bert.values()) / without:.1f} times as fast as BERT in "
+        "inference on `sst2`,\nwhere the profiled run, slower than that of the table, was "
+        f"{sum(bert.values()) / total:.1f} times as fast (`benchmark_profile.json`).\n"
         "Other processors haven't been measured."
     )
 
