@@ -629,7 +629,7 @@ def test_a_checkpoint_on_the_way_holds_all_that_a_finished_one_does(order, tmp_p
     assert found["metrics"]["eval_loss"] == pytest.approx(run.metrics["eval_loss"], rel=1e-5)
     card = ModelCard.load(folder / "README.md")
     assert card.data.pipeline_tag == "text-classification"
-    assert f'"run/{folder.name}"' in card.text
+    assert f"# run/{folder.name}\n" in card.text
 
 
 def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
