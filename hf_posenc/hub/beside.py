@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 _HARMLESS = re.compile(
     r"\.gitattributes|\.gitignore|CITATION\.cff|(LICENSE|NOTICE|requirements)(\.txt)?"
-    r"|(?!vocab|merges)[^/\\\n]*\.txt|[^/\\\n]*\.(md|rst|png|jpe?g|gif|svg|webp|pdf|csv|tsv|jsonl|log|ipynb)"
+    r"|(?!(?i:vocab|merges))[^/\\\n]*\.txt|[^/\\\n]*\.(md|rst|png|jpe?g|gif|svg|webp|pdf|csv|tsv|jsonl|log|ipynb)"
     r"|\w*results\.json|trainer_state\.json|conversion\.json"
 )
 """Files beside the model's; anything else there may be read by a loader: of tokenizers, adapters, other weights."""

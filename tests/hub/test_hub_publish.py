@@ -212,7 +212,7 @@ FOREIGN = (
     *("adapter_config.json", "generation_config.json", "modules.json", "model.fp16.safetensors.index.json"),
     *("model.fp16.safetensors", "adapter_model.bin", "training_args.bin", "weights.pkl", "tf_model.h5"),
     *("chat_template.jinja", "additional_chat_templates/a.jinja", "Custom_Generate/a.txt"),
-    *("Config.json", "MODEL.safetensors", "config.json."),  # the same names, on some disks
+    *("Config.json", "MODEL.safetensors", "config.json.", "Vocab.txt", "Merges.txt"),  # the same names, on some disks
     *("..\\config.json", "folder\\..\\tok.py", "a/..\\..\\config.json", ".huggingface"),
 )
 HARMLESS = (
