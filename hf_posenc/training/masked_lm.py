@@ -141,6 +141,10 @@ def train_masked_lm(
         network = make_model(model, data, config, tokenizer, None)
         if training.do_train:
             remember_columns(network.config, columns)
+        if training.learning_rate is None:
+            training.learning_rate = default_learning_rate(config is not None, network.config.hidden_size)
+        if training.num_train_epochs is None:
+            training.num_train_epochs = 3
         if resume_from is not None:
             check_resumed(resume_from, network, training, data)
         max_length = input_length(data, network, tokenizer)
@@ -156,10 +160,6 @@ def train_masked_lm(
         model=network,
         summary=summarize(network, None, encoded, max_length, len(tokenizer), training.train_batch_size),
     )
-    if training.learning_rate is None:
-        training.learning_rate = default_learning_rate(config is not None, network.config.hidden_size)
-    if training.num_train_epochs is None:
-        training.num_train_epochs = 3
     if training.process_index == 0:
         run.summary.show(console)
 
