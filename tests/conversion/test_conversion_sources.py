@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conversion_harness import WORDS, sentences, tiny_source, tiny_tokenizer
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from transformers import AutoTokenizer, GPT2Config, ModernBertConfig
 
 from hf_posenc import cli
@@ -31,7 +31,7 @@ def edit(source, **changes):
 
 
 def edit_weights(source, change):
-    state = load_file(source / "model.safetensors")
+    state = load((source / "model.safetensors").read_bytes())
     change(state)
     save_file(state, source / "model.safetensors", {"format": "pt"})
 

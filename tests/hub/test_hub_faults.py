@@ -12,7 +12,7 @@ import pytest
 import torch
 from hub_server import READER, STRANGER, WRITER, Hub
 from remote_code_harness import tiny_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from transformers import AutoModelForSequenceClassification
 
 from hf_posenc.hub import collecting, publish, publishing
@@ -252,7 +252,7 @@ def test_damaged_weights_are_refused_before_and_at_loading(hub: Hub, checkpoint:
 
 def test_weights_of_another_shape_or_without_a_tensor_are_refused(hub: Hub, checkpoint: Path) -> None:
     path = checkpoint / "model.safetensors"
-    tensors = load_file(path)
+    tensors = load(path.read_bytes())
     name = "classifier.weight"
     save_file({**tensors, name: tensors[name][:, :5].contiguous()}, path, {"format": "pt"})
     with pytest.raises(UserError, match="can't be loaded, so it isn't published"):
@@ -278,7 +278,7 @@ def _outside(folder: Path) -> None:
 
 
 def _shard_that_is_a_pickle(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
+    weights = load((folder / "model.safetensors").read_bytes())
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "weights.bin")
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "weights.bin")}
@@ -287,7 +287,7 @@ def _shard_that_is_a_pickle(folder: Path) -> None:
 
 def _with(number: float) -> Callable[[Path], None]:
     def spoil(folder: Path) -> None:
-        weights = load_file(folder / "model.safetensors")
+        weights = load((folder / "model.safetensors").read_bytes())
         weights["classifier.bias"][0] = number
         weights["classifier.weight"][0] = 3e38 if number == 3e38 else 0
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -364,7 +364,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a token in the weights": (
         lambda f: save_file(
-            load_file(f / "model.safetensors"), f / "model.safetensors", {"format": "pt", "by": f"hf_{'a' * 34}"}
+            load((f / "model.safetensors").read_bytes()),
+            f / "model.safetensors",
+            {"format": "pt", "by": f"hf_{'a' * 34}"},
         ),
         "model.safetensors' holds what looks like an access token",
     ),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from training_harness import read_jsonl, rows, train, write_csv, write_jsonl
 
 import hf_posenc
@@ -57,7 +57,7 @@ def run(monkeypatch, capsys):
 def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_path: Path, lost: str) -> None:
     folder = tmp_path / "lost"
     shutil.copytree(checkpoint, folder)
-    weights = load_file(folder / "model.safetensors")
+    weights = load((folder / "model.safetensors").read_bytes())
     stored = next(name for name in weights if lost.endswith(name))
     del weights[stored]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -86,7 +86,7 @@ def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Pa
 def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "diverged"
     shutil.copytree(checkpoint, folder)
-    weights = load_file(folder / "model.safetensors")
+    weights = load((folder / "model.safetensors").read_bytes())
     weights["classifier.bias"][0] = float("nan")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"diverged' has weights with NaN or infinity, classifier\.bias among them"):
