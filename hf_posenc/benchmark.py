@@ -24,7 +24,7 @@ import transformers
 from torch import Tensor
 
 from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
-from hf_posenc.model.linear import apply_linear, onednn_is_faster
+from hf_posenc.model.cpu_kernels import apply_linear, onednn_is_faster
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
 
 SIZES = {

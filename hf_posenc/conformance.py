@@ -851,7 +851,7 @@ def _check_export(case: _Case) -> None:
     except Exception as error:
         raise _Failure(
             f"torch.export fails: {_describe(error)}. A shape or a branch depends on data: int(tensor), tensor.max(), "
-            "unique(), `if tensor`. Guard it by position_base.tracing()."
+            "unique(), `if tensor`. Guard it by position_math.tracing()."
         ) from error
     for ids, mask in (
         given,

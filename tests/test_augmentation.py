@@ -5,8 +5,8 @@ import torch
 from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
-from hf_posenc.model.padding_free import augment_positions, make_layout
-from hf_posenc.model.position_base import per_distinct_distance
+from hf_posenc.model.position_math import per_distinct_distance
+from hf_posenc.model.unpadding import augment_positions, make_layout
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 

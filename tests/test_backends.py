@@ -8,8 +8,8 @@ from common import COMBINED, SCHEMES, encoder, padded, tiny_config, tokens
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc import PosEncModel, make_position
-from hf_posenc.model import attention_backends, modeling_posenc
-from hf_posenc.model.padding_free import make_layout
+from hf_posenc.model import attention, modeling_posenc
+from hf_posenc.model.unpadding import make_layout
 
 EVERY = [*SCHEMES, *COMBINED]
 MADE = {name: make_position(tiny_config(name)) for name in EVERY}
@@ -102,7 +102,7 @@ def test_every_scheme_backend_dtype_and_padding_gives_the_padded_eager_numbers_o
 def test_a_backend_that_would_drop_a_bias_is_refused(scheme, backend):
     message = rf"attn_implementation='{backend}' .* position_embedding_type='{scheme.replace('+', '.')}' is a bias"
     with pytest.raises(ValueError, match=message):
-        attention_backends.check_backend(backend, MADE[scheme])
+        attention.check_backend(backend, MADE[scheme])
     model = encoder(scheme)
     model.config._attn_implementation = backend  # after the model has been built
     with pytest.raises(ValueError, match=message):
@@ -121,13 +121,13 @@ def test_flex_attention_refuses_dropout():
 def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch):
     layout = make_layout(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
     full = make_layout(3, 8, torch.device("cpu"))
-    assert attention_backends.token_attention("sdpa", layout, MADE["rope"]) is None
-    monkeypatch.setattr(attention_backends, "runs_varlen", lambda tokens: True)
-    assert attention_backends.token_attention("sdpa", layout, MADE["rope"]) is not None
-    assert attention_backends.token_attention("sdpa", layout, MADE["t5"]) is None
-    assert attention_backends.token_attention("sdpa", full, MADE["rope"]) is None
-    assert attention_backends.token_attention("eager", layout, MADE["rope"]) is None
-    assert attention_backends.borders(layout).tolist() == [0, 9, 10, 14, 20]
+    assert attention.token_attention("sdpa", layout, MADE["rope"]) is None
+    monkeypatch.setattr(attention, "runs_varlen", lambda tokens: True)
+    assert attention.token_attention("sdpa", layout, MADE["rope"]) is not None
+    assert attention.token_attention("sdpa", layout, MADE["t5"]) is None
+    assert attention.token_attention("sdpa", full, MADE["rope"]) is None
+    assert attention.token_attention("eager", layout, MADE["rope"]) is None
+    assert attention.borders(layout).tolist() == [0, 9, 10, 14, 20]
     # In float32 it stands back, and the grid serves.
     model = encoder("rope")
     expected = encoder("rope", attn_implementation="eager")(IDS, attention_mask=MASK).last_hidden_state

@@ -118,7 +118,7 @@ def test_a_broken_scheme_fails_no_other_check(scheme, check, message, others):
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        (broken.BranchOnData, "torch.export fails: .*broken_schemes.py, line .*Guard it by position_base.tracing"),
+        (broken.BranchOnData, "torch.export fails: .*broken_schemes.py, line .*Guard it by position_math.tracing"),
         (broken.FirstPlaceOfTheRow, r"exported program and of the model at \(5, 17\) tokens: they differ by"),
     ],
 )

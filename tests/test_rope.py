@@ -17,8 +17,8 @@ from hf_posenc import (
     PositionScheme,
     RotaryPosition,
 )
-from hf_posenc.model.padding_free import make_layout
 from hf_posenc.model.position_rope import ROPE_TYPES
+from hf_posenc.model.unpadding import make_layout
 
 f64 = torch.float64
 

@@ -61,14 +61,7 @@ from .scheme_code import ATTRIBUTE, KEY, load_classes, loading_from, write_code 
 
 if TYPE_CHECKING:
     # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model.
-    from .attention_backends import token_attention  # noqa: F401
-    from .attention_kernels import attend_by_sequence  # noqa: F401
-    from .dropout import Dropout  # noqa: F401
-    from .linear import apply_linear  # noqa: F401
     from .modeling_posenc import PosEncModel  # noqa: F401
-    from .padding_free import Layout  # noqa: F401
-    from .position_base import PositionScheme  # noqa: F401
-    from .position_combined import CombinedPosition  # noqa: F401
 
 logger = logging.get_logger(__name__)
 

@@ -32,15 +32,14 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from .attention_backends import TokenAttention, check_backend, takes_tokens, token_attention
-from .attention_kernels import attend_by_sequence, runs_by_sequence
+from .attention import TokenAttention, check_backend, takes_tokens, token_attention
 from .configuration_posenc import PosEncConfig
-from .dropout import Dropout
-from .linear import apply_linear
-from .padding_free import Layout, augment_positions, make_layout
-from .position_base import PositionScheme, check_length, tracing, transformed
+from .cpu_kernels import Dropout, apply_linear, attend_by_sequence, runs_by_sequence
+from .position_base import PositionScheme, check_length
+from .position_math import tracing, transformed
 from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code, resolve_position_config
 from .scheme_code import load_classes, loading_from
+from .unpadding import Layout, augment_positions, make_layout
 
 logger = logging.get_logger(__name__)
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, relative_positions
+from .position_base import PositionScheme
+from .position_math import relative_positions
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

@@ -8,14 +8,13 @@ says of its empty places is masked by the encoder, and where all rows are alike 
 `positions` is int64, 0-based inside each sequence.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
-from transformers import initialization as init
+
+from .position_math import require_probability
 
 
 class PositionScheme(nn.Module):
@@ -159,27 +158,6 @@ class AddedPosition(PositionScheme):
         return x.transpose(0, 1) if sequence_first else x
 
 
-def require_positive(name: str, value: float, hint: str = "") -> float:
-    """The value, if it is a positive, finite number; else a ValueError that says so."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{name}={value!r} is out of range. It must be a positive number{hint}.")
-    return float(value)
-
-
-def require_size(name: str, value: int, most: int = 2**24) -> int:
-    """The value, if it is a whole number from 1 to `most`; else a ValueError that says so."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {most}.")
-    return value
-
-
-def require_probability(name: str, value: float) -> float:
-    """The value, if it lies between 0 and 1; else a ValueError that says so."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError(f"{name}={value!r} is out of range. A probability lies between 0 and 1.")
-    return float(value)
-
-
 def plain_positions(
     scheme: PositionScheme, length: int, positions: Tensor | None, start: int, device: torch.device
 ) -> Tensor:
@@ -210,174 +188,3 @@ def check_length(scheme: PositionScheme, first: int, last: int) -> None:
         f"Truncate to {limit} tokens (truncation=True, max_length={limit}), or use a scheme without a table, such as "
         "'rope' or 'sinusoidal'."
     )
-
-
-def sinusoid(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
-    """Sine and cosine of the position at geometrically growing wavelengths, in float32.
-
-    PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(p / base^(2i/dim)). For an odd `dim` the last column is a
-    sine. Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
-
-    Args:
-        positions: any integers or reals (...).
-        dim: number of columns.
-        base: the longest wavelength is 2 pi base.
-
-    Returns:
-        float32 (..., dim).
-    """
-    angles = positions.to(torch.float32).unsqueeze(-1) * inverse_frequencies(dim, base, positions.device)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :dim]
-
-
-def inverse_frequencies(dim: int, base: float, device: torch.device) -> Tensor:
-    """base^(-2i/dim) for i = 0 .. ceil(dim/2)-1, float32, each rounded once from float64."""
-    return torch.tensor(
-        [math.pow(base, -2 * i / dim) for i in range((dim + 1) // 2)], dtype=torch.float32, device=device
-    )
-
-
-def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
-    """`function(positions)`, computed once for each distinct position and gathered: (...) -> (..., D).
-
-    A batch repeats its positions many times over. While a graph is traced the number of distinct positions has no
-    static shape, so there the function is applied as it stands.
-    """
-    if tracing():
-        return function(positions)
-    distinct, index = positions.unique(return_inverse=True)
-    return nn.functional.embedding(index, function(distinct))
-
-
-@torch.no_grad()
-def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
-    """Scales a network's last layer, and sets its bias, so that its outputs have mean 0 and root mean square 1.
-
-    For the start of a scheme whose network would else give all positions much the same. Leaves loaded weights alone.
-
-    Args:
-        last: the layer (W -> D).
-        hidden: its inputs at the positions that count, float32 (P, W).
-    """
-    if getattr(last.weight, "_is_hf_initialized", False) or getattr(last.bias, "_is_hf_initialized", False):
-        return
-    added = (hidden - hidden.mean(0)) @ last.weight.float().T
-    gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
-    init.copy_(last.weight, last.weight * gain.to(last.weight.dtype))
-    init.copy_(last.bias, -(hidden.mean(0) @ last.weight.float().T).to(last.bias.dtype))
-
-
-def tracing() -> bool:
-    """Whether the code is being compiled, exported or transformed, so that data must not decide shapes."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
-
-
-def transformed() -> bool:
-    """Whether a function transform (`torch.func`) or forward-mode differentiation runs: fused kernels have neither."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
-def plain(x: Tensor) -> bool:
-    """Whether nobody traces, transforms or watches what is done to a tensor, so that kernels may be called directly."""
-    return bool(not tracing() and type(x) is Tensor and not torch._C._len_torch_dispatch_stack())
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """The dtype to accumulate in: float32, or float64 for float64."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def taken_by(layer: nn.Linear) -> torch.dtype:
-    """The dtype of inputs that a linear layer takes: its weights', or float32 where PyTorch has made those int8."""
-    return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32
-
-
-def relative_positions(positions: Tensor) -> Tensor:
-    """p_j - p_i for query i and key j: int64 (1 or B, S) -> (1 or B, S, S)."""
-    return positions[:, None, :] - positions[:, :, None]
-
-
-def are_consecutive(positions: Tensor) -> bool:
-    """Whether all rows of positions (1 or B, S) are alike, each one more than the last. Not while a graph is traced."""
-    return not tracing() and positions.shape[0] == 1 and bool((positions.diff() == 1).all())
-
-
-def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
-    """Takes, of each query's row, the column of each key's distance: (B, H, S, R) -> (B, H, S, S).
-
-    Args:
-        x: columns hold distances p_j - p_i from -reach to reach, R = 2 reach + 1.
-        positions: grid layout (1 or B, S).
-        reach: at least the largest distance.
-    """
-    length = x.shape[-2]
-    if not tracing() and x.shape[-1] == 2 * length - 1 > 1 and are_consecutive(positions):
-        # Each row starts one column before the last one: in rows shorter by one, all start at the same.
-        return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
-    index = (relative_positions(positions) + reach).unsqueeze(1)
-    return x.gather(-1, index.expand(*x.shape[:2], -1, -1))
-
-
-class _Diagonals(torch.autograd.Function):
-    """(H, 2S - 1) -> (H, S, S), entry (i, j) being column j - i + S - 1; backward sums along diagonals."""
-
-    @staticmethod
-    def forward(ctx: Any, table: Tensor) -> Tensor:
-        return table.unfold(1, (table.shape[1] + 1) // 2, 1).flip(1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _DiagonalSums.apply(gradients[0])
-
-
-class _DiagonalSums(torch.autograd.Function):
-    """(H, S, S) -> (H, 2S - 1), the transpose of `_Diagonals`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        # With S zeros before each row, in rows of 2S + 1, what was in column j of row i stands in column j - i + S.
-        heads, length = x.shape[:2]
-        space = x.new_zeros(length * (2 * length + 1))  # of one head: of all at once it would be two biases more
-        place = space[: 2 * length * length].view(length, 2 * length)[:, length:]
-        sums = x.new_empty(heads, 2 * length + 1)
-        for head in range(heads):
-            place.copy_(x[head])
-            torch.sum(space.view(length, 2 * length + 1), 0, out=sums[head])
-        return sums[:, 1:-1]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _Diagonals.apply(gradients[0].contiguous())
-
-
-def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
-    """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
-
-    There are 2 L - 1 distances in a grid of L places in a row, not L^2: learned biases evaluate their network or table
-    on those alone, and their gradient is summed by distance in one pass: along diagonals where positions are
-    consecutive.
-
-    Args:
-        function: int64 (R,) -> (R, H).
-        positions: grid layout (1 or B, S).
-
-    Returns:
-        (1 or B, H, S, S).
-    """
-    if tracing():
-        distance = relative_positions(positions)
-        return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
-    reach = int(positions.max() - positions.min())
-    if are_consecutive(positions) and plain(positions):
-        return _Diagonals.apply(
-            function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
-        ).unsqueeze(0)
-    distance = relative_positions(positions)
-    if 2 * reach + 1 > distance.numel():  # a few positions far apart, as a random sample of many is
-        distinct, index = distance.unique(return_inverse=True)
-        return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
-    table = function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
-    flat = table.index_select(1, (distance + reach).flatten())
-    return flat.unflatten(1, distance.shape).transpose(0, 1)

@@ -4,15 +4,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .linear import apply_linear
-from .position_base import (
-    PositionScheme,
-    gather_by_distance,
-    relative_positions,
-    require_positive,
-    require_size,
-    tracing,
-)
+from .cpu_kernels import apply_linear
+from .position_base import PositionScheme
+from .position_math import gather_by_distance, relative_positions, require_positive, require_size, tracing
 
 
 class DebertaPosition(PositionScheme):

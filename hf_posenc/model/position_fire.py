@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, relative_positions, require_positive, require_size, taken_by
+from .position_base import PositionScheme
+from .position_math import relative_positions, require_positive, require_size, taken_by
 
 
 class FirePosition(PositionScheme):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, per_distinct_distance
+from .position_base import PositionScheme
+from .position_math import per_distinct_distance
 
 
 class KerplePosition(PositionScheme):

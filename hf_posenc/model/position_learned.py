@@ -3,7 +3,8 @@
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import AddedPosition, plain_positions, require_positive, require_size
+from .position_base import AddedPosition, plain_positions
+from .position_math import require_positive, require_size
 
 
 class LearnedPosition(AddedPosition):

@@ -5,15 +5,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .position_base import (
-    AddedPosition,
-    centre_and_scale,
-    per_distinct_position,
-    require_positive,
-    require_size,
-    sinusoid,
-    taken_by,
-)
+from .position_base import AddedPosition
+from .position_math import centre_and_scale, per_distinct_position, require_positive, require_size, sinusoid, taken_by
 
 
 class LSPEPosition(AddedPosition):

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, per_distinct_distance, require_size, taken_by
+from .position_base import PositionScheme
+from .position_math import per_distinct_distance, require_size, taken_by
 
 
 class MLPBiasPosition(PositionScheme):

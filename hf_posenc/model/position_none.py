@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from .position_base import PositionScheme, require_probability
+from .position_base import PositionScheme
+from .position_math import require_probability
 
 
 class NoPosition(PositionScheme):

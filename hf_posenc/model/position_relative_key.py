@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, gather_by_distance, tracing
+from .position_base import PositionScheme
+from .position_math import gather_by_distance, tracing
 
 
 class RelativeKeyPosition(PositionScheme):

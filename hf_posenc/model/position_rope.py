@@ -7,16 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from .position_base import (
-    PositionScheme,
-    per_distinct_position,
-    plain,
-    plain_positions,
-    require_positive,
-    require_size,
-    tracing,
-    wide,
-)
+from .position_base import PositionScheme, plain_positions
+from .position_math import per_distinct_position, plain, require_positive, require_size, tracing, wide
 
 # What each type takes beyond `rope_type`, `rope_theta` and `partial_rotary_factor`: keys that must be given, and
 # keys with a default (None: derived, or left out).

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import AddedPosition, per_distinct_position, require_positive, require_size, sinusoid
+from .position_base import AddedPosition
+from .position_math import per_distinct_position, require_positive, require_size, sinusoid
 
 
 def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:

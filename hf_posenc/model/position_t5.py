@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, per_distinct_distance, require_positive, require_size
+from .position_base import PositionScheme
+from .position_math import per_distinct_distance, require_positive, require_size
 
 
 def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:

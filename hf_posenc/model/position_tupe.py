@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme, require_positive
+from .position_base import PositionScheme
+from .position_math import require_positive
 
 
 class TupePosition(PositionScheme):

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .padding_free import Layout
-from .position_base import PositionScheme, plain
+from .position_base import PositionScheme
+from .position_math import plain
+from .unpadding import Layout
 
 TokenAttention = Callable[..., Tensor | None]
 """(attention module, q, k, v, scale, dropout) -> the result, in token layout (1 or B, T, H, d) as q, k and v are.

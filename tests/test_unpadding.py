@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.padding_free import make_layout
+from hf_posenc.model.unpadding import make_layout
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .position_base import tracing, wide
+from .position_math import tracing, wide
 
 
 @dataclass

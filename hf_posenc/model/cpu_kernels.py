@@ -1,17 +1,159 @@
-"""Attention on tokens without padding: sequence by sequence on a CPU.
+"""What makes a CPU fast: linear layers in oneDNN, dropout by 16 bits, attention one sequence after the other.
 
-PyTorch's fused CPU kernel works on one sequence as well as on a padded batch of them, so nothing is re-padded, no
-padding attends to padding, and no mask is merged with the bias. And a learned bias stays on that kernel, which PyTorch
-leaves when the mask needs a gradient; its gradient is computed here, block by block.
+Each has an ordinary form that gives the same. `HF_POSENC_CPU_KERNELS=0` in the environment, or `set_enabled(False)`,
+turns all of them off.
 """
 
+import functools
+import os
+import platform
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
 
-from .linear import onednn_is_faster, product
-from .position_base import plain
+from .position_math import plain as _untouched
+
+_enabled = os.environ.get("HF_POSENC_CPU_KERNELS", "1") != "0"
+
+
+def set_enabled(enabled: bool) -> None:
+    """Turns the kernels of this file on or off, in this process: for debugging, and to compare with ordinary ones."""
+    global _enabled
+    _enabled = enabled
+
+
+def plain(x: Tensor) -> bool:
+    """Whether kernels may be called on a tensor directly: it is an ordinary eager one, and they aren't turned off."""
+    return _enabled and _untouched(x)
+
+
+# ---- linear layers --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def onednn_is_faster() -> bool:
+    """Whether float32 products run better in oneDNN than in MKL, PyTorch's choice: on AMD processors with AVX-512.
+
+    There MKL keeps to AVX2. Measured on an EPYC of the Zen 5 generation: 200 GFLOP/s by MKL, 350 to 480 by oneDNN.
+    """
+    if not (
+        torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    ):
+        return False
+    try:
+        maker = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        maker = platform.processor()
+    return "AuthenticAMD" in maker
+
+
+def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return bool(
+        plain(x)
+        and onednn_is_faster()
+        and x.dtype == weight.dtype == torch.float32
+        and x.device.type == weight.device.type == "cpu"
+        and x.numel() > 0
+        and type(weight) in (Tensor, nn.Parameter)
+        and weight.is_contiguous()
+        and (bias is None or bias.dtype == torch.float32)
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b of dense matrices, transposed or not: for other strides oneDNN has nothing but a slow reference."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    """y = x W^T + b: (..., K), (N, K), (N,) -> (..., N), forward and backward in oneDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        # A gradient that is to be differentiated again is made of ordinary operations.
+        multiply = functional.linear if torch.is_grad_enabled() else product
+        rows, by_row = x.flatten(0, -2), gradient.flatten(0, -2)
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        return (
+            multiply(gradient, weight.t()) if wants_x else None,
+            multiply(by_row.t(), rows.t()) if wants_weight else None,
+            by_row.sum(0) if wants_bias else None,
+        )
+
+
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """`layer(x)` of a linear layer, (..., in_features) -> (..., out_features), in the faster library.
+
+    Anything but a plain `nn.Linear` is called as it is: a quantised or adapted layer, or one that somebody hooked.
+    """
+    if type(layer) is not nn.Linear or _is_watched(layer) or not _fits(x, layer.weight, layer.bias):
+        return layer(x)
+    if torch.is_grad_enabled():
+        return _OneDNNLinear.apply(x.contiguous(), layer.weight, layer.bias)
+    return product(x.contiguous(), layer.weight, layer.bias)
+
+
+def _is_watched(layer: nn.Module) -> bool:
+    return bool(
+        "forward" in vars(layer)
+        or layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+        or _has_any_global_hook()
+    )
+
+
+# ---- dropout --------------------------------------------------------------------------------------------------------
+
+STEPS = 2**16
+"""Probabilities are multiples of 1 / STEPS; what is kept is scaled by the one used, as nearly as x's dtype can."""
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        dropped = min(round(p * STEPS), STEPS - 1)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        drawn = words.view(torch.int16)[: x.numel()].view(x.shape)
+        mask = torch.ge(drawn, dropped - STEPS // 2, out=torch.empty_like(x))
+        mask.mul_(STEPS / (STEPS - dropped))
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return gradients[0] * mask, None
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout` with other masks for the same seed: x m / (1 - p), m from {0, 1} (arXiv 1207.0580)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape -> the same."""
+        fits = x.device.type == "cpu" and x.is_floating_point() and plain(x) and not self.inplace
+        if fits and self.training and 1 / STEPS <= self.p < 1:
+            return _Dropout.apply(x, self.p)
+        return super().forward(x)
+
+
+# ---- attention ------------------------------------------------------------------------------------------------------
 
 BLOCK = 2**18
 """Logits that the gradient of a bias works on at a time, or those of one head if there are more: they stay in cache."""

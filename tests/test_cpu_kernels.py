@@ -6,8 +6,8 @@ from common import encoder, padded, perturb, tiny_config, tokens
 from torch.nn import functional
 
 from hf_posenc import PosEncForSequenceClassification
-from hf_posenc.model import attention_kernels, linear
-from hf_posenc.model.position_base import gather_by_distance, per_distinct_distance, relative_positions
+from hf_posenc.model import cpu_kernels
+from hf_posenc.model.position_math import gather_by_distance, per_distinct_distance, relative_positions
 
 
 def written_out(q, k, v, bias, lengths, scale):
@@ -30,7 +30,7 @@ def test_attention_by_sequence_equals_softmax_written_out_in_values_and_all_grad
     bias = None if shape is None else torch.randn(*shape, longest, longest, requires_grad=True)
     inputs = [t for t in (q, k, v, bias) if t is not None]
     target = torch.randn(tokens_in_all, 3, 8)
-    got = attention_kernels.attend_by_sequence(q, k, v, bias, lengths, 0.3)
+    got = cpu_kernels.attend_by_sequence(q, k, v, bias, lengths, 0.3)
     expected = written_out(q.double(), k.double(), v.double(), None if bias is None else bias.double(), lengths, 0.3)
     torch.testing.assert_close(got.double(), expected, atol=1e-5, rtol=1e-5)
     wanted = torch.autograd.grad((expected * target).sum(), inputs)
@@ -41,8 +41,8 @@ def test_attention_by_sequence_equals_softmax_written_out_in_values_and_all_grad
 def test_a_bias_used_by_several_layers_gets_the_sum_of_their_gradients():
     q = torch.randn(9, 2, 4)
     bias = torch.randn(1, 2, 5, 5, requires_grad=True)
-    once = torch.autograd.grad(attention_kernels.attend_by_sequence(q, q, q, bias, [4, 5], 1.0).sum(), bias)[0]
-    twice = sum(attention_kernels.attend_by_sequence(q, q, q * n, bias, [4, 5], 1.0).sum() for n in (1, 2))
+    once = torch.autograd.grad(cpu_kernels.attend_by_sequence(q, q, q, bias, [4, 5], 1.0).sum(), bias)[0]
+    twice = sum(cpu_kernels.attend_by_sequence(q, q, q * n, bias, [4, 5], 1.0).sum() for n in (1, 2))
     torch.testing.assert_close(torch.autograd.grad(twice, bias)[0], 3 * once, atol=1e-5, rtol=1e-5)
 
 
@@ -52,7 +52,7 @@ def test_attention_by_sequence_can_be_differentiated_twice(shape):
     bias = [] if shape is None else [torch.randn(*shape, 3, 3, dtype=torch.float64, requires_grad=True)]
 
     def attend(q, k, v, bias=None):
-        return attention_kernels.attend_by_sequence(q, k, v, bias, [3, 2], 0.3)
+        return cpu_kernels.attend_by_sequence(q, k, v, bias, [3, 2], 0.3)
 
     assert torch.autograd.gradgradcheck(attend, (q, k, v, *bias))
     k.requires_grad_(False)  # one that needs no gradient leaves the others in their places
@@ -63,7 +63,7 @@ def test_attention_by_sequence_can_be_differentiated_twice(shape):
 def test_a_bias_that_broadcasts_gives_what_its_expanded_self_gives(shape):
     q = torch.randn(9, 2, 4)
     bias = torch.randn(shape, requires_grad=True)
-    got = attention_kernels.attend_by_sequence(q, q, q, bias, [4, 5], 1.0)
+    got = cpu_kernels.attend_by_sequence(q, q, q, bias, [4, 5], 1.0)
     expected = written_out(q, q, q, bias.expand(1, 2, 5, 5), [4, 5], 1.0)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     mine, theirs = (torch.autograd.grad(t.square().sum(), bias)[0] for t in (got, expected))
@@ -77,7 +77,7 @@ def test_attention_by_sequence_takes_other_dtypes(dtype):
     bias = torch.randn(1, 2, 7, 7)
     expected = written_out(q, k, v, bias, lengths, 0.3)
     leaves = [t.to(dtype).requires_grad_() for t in (q, k, v)] + [bias.requires_grad_()]
-    got = attention_kernels.attend_by_sequence(*leaves, lengths, 0.3)
+    got = cpu_kernels.attend_by_sequence(*leaves, lengths, 0.3)
     assert got.dtype == dtype
     atol = 1e-5 if dtype == torch.float64 else 0.05
     torch.testing.assert_close(got.float(), expected, atol=atol, rtol=atol)
@@ -88,15 +88,15 @@ def test_attention_by_sequence_takes_other_dtypes(dtype):
 @pytest.mark.parametrize("shape", [(5, 16), (2, 5, 16), (1, 16)])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_linear_equals_pytorchs_in_values_and_gradients_to_the_second_order(shape, with_bias, monkeypatch):
-    if not linear.onednn_is_faster():
+    if not cpu_kernels.onednn_is_faster():
         if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             pytest.skip("PyTorch was built without oneDNN")
-        monkeypatch.setattr(linear, "onednn_is_faster", lambda: True)
+        monkeypatch.setattr(cpu_kernels, "onednn_is_faster", lambda: True)
     layer = torch.nn.Linear(16, 7, bias=with_bias)
     x = torch.randn(shape, requires_grad=True)
     inputs = [x, *layer.parameters()]
     for given in (x, x[..., ::2].repeat_interleave(2, -1), x.flip(0).expand(3, *shape)[1]):
-        got = linear.apply_linear(layer, given)
+        got = cpu_kernels.apply_linear(layer, given)
         expected = functional.linear(given, layer.weight, layer.bias)
         assert "OneDNN" in type(got.grad_fn).__name__
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
@@ -109,39 +109,39 @@ def test_linear_equals_pytorchs_in_values_and_gradients_to_the_second_order(shap
                 )
             for a, b in zip(first, wanted, strict=True):
                 torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-4)
-            got, expected = linear.apply_linear(layer, given), functional.linear(given, layer.weight, layer.bias)
+            got, expected = cpu_kernels.apply_linear(layer, given), functional.linear(given, layer.weight, layer.bias)
         with torch.no_grad():
-            torch.testing.assert_close(linear.apply_linear(layer, given), expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(cpu_kernels.apply_linear(layer, given), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_linear_is_pytorchs_own_where_somebody_watches_or_transforms(monkeypatch):
     from torch.utils.flop_counter import FlopCounterMode
 
-    monkeypatch.setattr(linear, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(cpu_kernels, "onednn_is_faster", lambda: True)
     layer = torch.nn.Linear(16, 7)
     x = torch.randn(5, 16)
     with FlopCounterMode(display=False) as counter:
-        linear.apply_linear(layer, x)
+        cpu_kernels.apply_linear(layer, x)
     assert counter.get_total_flops() == 2 * 5 * 16 * 7
-    torch.testing.assert_close(torch.func.vmap(lambda row: linear.apply_linear(layer, row))(x), layer(x))
+    torch.testing.assert_close(torch.func.vmap(lambda row: cpu_kernels.apply_linear(layer, row))(x), layer(x))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert linear.apply_linear(layer, x).dtype == torch.bfloat16
+        assert cpu_kernels.apply_linear(layer, x).dtype == torch.bfloat16
     seen = []
     handle = layer.register_forward_hook(lambda *_: seen.append("hook"))
-    linear.apply_linear(layer, x)
+    cpu_kernels.apply_linear(layer, x)
     handle.remove()
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: seen.append("global"))
-    linear.apply_linear(layer, x)
+    cpu_kernels.apply_linear(layer, x)
     handle.remove()
     layer.forward = lambda x: seen.append("replaced")
-    linear.apply_linear(layer, x)
+    cpu_kernels.apply_linear(layer, x)
     del layer.forward
     adapted = type("Adapted", (torch.nn.Linear,), {"forward": lambda *_: seen.append("subclass")})(16, 7)
-    linear.apply_linear(adapted, x)
+    cpu_kernels.apply_linear(adapted, x)
     assert seen == ["hook", "global", "replaced", "subclass"]
     layer.double()
-    assert linear.apply_linear(layer, x.double()).dtype == torch.float64
-    assert linear.apply_linear(layer, x[:0].double()).shape == (0, 7)
+    assert cpu_kernels.apply_linear(layer, x.double()).dtype == torch.float64
+    assert cpu_kernels.apply_linear(layer, x[:0].double()).shape == (0, 7)
 
 
 @pytest.mark.parametrize("positions", [torch.arange(6)[None], torch.arange(3, 9)[None], torch.zeros(1, 1).long()])
@@ -171,9 +171,7 @@ def test_direct_kernels_give_what_ordinary_operations_give(scheme, unpadded, mon
     ids, mask = padded([tokens(n, seed=n) for n in ((9, 4, 6) if unpadded else (6, 6, 6))])
     results = []
     for direct in (True, False):
-        if not direct:
-            for module in (attention_kernels, linear):
-                monkeypatch.setattr(module, "plain", lambda x: False)
+        monkeypatch.setattr(cpu_kernels, "_enabled", direct)
         torch.manual_seed(0)
         model = perturb(PosEncForSequenceClassification(tiny_config(scheme)))
         loss = model(ids, attention_mask=mask, labels=torch.tensor([0, 1, 0])).loss
