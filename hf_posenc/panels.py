@@ -463,7 +463,7 @@ def _embedding_effect(encodings: Tensor) -> Effect:
 def rotated_units(scheme: PositionScheme, heads: int, head_dim: int, length: int, layer: int) -> Tensor:
     """The rotated unit vectors, R_h(p) e_a: (H, S, d, d), a row for each a; H is 1 where all heads are turned alike."""
     positions = torch.arange(length).unsqueeze(0)
-    state = scheme.rotary(positions, torch.full_like(positions, length))
+    state = scheme.ask("rotary", positions, lengths=lambda: torch.full_like(positions, length))
     rows = []
     for unit in torch.eye(head_dim):
         q = unit.expand(1, length, heads, head_dim)

@@ -207,7 +207,7 @@ class Both(PositionScheme):
     def rotary(self, positions, lengths):
         assert lengths.shape == positions.shape
         assert int(lengths[0, 0]) == S
-        return self.turned.rotary(positions, lengths)
+        return self.turned.rotary(positions, lengths=lengths)
 
     def rotate(self, q, k, state, layer):
         return self.turned.rotate(q, k, state, layer)

@@ -210,9 +210,6 @@ def test_a_scheme_is_told_the_lengths_if_it_asks(monkeypatch):
     model = PosEncModel(tiny_config("seen"))
     ids, mask = padded([tokens(3), tokens(5)])
     model(ids, attention_mask=mask)
-    assert model.position.told is None
-    model.position.needs_lengths = True
-    model(ids, attention_mask=mask)
     assert model.position.told.tolist() == [[3, 3, 3, 5, 5, 5, 5, 5]]
 
 

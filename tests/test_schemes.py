@@ -270,7 +270,7 @@ def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
     torch.testing.assert_close(part_q[..., :4], apply_rotary(q[..., :4], start=2))
     # The hooks that the encoder calls agree: (B, S, H, d) there, (B, H, S, d) here.
     positions = torch.arange(2, 7).expand(2, 5)
-    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(positions, None), 0)
+    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(positions), 0)
     torch.testing.assert_close(hook_q.transpose(1, 2), part_q)
     torch.testing.assert_close(hook_k.transpose(1, 2)[..., 4:], k[..., 4:])
 

@@ -542,8 +542,7 @@ class PosEncModel(PosEncPreTrainedModel):
             bias = scheme.bias(layout.grid_positions(), layout.grid_is_first())
         sequences = None if wants_attentions else self._lengths_by_sequence(x, bias, layout)
         mask = bias if sequences is not None else add_bias(layout.attention_mask(), bias, x.dtype)
-        lengths = layout.lengths() if scheme.needs_lengths else None
-        rotary = scheme.rotary(layout.positions, lengths) if scheme.uses("rotary") else None
+        rotary = scheme.ask("rotary", layout.positions, lengths=layout.lengths) if scheme.uses("rotary") else None
         hooks = AttentionHooks(scheme, rotary, sequences, attend, wants_attentions)
 
         hidden_states, attentions = [x], []

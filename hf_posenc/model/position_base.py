@@ -6,8 +6,16 @@ Two layouts. *Token layout* holds real tokens only: (1, T, ...), or (B, S, ...) 
 treats all but the last axes as one. *Grid layout* is (B, S, ...), one row a sequence, as a bias needs it; what a scheme
 says of its empty places is masked by the encoder, and where all rows are alike it gets one for all: (1, S).
 `positions` is int64, 0-based inside each sequence.
+
+A hook that needs more says so by a keyword-only parameter of one of these names, and gets it in its own layout:
+
+- `input_ids`: the tokens, int64; None where the caller gave `inputs_embeds`. For `embed`, `rotary`, `bias`.
+- `sequence`: which sequence each place belongs to, int64, counted over the batch, -1 at padding. For all but `rotate`.
+- `lengths`: the largest position + 1 of each token's sequence, int64. For `rotary`.
+- `x`: what q and k were projected from, (..., D). For `layer_bias`.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,13 +24,16 @@ from torch import Tensor, nn
 
 from .position_math import require_probability
 
+HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias", "score_mod")
+"""What the encoder asks of a scheme."""
+
 
 class PositionScheme(nn.Module):
     """One way to tell an encoder about word order. Subclass it and override only the hooks that the scheme uses.
 
     There is one scheme per model; its weights are `position.*` in the checkpoint. Its constructor takes, as
     keyword-only arguments, any of the sizes `hidden_size`, `head_dim`, `num_heads`, `num_layers`, `max_positions`,
-    `token_rms` and `rope_parameters` (filled from the config by name), then its own arguments with defaults
+    `token_rms` and `rope_asked_for` (filled from the config by name), then its own arguments with defaults
     (`config.position_embedding_kwargs`). Weights live in `nn.Linear` / `nn.Embedding` children; there are no buffers:
     constants are recomputed in float32 from Python numbers, so that loading can't leave them behind.
     """
@@ -47,23 +58,33 @@ class PositionScheme(nn.Module):
     that are added or go through a matrix, 10 for vectors that meet queries as they are and for networks whose output
     acts on attention logits, 30 for numbers that do."""
 
-    needs_lengths: bool = False
-    """Whether `rotary` reads `lengths`."""
+    _asked_for: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._asked_for = {hook: tuple(inspect.signature(getattr(cls, hook)).parameters) for hook in HOOKS}
+
+    def ask(self, hook: str, *arguments: Any, **extras: Callable[[], Any]) -> Any:
+        """Calls a hook with those of `extras` that its signature names; each is made for those that ask alone."""
+        names = self._asked_for[hook]
+        if hook == "rotary" and len(names) > 2 and names[2] not in extras:  # until version 0.1 by its place
+            arguments = (*arguments, extras["lengths"]())
+        wanted = {name: make() for name, make in extras.items() if name in names}
+        return getattr(self, hook)(*arguments, **wanted)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
         return x
 
-    def rotary(self, positions: Tensor, lengths: Tensor | None) -> Any:
-        """The state of `rotate`, float32, once per forward. Token layout: (...), (...) -> a tensor or a tuple of them.
-
-        `lengths`, int64, is the length of the sequence that each token belongs to: its largest position + 1, so that
-        neighbours in the batch don't count. It is None unless `needs_lengths`.
-        """
+    def rotary(self, positions: Tensor) -> Any:
+        """The state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple of them."""
         return None
 
     def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
-        """Rotates queries and keys in each layer. Token layout: q and k (..., H, d) -> the same."""
+        """Rotates queries and keys in each layer. Token layout: q and k (..., H, d) -> the same, or both (..., H, r).
+
+        Logits are divided by sqrt(d) whatever r is.
+        """
         return q, k
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:

@@ -29,8 +29,6 @@ class CombinedPosition(PositionScheme):
         lengths = [part.max_length for part in parts.values() if part.max_length is not None]
         self.max_length = min(lengths, default=None)
         self.query_scale = math.prod(part.query_scale for part in parts.values())
-
-        self.needs_lengths = any(part.needs_lengths for part in parts.values())
         seen = [part.shift_invariant for part in parts.values()]
         self.shift_invariant = False if False in seen else (None if None in seen else True)
         self.order_blind = all(part.order_blind for part in parts.values())
@@ -52,15 +50,21 @@ class CombinedPosition(PositionScheme):
             ]
         return bool(using)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+    def ask(self, hook: str, *arguments: Any, **extras: Callable[[], Any]) -> Any:
+        """Each part gets what it asks for."""
+        return getattr(self, hook)(*arguments, **extras)
+
+    def embed(self, x: Tensor, positions: Tensor, **extras: Any) -> Tensor:
         """Each part's in turn."""
         for part in self._using("embed"):
-            x = part.embed(x, positions)
+            x = part.ask("embed", x, positions, **extras)
         return x
 
-    def rotary(self, *arguments: Any) -> tuple[Any, ...]:
+    def rotary(self, positions: Tensor, **extras: Any) -> tuple[Any, ...]:
         """The parts' states."""
-        return tuple(part.rotary(*arguments) if part.uses("rotary") else None for part in self._using("rotate"))
+        return tuple(
+            part.ask("rotary", positions, **extras) if part.uses("rotary") else None for part in self._using("rotate")
+        )
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """Each part's in turn."""
@@ -68,16 +72,16 @@ class CombinedPosition(PositionScheme):
             q, k = part.rotate(q, k, own, layer)
         return q, k
 
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
+    def bias(self, positions: Tensor, is_first: Tensor, **extras: Any) -> Tensor | None:
         """The sum of the parts', then what parts make of it at first tokens."""
-        total = _sum(part.bias(positions, is_first) for part in self._using("bias"))
+        total = _sum(part.ask("bias", positions, is_first, **extras) for part in self._using("bias"))
         for part in self._using("untie_first"):
             total = None if total is None else part.untie_first(total, is_first)
         return total
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int, **extras: Any) -> Tensor | None:
         """The sum of the parts'."""
-        return _sum(part.layer_bias(q, k, positions, layer) for part in self._using("layer_bias"))
+        return _sum(part.ask("layer_bias", q, k, positions, layer, **extras) for part in self._using("layer_bias"))
 
     def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
         """Each part's in turn."""

@@ -383,7 +383,7 @@ class RotaryPosition(PositionScheme):
         turned = (_Rotation.apply if direct else _rotate)(precise, cos, signed, self.interleaved).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
-    def rotary(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotary(self, positions: Tensor, *, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """cos and sin, with an axis for the heads: (...) -> two float32 (..., 1, rotary_dim)."""
         cos, sin = self.angles(positions, lengths)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
