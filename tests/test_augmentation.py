@@ -6,7 +6,7 @@ from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model.position_math import per_distinct_distance
-from hf_posenc.model.unpadding import augment_positions, make_layout
+from hf_posenc.model.unpadding import augment_positions, make_batch
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 
@@ -14,11 +14,11 @@ IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 def augmented(how: str, limit: int, seed: int, **arrangement) -> list[list[int]]:
     """The positions of each sequence."""
     torch.manual_seed(seed)
-    layout = make_layout(*IDS.shape, IDS.device, attention_mask=MASK, **arrangement)
-    layout = augment_positions(layout, how, limit)
-    if layout.unpadded:
-        return [layout.positions[layout.sequence == n].tolist() for n in range(3)]
-    return [row[mask.bool()].tolist() for row, mask in zip(layout.positions, MASK, strict=True)]
+    batch = make_batch(*IDS.shape, IDS.device, attention_mask=MASK, **arrangement)
+    batch = augment_positions(batch, how, limit)
+    if batch.unpadded:
+        return [batch.positions[batch.sequence == n].tolist() for n in range(3)]
+    return [row[mask.bool()].tolist() for row, mask in zip(batch.positions, MASK, strict=True)]
 
 
 @pytest.mark.parametrize("unpad", [True, False])

@@ -7,9 +7,10 @@ import torch
 from common import COMBINED, SCHEMES, encoder, padded, tiny_config, tokens
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_posenc import PosEncModel, make_position
-from hf_posenc.model import attention, modeling_posenc
-from hf_posenc.model.unpadding import make_layout
+from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_position
+from hf_posenc.model import attention
+from hf_posenc.model.attention import eager_attention_forward
+from hf_posenc.model.unpadding import make_batch
 
 EVERY = [*SCHEMES, *COMBINED]
 MADE = {name: make_position(tiny_config(name)) for name in EVERY}
@@ -112,6 +113,48 @@ def test_a_backend_that_would_drop_a_bias_is_refused(scheme, backend):
             PosEncModel(tiny_config(scheme, attn_implementation=backend))
 
 
+class NoMod(PositionScheme):
+    """A bias whose score_mod says nothing."""
+
+    name = "no_mod"
+
+    def bias(self, positions, is_first):
+        return positions[:, None, None, :].float()
+
+    def score_mod(self, positions, layer):
+        return None
+
+
+def test_flex_attention_refuses_a_bias_whose_score_mod_is_none(monkeypatch):
+    monkeypatch.setitem(POSITIONS, "no_mod", NoMod)
+    model = encoder("no_mod", attn_implementation="flex_attention")
+    with pytest.raises(ValueError, match=r"'flex_attention' needs a score_mod, and the bias 'no_mod' gave none"):
+        model(IDS, attention_mask=MASK)
+
+
+def deaf(module, query, key, value, attention_mask, **options):
+    """A registered attention that never looks at its mask."""
+    return eager_attention_forward(module, query, key, value, None, **options)
+
+
+@pytest.mark.parametrize("scheme", ["rope", "t5"])
+def test_a_registered_attention_that_ignores_the_mask_is_refused(scheme, monkeypatch):
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "deaf", deaf)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "hearing", eager_attention_forward)
+    full = {"input_ids": IDS[:1, -9:]}
+    expected = encoder(scheme)(IDS, attention_mask=MASK).last_hidden_state
+    hearing = encoder(scheme, attn_implementation="hearing")(IDS, attention_mask=MASK).last_hidden_state
+    torch.testing.assert_close(hearing, expected, atol=1e-5, rtol=1e-5)
+    model = encoder(scheme, attn_implementation="deaf")
+    with pytest.raises(ValueError, match="attn_implementation='deaf' ignores its attention_mask, and this batch has"):
+        model(IDS, attention_mask=MASK)
+    if scheme == "t5":
+        with pytest.raises(ValueError, match="its scheme is a bias"):
+            model(**full)
+    else:
+        assert model(**full).last_hidden_state.isfinite().all()
+
+
 def test_flex_attention_refuses_dropout():
     model = encoder("rope", attn_implementation="flex_attention", attention_probs_dropout_prob=0.1).train()
     with pytest.raises(ValueError, match=r"flex_attention' has no dropout, and attention_probs_dropout_prob=0\.1"):
@@ -119,15 +162,22 @@ def test_flex_attention_refuses_dropout():
 
 
 def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch):
-    layout = make_layout(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
-    full = make_layout(3, 8, torch.device("cpu"))
-    assert attention.token_attention("sdpa", layout, MADE["rope"]) is None
-    monkeypatch.setattr(attention, "runs_varlen", lambda tokens: True)
-    assert attention.token_attention("sdpa", layout, MADE["rope"]) is not None
-    assert attention.token_attention("sdpa", layout, MADE["t5"]) is None
-    assert attention.token_attention("sdpa", full, MADE["rope"]) is None
-    assert attention.token_attention("eager", layout, MADE["rope"]) is None
-    assert attention.borders(layout).tolist() == [0, 9, 10, 14, 20]
+    batch = make_batch(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
+    full = make_batch(3, 8, torch.device("cpu"))
+
+    def chosen(backend, scheme, batch):
+        config, x = tiny_config(scheme), torch.zeros(*batch.positions.shape, 32)
+        config._attn_implementation = backend
+        return attention.choose_attention(config, MADE[scheme], batch, x, None, training=False, weights=False)[0].run
+
+    assert chosen("sdpa", "rope", batch) is attention._by_sequence
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "runs_varlen", lambda x: True)
+        assert chosen("sdpa", "rope", batch) is attention._varlen
+        assert chosen("sdpa", "t5", batch) is attention._by_sequence
+        assert chosen("sdpa", "rope", full).func is attention._on_grid
+        assert chosen("eager", "rope", batch).func is attention._on_grid
+    assert batch.cu_seqlens.tolist() == [0, 9, 10, 14, 20]
     # In float32 it stands back, and the grid serves.
     model = encoder("rope")
     expected = encoder("rope", attn_implementation="eager")(IDS, attention_mask=MASK).last_hidden_state
@@ -136,8 +186,8 @@ def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch)
 
 def test_one_log_line_says_how_attention_runs(monkeypatch):
     lines = []
-    monkeypatch.setattr(modeling_posenc.logger, "info", lines.append)
-    modeling_posenc._log.cache_clear()
+    monkeypatch.setattr(attention.logger, "info", lines.append)
+    attention._log.cache_clear()
     model = encoder("rope")
     for _ in range(2):
         model(IDS, attention_mask=MASK)

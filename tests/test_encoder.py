@@ -784,3 +784,17 @@ def test_variants_equal_their_float64_twin_in_values_and_gradients(scheme, kwarg
     hidden = model(ids, attention_mask=mask).last_hidden_state
     for row, sequence in enumerate(SEQUENCES):
         torch.testing.assert_close(hidden[row][mask[row] == 1], alone(model, sequence), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_returned_hidden_states_and_attentions_are_part_of_the_graph(scheme):
+    """As transformers' own test_retain_grad_hidden_states_attentions asks, with padding too."""
+    ids, mask = padded([tokens(5, seed=1), tokens(3, seed=2)])
+    for attentions, head in ((False, PosEncModel), (True, PosEncModel), (False, PosEncForSequenceClassification)):
+        model = head(tiny_config(scheme, attn_implementation="eager" if attentions else "sdpa"))
+        outputs = model(ids, attention_mask=mask, output_hidden_states=True, output_attentions=attentions)
+        kept = [*outputs.hidden_states, *(outputs.attentions or ())]
+        for tensor in kept:
+            tensor.retain_grad()
+        outputs[0].flatten()[0].backward()
+        assert all(tensor.grad is not None and tensor.grad.abs().sum() > 0 for tensor in kept)

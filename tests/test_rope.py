@@ -18,7 +18,7 @@ from hf_posenc import (
     RotaryPosition,
 )
 from hf_posenc.model.position_rope import ROPE_TYPES
-from hf_posenc.model.unpadding import make_layout
+from hf_posenc.model.unpadding import make_batch
 
 f64 = torch.float64
 
@@ -183,14 +183,14 @@ def test_lengths_are_those_of_each_sequence():
     shifted = torch.tensor([[0, 1, 2, 99, 0, 1, 99], [99] * 7, [99, 5, 8, 6, 7, 9, 10]])
     whole = {"device": torch.device("cpu"), "attention_mask": mask}
     for unpad in (True, False):
-        layout = make_layout(3, 7, seq_idx=seq_idx, unpad=unpad, **whole)
-        lengths = layout.put_back(layout.lengths().unsqueeze(-1)).squeeze(-1)
+        batch = make_batch(3, 7, seq_idx=seq_idx, unpad=unpad, **whole)
+        lengths = batch.pad(batch.lengths().unsqueeze(-1)).squeeze(-1)
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [6] * 6]
-        layout = make_layout(3, 7, seq_idx=seq_idx, position_ids=shifted, unpad=unpad, **whole)
-        lengths = layout.put_back(layout.lengths().unsqueeze(-1)).squeeze(-1)
+        batch = make_batch(3, 7, seq_idx=seq_idx, position_ids=shifted, unpad=unpad, **whole)
+        lengths = batch.pad(batch.lengths().unsqueeze(-1)).squeeze(-1)
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
-    layout = make_layout(2, 7, torch.device("cpu"), attention_mask=mask[[0, 2]], unpad=False)
-    assert layout.lengths().tolist() == [[5] * 7, [6] * 7]
+    batch = make_batch(2, 7, torch.device("cpu"), attention_mask=mask[[0, 2]], unpad=False)
+    assert batch.lengths().tolist() == [[5] * 7, [6] * 7]
 
 
 class Seen(PositionScheme):

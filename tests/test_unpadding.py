@@ -1,11 +1,11 @@
-"""Layouts against a plain-Python account of the same batch."""
+"""Batches against a plain-Python account of the same batch."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.unpadding import make_layout
+from hf_posenc.model.unpadding import make_batch
 
 CPU = torch.device("cpu")
 
@@ -36,11 +36,11 @@ def arrange(rows, before, length):
 
 @settings(max_examples=150, deadline=None)
 @given(packed_batches(), st.booleans(), st.sampled_from(["position_ids", "seq_idx"]))
-def test_packed_layouts_number_place_and_pool_like_plain_python(batch, unpad, said_by):
+def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, said_by):
     rows, before, length = batch
     mask, positions, seq_idx = arrange(rows, before, length)
     said = {"position_ids": positions} if said_by == "position_ids" else {"seq_idx": seq_idx}
-    layout = make_layout(len(rows), length, CPU, attention_mask=mask, unpad=unpad, **said)
+    found = make_batch(len(rows), length, CPU, attention_mask=mask, unpad=unpad, **said)
 
     values = torch.randn(len(rows), length, 3)
     sequences = []  # in order of rows; a row without tokens is one empty sequence
@@ -52,42 +52,46 @@ def test_packed_layouts_number_place_and_pool_like_plain_python(batch, unpad, sa
             sequences.append(values[r, place : place + size])
             place += size
 
-    assert layout.num_sequences == len(sequences)
-    assert layout.packed == any(len(row) > 1 for row in rows)
-    assert layout.counted or said_by == "position_ids"
-    taken = layout.take(values)
+    assert found.num_sequences == len(sequences)
+    assert found.packed == any(len(row) > 1 for row in rows)
+    assert found.counted or said_by == "position_ids"
+    taken = found.unpad(values)
     by_hand = {"mean": lambda x: x.mean(0), "max": lambda x: x.amax(0), "cls": lambda x: x[0]}
     for how, pool in by_hand.items():
         expected = torch.stack([pool(s) if len(s) else torch.zeros(3) for s in sequences])
-        torch.testing.assert_close(layout.pool(taken, how), expected)
-    restored = layout.put_back(taken)
+        torch.testing.assert_close(found.pool(taken, how), expected)
+    restored = found.pad(taken)
     torch.testing.assert_close(restored, values * mask[..., None])
     sizes = [size for row in rows for size in row for _ in range(size)]
-    lengths = layout.put_back(layout.lengths().unsqueeze(-1)).squeeze(-1)
+    lengths = found.pad(found.lengths().unsqueeze(-1)).squeeze(-1)
     assert lengths[mask == 1].tolist() == sizes
-    if unpad and mask.any() and (layout.packed or not mask.all()):
-        assert layout.unpadded
+    if unpad and mask.any() and (found.packed or not mask.all()):
+        assert found.unpadded
         assert taken.shape[1] == mask.sum()
-        assert layout.positions[0].tolist() == [i for s in sequences for i in range(len(s))]
-        grid = layout.to_grid(taken)
+        assert found.positions[0].tolist() == [i for s in sequences for i in range(len(s))]
+        grid = found.to_grid(taken)
         kept = [s for s in sequences if len(s)]
-        assert layout.grid_shape == (len(kept), max(map(len, kept)))
+        assert grid.shape[:2] == (len(kept), max(map(len, kept)))
+        assert (found.sizes, found.longest) == ([len(s) for s in kept], grid.shape[1])
+        belongs = found.grid_sequences()
         for row_of_grid, s in zip(grid, kept, strict=True):
             torch.testing.assert_close(row_of_grid[: len(s)], s)
             assert (row_of_grid[len(s) :] == 0).all()
-        torch.testing.assert_close(layout.from_grid(grid), taken)
-        rows_alike = torch.arange(layout.grid_shape[1])[None]
-        if layout.counted:
-            assert torch.equal(layout.grid_positions(), rows_alike)
-        assert torch.equal(layout.grid_is_first(), rows_alike == 0)
-        allowed = layout.attention_mask()
+        assert torch.equal(belongs >= 0, torch.arange(grid.shape[1]) < torch.tensor(found.sizes)[:, None])
+        assert (belongs.amax(1).diff() > 0).all()
+        torch.testing.assert_close(found.from_grid(grid), taken)
+        rows_alike = torch.arange(found.longest)[None]
+        if found.counted:
+            assert torch.equal(found.grid_positions(), rows_alike)
+        assert torch.equal(found.grid_is_first(), rows_alike == 0)
+        allowed = found.attention_mask()
         lengths = torch.tensor([len(s) for s in kept])
         if allowed is None:
             assert (lengths == lengths[0]).all()
         else:
             assert torch.equal(allowed[:, 0, 0].sum(-1), lengths)
     else:
-        allowed = layout.attention_mask()
+        allowed = found.attention_mask()
         if allowed is not None:
             allowed = allowed.expand(len(rows), 1, length, length)[:, 0]
             for r in range(len(rows)):
@@ -110,50 +114,53 @@ def test_packed_layouts_number_place_and_pool_like_plain_python(batch, unpad, sa
         ([0, 1, 1, 2], False),
         ([0, 1, 5, 0], False),
         ([3, 0, 1, 2], False),
+        ([2, 3, 4, 2], True),
+        ([2, 3, 1, 2], False),
+        ([2, 3, 3, 4], False),
     ],
 )
-def test_only_several_aranges_from_zero_are_packed(position_ids, packed):
-    layout = make_layout(1, 4, CPU, position_ids=torch.tensor([position_ids]))
-    assert layout.packed == packed
-    assert layout.num_sequences == (2 if packed else 1)
-    assert layout.positions.flatten().tolist() == position_ids
+def test_only_several_aranges_from_the_smallest_position_are_packed(position_ids, packed):
+    found = make_batch(1, 4, CPU, position_ids=torch.tensor([position_ids]))
+    assert found.packed == packed
+    assert found.num_sequences == (2 if packed else 1)
+    assert found.positions.flatten().tolist() == position_ids
 
 
 def test_one_row_of_odd_positions_does_not_unpack_the_others():
-    layout = make_layout(2, 4, CPU, position_ids=torch.tensor([[0, 1, 0, 1], [0, 2, 1, 3]]))
-    assert layout.num_sequences == 3
-    assert layout.sequence.flatten().tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
+    found = make_batch(2, 4, CPU, position_ids=torch.tensor([[0, 1, 0, 1], [0, 2, 1, 3]]))
+    assert found.num_sequences == 3
+    assert found.sequence.flatten().tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
 
 
 def test_padding_between_packed_sequences_does_not_count():
     mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
-    layout = make_layout(1, 6, CPU, attention_mask=mask, position_ids=torch.tensor([[0, 1, 9, 0, 1, 2]]))
-    assert layout.num_sequences == 2
-    assert layout.positions[0].tolist() == [0, 1, 0, 1, 2]
+    found = make_batch(1, 6, CPU, attention_mask=mask, position_ids=torch.tensor([[0, 1, 9, 0, 1, 2]]))
+    assert found.num_sequences == 2
+    assert found.positions[0].tolist() == [0, 1, 0, 1, 2]
 
 
 def test_left_padding_right_padding_and_no_padding_give_the_same_positions():
     for mask in ([1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]):
         mask = torch.tensor([mask])
-        layout = make_layout(1, mask.shape[1], CPU, attention_mask=mask)
-        assert layout.positions.flatten().tolist() == [0, 1, 2]
-        padded = make_layout(1, mask.shape[1], CPU, attention_mask=mask, unpad=False)
+        found = make_batch(1, mask.shape[1], CPU, attention_mask=mask)
+        assert found.positions.flatten().tolist() == [0, 1, 2]
+        padded = make_batch(1, mask.shape[1], CPU, attention_mask=mask, unpad=False)
         assert padded.positions[mask == 1].tolist() == [0, 1, 2]
         assert padded.is_first[mask == 1].tolist() == [True, False, False]
 
 
 def test_a_batch_without_padding_is_left_as_it_is():
-    layout = make_layout(2, 3, CPU, attention_mask=torch.ones(2, 3))
-    assert not layout.unpadded
-    assert layout.attention_mask() is None
+    found = make_batch(2, 3, CPU, attention_mask=torch.ones(2, 3))
+    assert not found.unpadded
+    assert found.attention_mask() is None
     x = torch.randn(2, 3, 4)
-    assert layout.take(x) is x
-    assert layout.put_back(x) is x
+    assert found.unpad(x) is x
+    assert found.pad(x) is x
 
 
 def test_moving_to_a_device_moves_every_tensor():
-    layout = make_layout(2, 3, CPU, attention_mask=torch.tensor([[1, 1, 0], [1, 1, 1]]))
-    moved = layout.to("meta")
+    found = make_batch(2, 3, CPU, attention_mask=torch.tensor([[1, 1, 0], [1, 1, 1]]))
+    moved = found.to("meta")
     tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 7
+    assert len(tensors) == 6
     assert all(value.device.type == "meta" for value in tensors)

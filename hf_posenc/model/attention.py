@@ -1,9 +1,13 @@
-"""Attention backends that take tokens without padding as they are: FlashAttention, flex_attention, PyTorch's varlen.
+"""How attention runs: softmax(scale q k^T + bias) v by one of five ways, chosen once per forward.
 
-`attn_implementation` names them, and `sdpa` becomes varlen on a GPU where it can. eager and sdpa proper take a grid and
-a mask, and are called by the encoder itself; on a CPU sdpa goes sequence by sequence (`attention_kernels`).
+`choose_attention` takes what `config.attn_implementation` names: `eager` and `sdpa` on a grid of sequences with a mask,
+and so any attention that was registered with transformers; FlashAttention, PyTorch's varlen (which `sdpa` becomes on a
+GPU) and flex_attention on the tokens as they are; on a CPU `sdpa` goes one sequence after the other.
+
+To add one: write a function of the signature `Backend`, and a line in `choose_attention`.
 """
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -11,16 +15,127 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 
+from .cpu_kernels import attend_by_sequence, runs_by_sequence
 from .position_base import PositionScheme
-from .position_math import plain
-from .unpadding import Layout
+from .position_math import plain, tracing, transformed
+from .unpadding import AnyBatch, Unpadded
 
-TokenAttention = Callable[..., Tensor | None]
-"""(attention module, q, k, v, scale, dropout) -> the result, in token layout (1 or B, T, H, d) as q, k and v are.
+logger = logging.get_logger(__name__)
 
-None: this backend can't, for the dtype say, and a grid serves."""
+Backend = Callable[..., tuple[Tensor, Tensor | None]]
+"""(attention, module, q, k, v, bias, scale, dropout) -> the result and, where it has them, the probabilities.
+
+`attention` is the `Attention` of this forward, `module` the layer's. q, k, v and the result are in token layout,
+(1 or B, T, H, d); the bias is in grid layout, (1 or n, 1 or H, L, L), or a boolean mask of that shape."""
+
+
+class Attention:
+    """One forward's attention, the same call in every layer. Made by `choose_attention`."""
+
+    def __init__(self, run: Backend, scheme: PositionScheme, batch: AnyBatch, state: Any, wants_weights: bool) -> None:
+        self.run, self.scheme, self.batch, self.wants_weights = run, scheme, batch, wants_weights
+        # Gradient checkpointing sees tensors only as arguments of their own, so the state is passed in parts.
+        self.state, self._state_tree = tree_flatten(state)
+
+    def to(self, *args: Any, **kwargs: Any) -> "Attention":
+        """The same on another device (accelerate calls this between devices)."""
+        moved = copy.copy(self)
+        moved.batch = self.batch.to(*args, **kwargs)
+        return moved
+
+    def __call__(
+        self, module: Any, q: Tensor, k: Tensor, v: Tensor, x: Tensor, bias: Tensor | None, *state: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """One layer's: q, k and v, projected from x, in token layout, (1 or B, T, H, d) -> (1 or B, T, H, d)."""
+        scheme, batch, layer = self.scheme, self.batch, module.layer_idx
+        if scheme.uses("layer_bias"):
+            own = scheme.ask(
+                "layer_bias",
+                *(batch.to_grid(t).transpose(1, 2) for t in (q, k)),
+                batch.grid_positions(),
+                layer,
+                x=lambda: batch.to_grid(x),
+                sequence=batch.grid_sequences,
+            )
+            precise = self.run is _by_sequence
+            bias = add_bias(bias, own, torch.promote_types(q.dtype, torch.float32) if precise else q.dtype)
+        if scheme.uses("rotate"):
+            q, k = scheme.rotate(q, k, tree_unflatten(state, self._state_tree), layer)
+        wider = q.shape[-1] - module.head_dim
+        if wider:  # of a scheme whose rotation gives another width: most kernels take one for all three
+            v = nn.functional.pad(v, (0, wider))
+        scale = module.head_dim**-0.5 * scheme.query_scale
+        dropout = module.config.attention_probs_dropout_prob if module.training else 0.0
+        out, weights = self.run(self, module, q, k, v, bias, scale, dropout)
+        return out[..., : module.head_dim] if wider else out, weights if self.wants_weights else None
+
+
+def choose_attention(
+    config: Any,
+    scheme: PositionScheme,
+    batch: AnyBatch,
+    x: Tensor,
+    input_ids: Tensor | None,
+    training: bool,
+    weights: bool,
+) -> tuple[Attention, Tensor | None]:
+    """How attention runs in this forward, and what is added to the logits of all its layers.
+
+    Args:
+        config: names the backend.
+        scheme: the positional scheme; its `rotary` and `bias` are asked here, once.
+        batch: where tokens are.
+        x: hidden states in token layout.
+        input_ids: the same tokens in token layout, for schemes that ask for them.
+        training: whether there is dropout.
+        weights: whether the probabilities are wanted.
+
+    Raises:
+        ValueError: the backend can't take the scheme's bias, or dropout.
+    """
+    name = config._attn_implementation or "eager"
+    check_backend(name, scheme)
+    if weights or transformed():
+        name = "eager"
+    elif takes_tokens(name) and tracing():  # a traced graph is padded
+        name = "sdpa"
+    dropout = config.attention_probs_dropout_prob if training else 0.0
+    biased = scheme.uses("bias") or scheme.uses("layer_bias")
+    bias, how = None, "tokens without padding"
+    if "flash" in name:
+        run: Backend = functools.partial(_flash, name)
+    elif name == "flex_attention":
+        run = _flex
+    elif name == "sdpa" and batch.unpadded and not biased and not dropout and runs_varlen(x):
+        run = _varlen
+    else:
+        if scheme.uses("bias"):
+            grid = {"input_ids": lambda: None if input_ids is None else batch.to_grid(input_ids)}
+            bias = scheme.ask(
+                "bias", batch.grid_positions(), batch.grid_is_first(), sequence=batch.grid_sequences, **grid
+            )
+        if name == "sdpa" and not dropout and _gains_by_sequence(scheme, batch, x, bias):
+            run, how = _by_sequence, "one sequence after the other"
+        else:
+            run, how = functools.partial(_on_grid, name), "a grid of sequences"
+            bias = add_bias(batch.attention_mask(), bias, x.dtype)
+    state = None
+    if scheme.uses("rotary"):
+        state = scheme.ask(
+            "rotary", batch.positions, lengths=batch.lengths, sequence=batch.sequences, input_ids=lambda: input_ids
+        )
+    if not tracing():
+        _log(f"Attention: attn_implementation={config._attn_implementation!r} on {x.device.type}, {how}.")
+    return Attention(run, scheme, batch, state, weights), bias
+
+
+@functools.cache
+def _log(line: str) -> None:
+    logger.info(line)
 
 
 def takes_tokens(name: str | None) -> bool:
@@ -38,69 +153,167 @@ def check_backend(name: str | None, scheme: PositionScheme) -> None:
         return
     if "flash" in name or not scheme.uses("score_mod"):
         what = "takes no bias" if "flash" in name else "computes entry by entry, which this bias isn't made for"
-        raise ValueError(
-            f"attn_implementation={name!r} {what}, and position_embedding_type={scheme.name!r} is a bias on the "
-            "attention logits. Use attn_implementation='sdpa' or 'eager', or a scheme without bias, such as 'rope'."
-        )
+        raise _refused(name, what, f"position_embedding_type={scheme.name!r} is a bias on the logits")
 
 
-def token_attention(name: str | None, layout: Layout, scheme: PositionScheme) -> TokenAttention | None:
-    """The backend for a batch, where it takes tokens as they are; None: a grid with a mask."""
-    if name is not None and "flash" in name:
-        return _flash(name, layout)
-    if name == "flex_attention":
-        return _flex(layout, scheme)
-    biased = scheme.uses("bias") or scheme.uses("layer_bias")
-    if name == "sdpa" and layout.unpadded and not biased and runs_varlen(layout.positions):
-        return _varlen(layout)
-    return None
+def _refused(name: str, what: str, why: str) -> ValueError:
+    return ValueError(
+        f"attn_implementation={name!r} {what}, and {why}. Use attn_implementation='sdpa' or 'eager', or a scheme "
+        "without bias, such as 'rope'."
+    )
 
 
-def borders(layout: Layout) -> Tensor:
-    """int32 (n + 1,): where each sequence of an unpadded batch starts, and where the last one ends."""
-    assert layout.counts is not None
-    return nn.functional.pad(layout.counts.cumsum(0), (1, 0)).to(torch.int32)
+def add_bias(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """One additive mask of a boolean or additive mask and a bias; what is masked stays masked."""
+    if bias is None:
+        return mask
+    bias = bias.to(dtype)
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, torch.finfo(dtype).min) if mask.dtype == torch.bool else mask + bias
 
 
-def _flash(name: str, layout: Layout) -> TokenAttention:
+# ---- on a grid, with a mask -----------------------------------------------------------------------------------------
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(scaling q k^T + mask) v, written out: (B, H, S, d) -> (B, S, H, d) and the probabilities (B, H, S, S)."""
+    logits = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            logits = logits.masked_fill(~attention_mask, torch.finfo(logits.dtype).min)
+        else:
+            logits = logits + attention_mask
+    weights = nn.functional.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+def _on_grid(
+    name: str,
+    attention: Attention,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor | None]:
+    batch = attention.batch
+    if batch.unpadded and v.shape == q.shape:  # one scatter for all three
+        grid = batch.to_grid(torch.stack((q, k, v), dim=2))
+        q, k, v = (grid[:, :, i] for i in range(3))
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
+    if bias is not None and name not in ("eager", "sdpa") and not tracing():
+        _check_mask_counts(name, attend, module, q.device, q.dtype)
+    out, weights = attend(module, q, k, v, bias, dropout=dropout, scaling=scale)
+    if tracing():  # the exporter may replace attention by operations whose result lies in memory in another order
+        out = out.clone(memory_format=torch.contiguous_format)
+    return batch.from_grid(out), weights
+
+
+_heeding: set[Any] = set()
+
+
+def _check_mask_counts(name: str, attend: Any, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Calls a registered attention, once, on two tokens that may not see each other: each must keep its own value.
+
+    Raises:
+        ValueError: the attention ignores the mask, and with it would ignore padding and a scheme's bias.
+    """
+    if (attend, device, dtype) in _heeding:
+        return
+    v = torch.eye(2, 16, device=device, dtype=dtype).view(1, 1, 2, 16)
+    alone = torch.tensor([[0.0, torch.finfo(dtype).min], [torch.finfo(dtype).min, 0.0]], device=device, dtype=dtype)
+    with torch.no_grad():
+        out = attend(module, v, v, v, alone.view(1, 1, 2, 2), dropout=0.0, scaling=1.0)[0]
+    if not torch.allclose(out.reshape(2, 16), v.view(2, 16), atol=1e-2):
+        raise _refused(name, "ignores its attention_mask", "this batch has padding or packing, or its scheme is a bias")
+    _heeding.add((attend, device, dtype))
+
+
+# ---- on a CPU, one sequence after the other -------------------------------------------------------------------------
+
+
+def _gains_by_sequence(scheme: PositionScheme, batch: AnyBatch, x: Tensor, bias: Tensor | None) -> bool:
+    """Whether attention can go sequence by sequence, and gains by it."""
+    if not runs_by_sequence(x):
+        return False
+    if batch.unpadded:
+        return True
+    learned = scheme.uses("layer_bias") or (bias is not None and bias.requires_grad)
+    half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
+    padded = batch.mask is not None or batch.packed
+    return not padded and torch.is_grad_enabled() and (learned or half)
+
+
+def _by_sequence(
+    attention: Attention,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor | None]:
+    if tracing():  # a layer that is compiled by itself: as many sequences as there are would be as many graphs
+        bias = add_bias(attention.batch.attention_mask(), bias, q.dtype)
+        return _on_grid("sdpa", attention, module, q, k, v, bias, scale, dropout)
+    out = attend_by_sequence(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias, attention.batch.sizes, scale)
+    return out.view(v.shape), None
+
+
+# ---- on tokens without padding --------------------------------------------------------------------------------------
+
+
+def _flash(
+    name: str,
+    attention: Attention,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, None]:
+    batch = attention.batch
     arrangement: dict[str, Any] = {}
-    if layout.unpadded:
-        cuts = borders(layout)
-        arrangement = {"cu_seq_lens_q": cuts, "cu_seq_lens_k": cuts}
-        arrangement |= {"max_length_q": layout.longest, "max_length_k": layout.longest}
-    attend = ALL_ATTENTION_FUNCTIONS[name]
-
-    def run(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        return attend(module, q, k, v, None, dropout=dropout, scaling=scale, is_causal=False, **arrangement)[0]
-
-    return run
+    if isinstance(batch, Unpadded):
+        arrangement = {"cu_seq_lens_q": batch.cu_seqlens, "cu_seq_lens_k": batch.cu_seqlens}
+        arrangement |= {"max_length_q": batch.longest, "max_length_k": batch.longest}
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    attend: Any = ALL_ATTENTION_FUNCTIONS[name]
+    return attend(module, q, k, v, None, dropout=dropout, scaling=scale, is_causal=False, **arrangement)[0], None
 
 
-def _flex(layout: Layout, scheme: PositionScheme) -> TokenAttention:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    mask = None
-    if layout.unpadded and layout.sequence is not None:
-        document, length = layout.sequence[0], layout.sequence.shape[1]
-
-        def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return document[q] == document[k]
-
-        mask = create_block_mask(same, None, None, length, length, device=document.device)
-
-    def run(module: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
-        if dropout:
-            raise ValueError(
-                f"attn_implementation='flex_attention' has no dropout, and attention_probs_dropout_prob={dropout}. "
-                "Set it to 0, or use attn_implementation='sdpa'."
-            )
-        score_mod = scheme.score_mod(layout.positions, module.layer_idx) if scheme.uses("score_mod") else None
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        attend = _compiled_flex() if q.is_cuda else _plain_flex()
-        return attend(q, k, v, score_mod=score_mod, block_mask=mask, scale=scale).transpose(1, 2)
-
-    return run
+def _flex(
+    attention: Attention, module: Any, q: Tensor, k: Tensor, v: Tensor, bias: None, scale: float, dropout: float
+) -> tuple[Tensor, None]:
+    scheme, batch = attention.scheme, attention.batch
+    if dropout:
+        raise ValueError(
+            f"attn_implementation='flex_attention' has no dropout, and attention_probs_dropout_prob={dropout}. "
+            "Set it to 0, or use attn_implementation='sdpa'."
+        )
+    score_mod = scheme.score_mod(batch.positions, module.layer_idx) if scheme.uses("score_mod") else None
+    if score_mod is None and (scheme.uses("bias") or scheme.uses("layer_bias")):
+        raise _refused("flex_attention", "needs a score_mod", f"the bias {scheme.name!r} gave none")
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    attend = _compiled_flex() if q.is_cuda else _plain_flex()
+    return attend(q, k, v, score_mod=score_mod, block_mask=batch.block_mask, scale=scale).transpose(1, 2), None
 
 
 def _plain_flex() -> Any:
@@ -114,26 +327,25 @@ def _compiled_flex() -> Any:
     return torch.compile(_plain_flex(), dynamic=True)
 
 
-def runs_varlen(tokens: Tensor) -> bool:
-    """Whether PyTorch has variable-length attention for tensors on this device: CUDA, torch >= 2.11 or so."""
-    if not tokens.is_cuda or not plain(tokens):
+def runs_varlen(x: Tensor) -> bool:
+    """Whether PyTorch has variable-length attention for such hidden states: half precision on CUDA, torch >= 2.11."""
+    if not x.is_cuda or not plain(x):
         return False
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return False
-    return {"scale", "window_size"} <= set(inspect.signature(varlen_attn).parameters)
+    wanted = {"scale", "window_size"} <= set(inspect.signature(varlen_attn).parameters)
+    return wanted and dtype in (torch.float16, torch.bfloat16)
 
 
-def _varlen(layout: Layout) -> TokenAttention:
-    cuts, longest = borders(layout), layout.longest
+def _varlen(
+    attention: Attention, module: Any, q: Tensor, k: Tensor, v: Tensor, bias: None, scale: float, dropout: float
+) -> tuple[Tensor, None]:
+    from torch.nn.attention.varlen import varlen_attn
 
-    def run(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor | None:
-        from torch.nn.attention.varlen import varlen_attn
-
-        if q.dtype not in (torch.float16, torch.bfloat16) or dropout:
-            return None
-        q, k, v = (t[0].contiguous() for t in (q, k, v))
-        return varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=scale).unsqueeze(0)  # type: ignore[union-attr]
-
-    return run
+    assert isinstance(attention.batch, Unpadded)
+    cuts, longest = attention.batch.cu_seqlens, attention.batch.longest
+    q, k, v = (t[0].contiguous() for t in (q, k, v))
+    return varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=scale).unsqueeze(0), None  # type: ignore[union-attr]

@@ -5,17 +5,13 @@ queries and keys (`rotary`, `rotate`) and the attention logits (`bias`, `layer_b
 it is.
 """
 
-import copy
 import functools
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -28,20 +24,17 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from .attention import TokenAttention, check_backend, takes_tokens, token_attention
+from .attention import Attention, check_backend, choose_attention, takes_tokens
+from .checkpoint_files import as_built, check_as_built, guarded_loading
 from .configuration_posenc import PosEncConfig
-from .cpu_kernels import Dropout, apply_linear, attend_by_sequence, runs_by_sequence
+from .cpu_kernels import Dropout, apply_linear
 from .position_base import PositionScheme, check_length
-from .position_math import tracing, transformed
+from .position_math import tracing
 from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code, resolve_position_config
-from .scheme_code import load_classes, loading_from
-from .unpadding import Layout, augment_positions, make_layout
-
-logger = logging.get_logger(__name__)
+from .scheme_code import load_classes
+from .unpadding import AnyBatch, augment_positions, by_sequence, make_batch
 
 
 class PosEncEmbeddings(nn.Module):
@@ -62,65 +55,35 @@ class PosEncEmbeddings(nn.Module):
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         token_type_ids: Tensor | None,
-        layout: Layout,
+        batch: AnyBatch,
         embed: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """(B, S) token numbers, or (B, S, E) embeddings, to hidden states (1, T, D) or (B, S, D)."""
-        if inputs_embeds is None:
-            assert input_ids is not None
-            x = self.word_embeddings(layout.take(input_ids))
-        else:
-            x = layout.take(inputs_embeds)
+        """Token ids, or embeddings (..., E), in token layout, and types (B, S) -> hidden states in token layout."""
+        x = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if self.scale != 1.0:
             x = x * self.scale
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
             if token_type_ids is None:
-                types = layout.positions.new_zeros(1)
+                types = batch.positions.new_zeros(1)
             elif token_type_ids.dim() != 2 or any(
-                given not in (1, wanted) for given, wanted in zip(token_type_ids.shape, layout.shape, strict=True)
+                given not in (1, wanted) for given, wanted in zip(token_type_ids.shape, batch.shape, strict=True)
             ):
                 raise ValueError(
                     f"token_type_ids of shape {tuple(token_type_ids.shape)} don't fit an input of shape "
-                    f"{layout.shape}. Give (B, S)."
+                    f"{batch.shape}. Give (B, S)."
                 )
             else:
-                types = layout.take(token_type_ids.expand(layout.shape))
+                types = batch.unpad(token_type_ids.expand(batch.shape))
             x = x + self.token_type_embeddings(types)
-        if not layout.unpadded:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
-            x = layout.put_back(x)
-        x = self.dropout(self.norm(embed(x, layout.positions)))
+        if not batch.unpadded:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
+            x = batch.pad(x)
+        x = self.dropout(self.norm(embed(x, batch.positions)))
         return x if self.projection is None else apply_linear(self.projection, x)
 
 
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """softmax(scaling q k^T + mask) v, written out: (B, H, S, d) -> (B, S, H, d) and the probabilities (B, H, S, S)."""
-    logits = torch.matmul(query, key.transpose(-1, -2)) * scaling
-    if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            logits = logits.masked_fill(~attention_mask, torch.finfo(logits.dtype).min)
-        else:
-            logits = logits + attention_mask
-    weights = nn.functional.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
-
-
 class PosEncAttention(nn.Module):
-    """Multi-head self-attention on any layout: softmax(q k^T / sqrt(d) + bias) v.
-
-    The linear layers and the rotation see tokens, the logits see the grid. A backend of another kind (varlen, flex)
-    takes its place between `to_grid` and `from_grid`.
-    """
+    """Multi-head self-attention: project, attend, dense. What `attend` does: `attention.py`."""
 
     is_causal = False
 
@@ -134,104 +97,12 @@ class PosEncAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: "AttentionHooks", *rotary: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, attend: Attention, bias: Tensor | None, *state: Any) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
-        layer_bias = None
-        if hooks.layer_bias is not None:
-            plain_q, plain_k = (layout.to_grid(t).transpose(1, 2) for t in (q, k))
-            layer_bias = hooks.layer_bias(plain_q, plain_k, layout.grid_positions(), self.layer_idx)
-        if hooks.rotate is not None:
-            q, k = hooks.rotate(q, k, tree_unflatten(rotary, hooks.rotary_tree), self.layer_idx)
-        scale = self.head_dim**-0.5 * hooks.query_scale
-        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        if hooks.attend is not None:
-            out = hooks.attend(self, q, k, v, scale, dropout)
-            if out is not None:
-                return self.dense(out.flatten(-2)), None
-        if hooks.lengths is not None:
-            if runs_by_sequence(q):
-                bias = add_bias(mask, layer_bias, torch.promote_types(q.dtype, torch.float32))
-                q, k, v = (t.flatten(0, 1) for t in (q, k, v))
-                out = attend_by_sequence(q, k, v, bias, hooks.lengths, scale)
-                return apply_linear(self.dense, out.view(*x.shape[:-1], -1)), None
-            mask = add_bias(layout.attention_mask(), mask, q.dtype)
-        if layout.grid_index is None:
-            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        else:
-            grid = layout.to_grid(torch.stack((q, k, v), dim=2))
-            q, k, v = (grid[:, :, i].transpose(1, 2) for i in range(3))
-        backend = "eager" if hooks.output_attentions else self.config._attn_implementation
-        if transformed():
-            backend = "eager"
-        elif takes_tokens(backend):  # a traced graph, which is padded
-            backend = "sdpa"
-        attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            backend, eager_attention_forward
-        )
-        out, weights = attend(
-            self,
-            q,
-            k,
-            v,
-            add_bias(mask, layer_bias, q.dtype),
-            dropout=dropout,
-            scaling=scale,
-        )
-        if tracing():  # the exporter may replace attention by operations whose result lies in memory in another order
-            out = out.clone(memory_format=torch.contiguous_format)
-        out = layout.from_grid(out.reshape(out.shape[0], out.shape[1], -1))
-        return apply_linear(self.dense, out), weights if hooks.output_attentions else None
-
-
-class AttentionHooks:
-    """What every layer asks of the scheme, as plain functions: a module here would be moved by accelerate's hooks."""
-
-    def __init__(
-        self,
-        scheme: PositionScheme,
-        rotary: Any,
-        lengths: list[int] | None,
-        attend: TokenAttention | None,
-        output_attentions: bool,
-    ) -> None:
-        # Gradient checkpointing sees tensors only as arguments of their own, so that a tuple is passed in parts.
-        self.rotary_leaves, self.rotary_tree = tree_flatten(rotary)
-        self.rotate = scheme.rotate if scheme.uses("rotate") else None
-        self.layer_bias = scheme.layer_bias if scheme.uses("layer_bias") else None
-        self.query_scale = scheme.query_scale
-        # Tokens of each sequence, where attention goes sequence by sequence: the mask is then the bias alone.
-        self.lengths = lengths
-        self.attend = attend
-        self.output_attentions = output_attentions
-
-
-def add_bias(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """One additive mask of a boolean or additive mask and a bias; what is masked stays masked."""
-    if bias is None:
-        return mask
-    bias = bias.to(dtype)
-    if mask is None:
-        return bias
-    return bias.masked_fill(~mask, torch.finfo(dtype).min) if mask.dtype == torch.bool else mask + bias
-
-
-@functools.cache
-def _log(line: str) -> None:
-    logger.info(line)
-
-
-def _say_once(backend: str | None, attend: TokenAttention | None, layout: Layout) -> None:
-    """One log line for each way in which attention runs."""
-    if tracing():
-        return
-    how = "tokens without padding" if attend is not None else "a grid of sequences"
-    if attend is None and backend == "sdpa" and layout.unpadded and layout.positions.device.type == "cpu":
-        how = "one sequence after the other"
-    _log(f"Attention: attn_implementation={backend!r} on {layout.positions.device.type}, {how}.")
+        out, weights = attend(self, q, k, v, x, bias, *state)
+        return apply_linear(self.dense, out.flatten(-2)), weights
 
 
 class PosEncLayer(GradientCheckpointingLayer):
@@ -251,15 +122,13 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, layout: Layout, hooks: AttentionHooks, *rotary: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, attend: Attention, bias: Tensor | None, *state: Any) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
         if self.pre_norm:
-            attended, weights = self.attention(self.attention_norm(x), mask, layout, hooks, *rotary)
+            attended, weights = self.attention(self.attention_norm(x), attend, bias, *state)
             x = self._add(x, attended)
             return self._add(x, self._feed_forward(self.output_norm(x))), weights
-        attended, weights = self.attention(x, mask, layout, hooks, *rotary)
+        attended, weights = self.attention(x, attend, bias, *state)
         x = self.attention_norm(self._add(x, attended))
         return self.output_norm(self._add(x, self._feed_forward(x))), weights
 
@@ -268,34 +137,6 @@ class PosEncLayer(GradientCheckpointingLayer):
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
-
-
-# What a model is built with and a loader can't tell from its weights: with another value it loads, as nonsense.
-_BUILT_WITH = (
-    "type_vocab_size",
-    "tie_word_embeddings",
-    "num_attention_heads",
-    "hidden_act",
-    "layer_norm_eps",
-    "norm_position",
-    "scale_embeddings",
-    "classifier_hidden_act",
-    "position_embedding_type",
-    "position_embedding_kwargs",
-    "rope_parameters",
-)
-
-
-def _check_index(folder: Path) -> None:
-    """Refuses the index of a folder's shards if it names anything but files beside it."""
-    for path in folder.glob("*.index*.json") if folder.is_dir() else ():
-        try:
-            shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-            outside = [name for name in shards if name != Path(name).name]
-        except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{str(path)!r} is damaged ({error!r:.200}). Save the model anew.") from error
-        if outside:
-            raise ValueError(f"{str(path)!r} names {outside[0]!r}, which isn't a file beside it. Save the model anew.")
 
 
 class PosEncPreTrainedModel(PreTrainedModel):
@@ -343,17 +184,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
             OSError: it has no safetensors, or isn't there; or what else transformers raises.
         """
         kwargs.setdefault("use_safetensors", True)
-        _check_index(Path(str(pretrained_model_name_or_path), kwargs.get("subfolder") or ""))
-        with loading_from(pretrained_model_name_or_path, kwargs.get("trust_remote_code"), kwargs):
-            try:
-                return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-            except Exception as error:
-                if type(error).__name__ != "SafetensorError":  # of a package that this file doesn't import
-                    raise
-                raise ValueError(
-                    f"The weights of {str(pretrained_model_name_or_path)!r} are damaged ({error}). Save them anew, or "
-                    "download them anew with from_pretrained(..., force_download=True)."
-                ) from error
+        with guarded_loading(pretrained_model_name_or_path, kwargs):
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Writes weights, config and code, the code of a scheme of the user's own too.
@@ -362,14 +194,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
             ValueError: that code can't travel, or the config was changed to what the model wasn't built with; the
                 message says why and what to do. Nothing is written then.
         """
-        body = cast(Any, self.base_model)
-        for name, built in {**body.built_with, "num_hidden_layers": len(body.layers)}.items():
-            if getattr(self.config, name) != built:
-                raise ValueError(
-                    f"config.{name}={getattr(self.config, name)!r} isn't what this model was built with, {built!r}: "
-                    f"loaded again, the weights would compute something else. Set it back to {built!r}; where another "
-                    f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
-                )
+        check_as_built(cast(Any, self.base_model))
         own_code(self.config)
         super().save_pretrained(save_directory, *args, **kwargs)
 
@@ -380,63 +205,56 @@ class PosEncPreTrainedModel(PreTrainedModel):
     def _encode(
         self,
         input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
+        attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
-        output_hidden_states: bool | None,
-        output_attentions: bool | None,
-        **arrangement: Any,
-    ) -> tuple[BaseModelOutput, Layout]:
-        """A head's call of its encoder: hidden states in token layout, and the layout that says what they are."""
-        layout = self._make_layout(input_ids, inputs_embeds, output_attentions, **arrangement)
-        outputs = self.model(
-            input_ids=input_ids,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            layout=layout,
-            return_dict=True,
-        )
-        return outputs, layout
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[BaseModelOutput, AnyBatch]:
+        """A head's call of its encoder: hidden states in token layout, and the batch that says what they are."""
+        given = {"attention_mask": attention_mask, "position_ids": position_ids}
+        given |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+        batch = self._make_batch(input_ids, inputs_embeds, kwargs.get("output_attentions"), **given)
+        kwargs |= {"batch": batch, "return_dict": True}
+        return self.model(input_ids, None, token_type_ids, None, inputs_embeds, **kwargs), batch
 
-    def _make_layout(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, output_attentions: bool | None, **kwargs: Any
-    ) -> Layout:
-        """The layout of a call's input: see `make_layout`. Checks the input before a kernel runs."""
+    def _make_batch(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, output_attentions: bool | None, **given: Any
+    ) -> AnyBatch:
+        """Where the tokens of a call's input are: see `make_batch`. Checks the input before a kernel runs."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
-        given: Tensor = inputs_embeds if input_ids is None else input_ids  # type: ignore[assignment]
-        if given.dim() != (3 if input_ids is None else 2):
+        x: Tensor = inputs_embeds if input_ids is None else input_ids  # type: ignore[assignment]
+        if x.dim() != (3 if input_ids is None else 2):
             name, axes = ("inputs_embeds", "(B, S, D)") if input_ids is None else ("input_ids", "(B, S)")
-            raise ValueError(f"{name} has shape {tuple(given.shape)}; give {axes}. For one text: tensor.unsqueeze(0).")
-        if not tracing() and 0 in given.shape[:2]:
-            raise ValueError(f"The input of shape {tuple(given.shape)} holds no token. Leave empty batches out.")
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; give {axes}. For one text: tensor.unsqueeze(0).")
+        if not tracing() and 0 in x.shape[:2]:
+            raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. Leave empty batches out.")
         # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.
         unpad = self.config.unpad_inputs or takes_tokens(self.config._attn_implementation)
-        unpad = unpad and not self._wants_attentions(output_attentions)
-        layout = make_layout(given.shape[0], given.shape[1], given.device, unpad=unpad, **kwargs)
-        self._check_length(layout, kwargs.get("position_ids") is not None)
+        unpad = unpad and not self._wants("output_attentions", output_attentions)
+        batch = make_batch(x.shape[0], x.shape[1], x.device, unpad=unpad, **given)
+        self._check_length(batch, given["position_ids"] is not None)
         # Positions of the caller's own are left alone.
-        if self.training and self.config.position_augmentation != "none" and layout.counted:
-            layout = augment_positions(layout, self.config.position_augmentation, self.config.augmentation_length)
-        return layout
+        if self.training and self.config.position_augmentation != "none" and batch.counted:
+            batch = augment_positions(batch, self.config.position_augmentation, self.config.augmentation_length)
+        return batch
 
-    def _check_length(self, layout: Layout, given: bool) -> None:
+    def _check_length(self, batch: AnyBatch, given: bool) -> None:
         scheme = self._scheme
-        longest = layout.longest if layout.unpadded else layout.shape[1]
-        if scheme.max_length is None or (not given and longest <= scheme.max_length) or layout.positions.numel() == 0:
+        if scheme.max_length is None or (not given and batch.longest <= scheme.max_length):
             return
         if tracing():
-            check_length(scheme, 0, layout.shape[1] - 1)
+            check_length(scheme, 0, batch.shape[1] - 1)
             return
-        positions = layout.positions
-        if not layout.unpadded and layout.mask is not None:
-            positions = positions[layout.mask]
-        first, last = (int(value) for value in positions.aminmax())
-        check_length(scheme, first, last)
+        (positions,) = batch.tokens(batch.positions)
+        if positions.numel():
+            check_length(scheme, *(int(value) for value in positions.aminmax()))
 
-    def _wants_attentions(self, output_attentions: bool | None) -> bool:
-        return bool(self.config.output_attentions if output_attentions is None else output_attentions)
+    def _wants(self, what: str, given: bool | None) -> bool:
+        return bool(getattr(self.config, what) if given is None else given)
 
 
 class PosEncModel(PosEncPreTrainedModel):
@@ -455,7 +273,7 @@ class PosEncModel(PosEncPreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
         with independent_generator():
             self.position = make_position(config)
-        self.built_with = {name: copy.deepcopy(getattr(config, name)) for name in _BUILT_WITH}
+        self.built_with = as_built(config)
         check_backend(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()
@@ -468,20 +286,6 @@ class PosEncModel(PosEncPreTrainedModel):
         """Replaces the token embedding."""
         self.embeddings.word_embeddings = value  # type: ignore[assignment]
 
-    def _lengths_by_sequence(self, x: Tensor, bias: Tensor | None, layout: Layout) -> list[int] | None:
-        """Tokens of each sequence if attention can go sequence by sequence, and gains by it; else None."""
-        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        if self.config._attn_implementation != "sdpa" or dropout or not runs_by_sequence(x):
-            return None
-        if layout.counts is not None:
-            return layout.counts.tolist()
-        learned = self._scheme.uses("layer_bias") or (bias is not None and bias.requires_grad)
-        half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
-        padded = layout.mask is not None or layout.packed
-        if padded or not (torch.is_grad_enabled() and (learned or half)):
-            return None
-        return [layout.shape[1]] * layout.shape[0]
-
     @can_return_tuple
     def forward(
         self,
@@ -492,25 +296,23 @@ class PosEncModel(PosEncPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        layout: Layout | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Encodes a batch.
 
         Args:
-            input_ids (Tensor): token numbers (B, S).
+            input_ids (Tensor): token ids (B, S).
             attention_mask (Tensor): (B, S), 1 at tokens and 0 at padding, on either side. None: all are tokens.
             token_type_ids (Tensor): (B, S). None: all 0.
-            position_ids (Tensor): (B, S), 0-based. None: counted from the mask. A row of several aranges from 0 is
-                packed (see `padding_free.make_layout`).
+            position_ids (Tensor): (B, S), 0-based. None: counted from the mask. A row of several aranges from its
+                smallest position is packed (see `unpadding.make_batch`).
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
             cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
-            output_hidden_states (bool): return the embeddings' and each layer's hidden states too.
-            output_attentions (bool): return each layer's probabilities (B, H, S, S) too.
-            layout (Layout): set by the heads; hidden states then come back in token layout.
+            output_hidden_states (bool): return the embeddings' and each layer's hidden states too, padded; each is a
+                part of the graph, and costs a copy or two.
+            output_attentions (bool): return each layer's probabilities (B, H, S, S) too; they are computed with
+                padding, by eager attention.
 
         Returns:
             BaseModelOutput: `last_hidden_state` (B, S, D), zero at padding; `hidden_states` and `attentions` if asked.
@@ -518,47 +320,44 @@ class PosEncModel(PosEncPreTrainedModel):
         Raises:
             ValueError: shapes don't fit, or a position is past the end of the scheme's table.
         """
-        wants_attentions = self._wants_attentions(output_attentions)
-        wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        in_tokens = layout is not None
-        if layout is None:
-            layout = self._make_layout(
-                input_ids,
-                inputs_embeds,
-                output_attentions,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                seq_idx=seq_idx,
-                cu_seq_lens_q=cu_seq_lens_q,
-            )
+        wants_attentions = self._wants("output_attentions", kwargs.get("output_attentions"))
+        wants_hidden = self._wants("output_hidden_states", kwargs.get("output_hidden_states"))
+        in_tokens = "batch" in kwargs  # a head asks, which has found the batch and works in token layout
+        if in_tokens:
+            batch = kwargs["batch"]
+        else:
+            given = {"attention_mask": attention_mask, "position_ids": position_ids}
+            given |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+            batch = self._make_batch(input_ids, inputs_embeds, wants_attentions, **given)
+        input_ids, inputs_embeds = (None if t is None else batch.unpad(t) for t in (input_ids, inputs_embeds))
         scheme = self.position
-        x = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, scheme.embed)
-        backend = self.config._attn_implementation
-        check_backend(backend, scheme)
-        attend = None if wants_attentions or tracing() else token_attention(backend, layout, scheme)
-        _say_once(backend, attend, layout)
-        bias = None
-        if scheme.uses("bias") and not (attend is not None and scheme.uses("score_mod")):
-            bias = scheme.bias(layout.grid_positions(), layout.grid_is_first())
-        sequences = None if wants_attentions else self._lengths_by_sequence(x, bias, layout)
-        mask = bias if sequences is not None else add_bias(layout.attention_mask(), bias, x.dtype)
-        rotary = scheme.ask("rotary", layout.positions, lengths=layout.lengths) if scheme.uses("rotary") else None
-        hooks = AttentionHooks(scheme, rotary, sequences, attend, wants_attentions)
-
-        hidden_states, attentions = [x], []
+        embed = functools.partial(scheme.ask, "embed", input_ids=lambda: input_ids, sequence=batch.sequences)
+        x = self.embeddings(input_ids, inputs_embeds, token_type_ids, batch, embed)
+        attend, bias = choose_attention(self.config, scheme, batch, x, input_ids, self.training, wants_attentions)
+        hidden_states: list[Tensor] = []
+        attentions = []
         for layer in self.layers:
-            x, weights = layer(x, mask, layout, hooks, *hooks.rotary_leaves)
             if wants_hidden:
-                hidden_states.append(x)
+                x = self._kept(x, batch, hidden_states)
+            x, weights = layer(x, attend, bias, *attend.state)
             attentions.append(weights)
         if self.norm is not None:
             x = self.norm(x)
-            hidden_states[-1] = x if len(hidden_states) > 1 else hidden_states[-1]
+        if wants_hidden:
+            x = self._kept(x, batch, hidden_states)
+        if not in_tokens:
+            x = hidden_states[-1] if wants_hidden else batch.pad(x)
         return BaseModelOutput(
-            last_hidden_state=x if in_tokens else layout.put_back(x),
-            hidden_states=tuple(layout.put_back(state) for state in hidden_states) if wants_hidden else None,
+            last_hidden_state=x,
+            hidden_states=tuple(hidden_states) if wants_hidden else None,
             attentions=tuple(attentions) if wants_attentions else None,
         )
+
+    @staticmethod
+    def _kept(x: Tensor, batch: AnyBatch, states: list[Tensor]) -> Tensor:
+        """Keeps hidden states as they are returned, padded, and gives those that the encoder goes on from."""
+        states.append(batch.pad(x))
+        return batch.unpad(states[-1])
 
 
 class PosEncPooledHead(PosEncPreTrainedModel):
@@ -575,9 +374,9 @@ class PosEncPooledHead(PosEncPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, outputs)
         self.post_init()
 
-    def _classify(self, hidden: Tensor | None, layout: Layout) -> Tensor:
+    def _classify(self, hidden: Tensor | None, batch: AnyBatch) -> Tensor:
         assert hidden is not None
-        pooled = layout.pool(hidden, self.config.classifier_pooling)
+        pooled = batch.pool(hidden, self.config.classifier_pooling)
         if self.dense is not None and self.activation is not None:
             pooled = self.activation(self.dense(pooled))
         return self.classifier(self.dropout(pooled))
@@ -600,8 +399,6 @@ class PosEncForSequenceClassification(PosEncPooledHead):
         labels: Tensor | None = None,
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Classifies each sequence; the arguments are those of `PosEncModel`, and `labels`.
@@ -614,18 +411,9 @@ class PosEncForSequenceClassification(PosEncPooledHead):
         Returns:
             SequenceClassifierOutput: `logits` (B, C), or (N, C) for rows that hold N sequences in all; `loss`.
         """
-        outputs, layout = self._encode(
-            input_ids,
-            inputs_embeds,
-            token_type_ids,
-            output_hidden_states,
-            output_attentions,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            seq_idx=seq_idx,
-            cu_seq_lens_q=cu_seq_lens_q,
-        )
-        logits = self._classify(outputs.last_hidden_state, layout)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        logits = self._classify(outputs.last_hidden_state, batch)
         loss = None
         if labels is not None:
             loss = sequence_classification_loss(logits, labels, self.config, kwargs.get("num_items_in_batch"))
@@ -649,8 +437,6 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
         """Scores each choice; inputs have an axis of choices: (B, C, S).
@@ -671,24 +457,14 @@ class PosEncForMultipleChoice(PosEncPooledHead):
                 f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), this is {shape}."
             )
         choices = given.shape[1]
-        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = (
+        flat = (
             t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
-        outputs, layout = self._encode(
-            input_ids,
-            inputs_embeds,
-            token_type_ids,
-            output_hidden_states,
-            output_attentions,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            seq_idx=kwargs.get("seq_idx"),
-            cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
-        )
-        if layout.packed:
+        outputs, batch = self._encode(*flat, **kwargs)
+        if batch.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
-        logits = self._classify(outputs.last_hidden_state, layout).view(-1, choices)
+        logits = self._classify(outputs.last_hidden_state, batch).view(-1, choices)
         loss = None
         if labels is not None:
             loss = cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
@@ -737,8 +513,6 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         labels: Tensor | None = None,
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
         """Predicts tokens; the arguments are those of `PosEncModel`, and `labels`.
@@ -749,23 +523,14 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         Returns:
             MaskedLMOutput: `logits` (B, S, V), zero at padding; `loss`.
         """
-        outputs, layout = self._encode(
-            input_ids,
-            inputs_embeds,
-            token_type_ids,
-            output_hidden_states,
-            output_attentions,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            seq_idx=seq_idx,
-            cu_seq_lens_q=cu_seq_lens_q,
-        )
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         assert outputs.last_hidden_state is not None
         logits = self.predict_tokens(outputs.last_hidden_state)
-        loss = token_loss(logits, labels, layout, kwargs.get("num_items_in_batch"))
+        loss = token_loss(logits, labels, batch, kwargs.get("num_items_in_batch"))
         return MaskedLMOutput(
             loss=loss,
-            logits=layout.put_back(logits),
+            logits=batch.pad(logits),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -793,8 +558,6 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
         labels: Tensor | None = None,
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> TokenClassifierOutput:
         """Classifies each token; the arguments are those of `PosEncModel`, and `labels`.
@@ -805,22 +568,13 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
         Returns:
             TokenClassifierOutput: `logits` (B, S, C), zero at padding; `loss`.
         """
-        outputs, layout = self._encode(
-            input_ids,
-            inputs_embeds,
-            token_type_ids,
-            output_hidden_states,
-            output_attentions,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            seq_idx=seq_idx,
-            cu_seq_lens_q=cu_seq_lens_q,
-        )
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = token_loss(logits, labels, layout, kwargs.get("num_items_in_batch"))
+        loss = token_loss(logits, labels, batch, kwargs.get("num_items_in_batch"))
         return TokenClassifierOutput(
             loss=loss,
-            logits=layout.put_back(logits),
+            logits=batch.pad(logits),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -850,8 +604,6 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
         end_positions: Tensor | None = None,
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
         """Scores the borders of the answer; the arguments are those of `PosEncModel`, and the right borders.
@@ -865,19 +617,10 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             QuestionAnsweringModelOutput: `start_logits` and `end_logits` (B, S), as low as can be at padding; for
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
-        outputs, layout = self._encode(
-            input_ids,
-            inputs_embeds,
-            token_type_ids,
-            output_hidden_states,
-            output_attentions,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            seq_idx=seq_idx,
-            cu_seq_lens_q=cu_seq_lens_q,
-        )
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         scores = self.qa_outputs(outputs.last_hidden_state)
-        scores = layout.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
+        scores = by_sequence(batch, scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -918,19 +661,19 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
 
 
 def token_loss(
-    logits: Tensor, labels: Tensor | None, layout: Layout, num_items_in_batch: Tensor | int | None
+    logits: Tensor, labels: Tensor | None, batch: AnyBatch, num_items_in_batch: Tensor | int | None
 ) -> Tensor | None:
     """Cross-entropy of logits in token layout against labels (B, S); labels at padding don't count."""
     if labels is None:
         return None
-    if tuple(labels.shape) != layout.shape:
+    if tuple(labels.shape) != batch.shape:
         raise ValueError(
-            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
+            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {batch.shape}. Give one label per "
             "token, -100 where it doesn't count."
         )
-    if layout.mask is not None:
-        labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
-    return cross_entropy(logits.flatten(0, 1), layout.take(labels).flatten(), num_items_in_batch)
+    if batch.mask is not None:
+        labels = labels.to(batch.mask.device).masked_fill(~batch.mask, -100)
+    return cross_entropy(logits.flatten(0, 1), batch.unpad(labels).flatten(), num_items_in_batch)
 
 
 def sequence_classification_loss(

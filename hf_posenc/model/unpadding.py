@@ -1,13 +1,14 @@
-"""Tokens without padding: which tokens are real, which sequence each belongs to, and moving between the layouts.
+"""Where the tokens of a batch are: which are real, which sequence each belongs to, and what its position is.
 
 Three layouts. *Input layout* (B, S, ...) is what the caller gave. *Token layout* is what embeddings, linear layers,
-norms and heads work on. *Grid layout* (n, L, ...) has one row per sequence, as attention needs it. Unpadded, token
-layout is (1, T, ...), the T real tokens alone, and the grid has a row for each sequence that has a token, so that
-packed rows are split and no attention crosses a border. Padded, all three are the input layout.
+norms and heads work on. *Grid layout* (n, L, ...) has one row per sequence, as attention with a mask needs it. A
+`Padded` batch stays as it came: all three are the input's. An `Unpadded` one holds the T real tokens alone,
+(1, T, ...), and its grid has a row for each sequence: packed rows are split, and no attention crosses a border.
 """
 
+import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from .position_math import tracing, wide
 
 
 @dataclass
-class Layout:
-    """Where each token of a batch is. Made by `make_layout`; see the module for the three layouts."""
+class Batch:
+    """What both kinds have: `unpad`, `pad`, `to_grid`, `from_grid`, `attention_mask`, `lengths`, `pool`, ..."""
 
     shape: tuple[int, int]
     """(B, S) of the input."""
@@ -25,163 +26,118 @@ class Layout:
     """int64, token layout: 0-based inside each sequence, or the caller's position_ids."""
     is_first: Tensor
     """bool, token layout: the first token of each sequence."""
-    mask: Tensor | None
-    """bool (B, S): which places of the input are real tokens. None: all."""
     num_sequences: int
-    """N: sequences in the batch, empty rows included. Equals B unless rows are packed."""
-    packed: bool
-    """Whether some row holds several sequences."""
+    """N: sequences in the batch, empty rows included. More than B where rows are packed."""
     counted: bool
     """Whether positions are simply 0, 1, 2, ... within each sequence."""
-    longest: int
-    """Tokens in the longest sequence (its upper bound, S, when nothing had to be read from the device)."""
-    sequence: Tensor | None = None
-    """int64, token layout: which of the N sequences each token belongs to. None: its row."""
-    token_index: Tensor | None = None
-    """int64 (T,): place of each real token in the flattened input. None: not unpadded."""
-    grid_index: Tensor | None = None
-    """int64 (T,): place of each real token in the flattened grid."""
-    grid_shape: tuple[int, int] = (0, 0)
-    """(n, L) of the grid."""
-    counts: Tensor | None = None
-    """int64 (n,): tokens in each row of the grid, unpadded."""
-    segment: Tensor | None = None
-    """int64 (B, S), traced graphs only: the sequence of each place in its row, for whether a row is packed is data."""
 
     @property
-    def unpadded(self) -> bool:
-        """Whether token layout holds real tokens only."""
-        return self.token_index is not None
+    def packed(self) -> bool:
+        """Whether some row holds several sequences."""
+        return self.num_sequences > self.shape[0]
 
-    def to(self, *args: Any, **kwargs: Any) -> "Layout":
+    def to(self, *args: Any, **kwargs: Any) -> Self:
         """All tensors on another device (accelerate calls this between devices)."""
         tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: value.to(*args, **kwargs) for name, value in tensors.items()})
+        fields = self.__dataclass_fields__
+        return replace(self, **{name: value.to(*args, **kwargs) for name, value in tensors.items() if name in fields})
 
-    def take(self, x: Tensor) -> Tensor:
-        """Input layout (B, S, ...) -> token layout."""
-        if self.token_index is None:
-            return x
-        return x.flatten(0, 1).index_select(0, self.token_index).unsqueeze(0)
 
-    def put_back(self, x: Tensor, fill: float = 0.0) -> Tensor:
+@dataclass
+class Padded(Batch):
+    """A batch as it came: token layout and grid layout are the input's, (B, S, ...)."""
+
+    mask: Tensor | None = None
+    """bool (B, S): which places are real tokens. None: all."""
+    sequence: Tensor | None = None
+    """int64 (B, S), the sequence of each place: of packed rows, and in a traced graph, where that is data."""
+
+    unpadded = False
+    block_mask = None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Places of each row."""
+        return [self.shape[1]] * self.shape[0]
+
+    @property
+    def longest(self) -> int:
+        """What is known of the longest sequence without reading data: S."""
+        return self.shape[1]
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """Input layout -> token layout: nothing to do."""
+        return x
+
+    def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Token layout -> input layout, with `fill` at padding."""
-        if self.token_index is None:
-            if self.mask is None:
-                return x
-            return x.masked_fill(~self.mask.view(self.mask.shape + (1,) * (x.dim() - 2)), fill)
-        batch, length = self.shape
-        return _scatter(x[0], self.token_index, batch * length, fill).unflatten(0, (batch, length))
+        return x if self.mask is None else x.masked_fill(~self.mask.view(self.mask.shape + (1,) * (x.dim() - 2)), fill)
 
     def to_grid(self, x: Tensor) -> Tensor:
-        """Token layout -> grid layout (n, L, ...), zero at empty places."""
-        if self.grid_index is None:
-            return x
-        rows, length = self.grid_shape
-        if rows * length == x.shape[1]:  # all sequences are equally long: the grid is full and in order
-            return x.reshape(rows, length, *x.shape[2:])
-        return _scatter(x[0], self.grid_index, rows * length, 0).unflatten(0, (rows, length))
+        """Token layout -> grid layout: nothing to do."""
+        return x
 
-    def from_grid(self, x: Tensor) -> Tensor:
-        """Grid layout (n, L, ...) -> token layout."""
-        if self.grid_index is None:
-            return x
-        if x.shape[0] * x.shape[1] == self.grid_index.shape[0]:
-            return x.reshape(1, -1, *x.shape[2:])
-        return x.flatten(0, 1).index_select(0, self.grid_index).unsqueeze(0)
+    from_grid = to_grid
+
+    @property
+    def _rows_alike(self) -> bool:
+        return self.mask is None and self.sequence is None
 
     def grid_positions(self) -> Tensor:
-        """Positions in grid layout, (n, L), or (1, L) where they are the same in every row."""
-        if self.counted and self.unpadded:
-            return torch.arange(self.grid_shape[1], device=self.positions.device).unsqueeze(0)
-        if self.counted and self.mask is None and not self.packed:
-            return self.positions[:1]
-        return self.to_grid(self.positions)
+        """Positions in grid layout (B, S), or (1, S) where they are the same in every row."""
+        return self.positions[:1] if self.counted and self._rows_alike else self.positions
 
     def grid_is_first(self) -> Tensor:
-        """Which places of the grid hold a sequence's first token: bool (n, L), or (1, L) where rows are alike."""
-        if self.unpadded:
-            return (torch.arange(self.grid_shape[1], device=self.positions.device) == 0).unsqueeze(0)
-        return self.is_first if self.mask is not None or self.packed else self.is_first[:1]
+        """Which places of the grid hold a sequence's first token: bool (B, S), or (1, S) where rows are alike."""
+        return self.is_first[:1] if self._rows_alike else self.is_first
+
+    def owner(self) -> Tensor:
+        """int64 (B, S): the sequence that each place belongs to, padding included."""
+        if self.sequence is not None:
+            return self.sequence
+        return torch.arange(self.shape[0], device=self.positions.device).unsqueeze(-1).expand(self.shape)
+
+    def sequences(self) -> Tensor:
+        """int64 (B, S): the sequence of each token, -1 at padding."""
+        return self.owner() if self.mask is None else self.owner().masked_fill(~self.mask, -1)
+
+    grid_sequences = sequences
 
     def lengths(self) -> Tensor:
-        """int64, token layout: the largest position + 1 of the sequence that each token belongs to."""
-        positions = self.positions
-        if self.mask is not None and not self.unpadded:
-            positions = positions.masked_fill(~self.mask, 0)
-        if self.sequence is not None:
-            index, size = self.sequence.view(1, -1), self.num_sequences
-        elif self.segment is not None:  # segments of a row are numbered from 0 or 1, and there are at most S
-            index, size = self.segment, self.shape[1] + 1
-        else:
-            return (positions.amax(-1, keepdim=True) + 1).expand(positions.shape)
-        largest = positions.new_zeros(index.shape[0], size).scatter_reduce(
-            1, index, positions.reshape(index.shape), "amax"
-        )
-        return (largest.gather(1, index) + 1).view(positions.shape)
+        """int64 (B, S): the largest position + 1 of the sequence that each token belongs to."""
+        positions = self.positions if self.mask is None else self.positions.masked_fill(~self.mask, 0)
+        if self.sequence is None:
+            return (positions.amax(-1, keepdim=True) + 1).expand(self.shape)
+        return _largest(positions, self.sequence, self.shape[0] * (self.shape[1] + 1)) + 1
 
     def attention_mask(self) -> Tensor | None:
-        """bool, what each query may see: (n, 1, 1, L), or (B, 1, S, S) for packed rows kept padded. None: everything.
+        """bool, what each query may see: (B, 1, 1, S), or (B, 1, S, S) for several sequences in a row. None: all.
 
         A row without any token sees all its padding instead of nothing, so that its softmax is finite.
         """
-        if self.grid_index is not None:
-            rows, length = self.grid_shape
-            if rows * length == self.grid_index.shape[0]:
-                return None
-            return _scatter(torch.ones_like(self.grid_index, dtype=torch.bool), self.grid_index, rows * length, 0).view(
-                rows, 1, 1, length
-            )
-        segment = self.sequence if self.packed else self.segment
-        if self.mask is None and segment is None:
+        if self.sequence is not None:
+            same = self.sequence[:, :, None] == self.sequence[:, None, :]
+            if self.mask is not None:
+                same = same & (self.mask[:, None, :] | ~self.mask[:, :, None])
+            return same[:, None]
+        if self.mask is None:
             return None
-        if segment is None:
-            mask = self.mask
-            assert mask is not None
-            return (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
-        same = segment[:, :, None] == segment[:, None, :]
-        if self.mask is not None:
-            same = same & (self.mask[:, None, :] | ~self.mask[:, :, None])
-        return same[:, None]
+        return (self.mask | ~self.mask.any(-1, keepdim=True))[:, None, None, :]
+
+    def tokens(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The real tokens of tensors in token layout: (B, S, ...) -> (T, ...)."""
+        flat = (t.flatten(0, 1) for t in tensors)
+        return tuple(flat) if self.mask is None else tuple(t[self.mask.flatten()] for t in flat)
 
     def pool(self, x: Tensor, how: str) -> Tensor:
-        """One vector per sequence: token layout (..., D) -> (N, D). Padding never counts; an empty sequence gives 0.
+        """One vector per sequence: (B, S, D) -> (N, D). Padding never counts; an empty sequence gives 0.
 
         Args:
             x: hidden states in token layout.
             how: `mean`, `max` or `cls` (the first token of each sequence).
         """
-        if self.sequence is None:
-            return self._pool_rows(x, how)
-        hidden, sequence, is_first = x.flatten(0, 1), self.sequence.flatten(), self.is_first.flatten()
-        if not self.unpadded and self.mask is not None:
-            real = self.mask.flatten()
-            hidden, sequence, is_first = hidden[real], sequence[real], is_first[real]
-        pooled = hidden.new_zeros(self.num_sequences, hidden.shape[-1])
-        if how == "cls":
-            return pooled.index_copy(0, sequence[is_first], hidden[is_first])
-        if how == "max":
-            index = sequence.unsqueeze(-1).expand_as(hidden)
-            return pooled.scatter_reduce(0, index, hidden, "amax", include_self=False)
-        total = pooled.to(wide(x)).index_add(0, sequence, hidden.to(wide(x)))
-        count = torch.bincount(sequence, minlength=self.num_sequences).clamp(min=1)
-        return (total / count.unsqueeze(-1)).to(x.dtype)
-
-    def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
-        """Token layout -> (N, S', ...), one row per sequence; the input layout where rows aren't packed."""
-        if not self.packed:
-            return self.put_back(x, fill)
-        assert self.sequence is not None
-        hidden, sequence, is_first = x.flatten(0, 1), self.sequence.flatten(), self.is_first.flatten()
-        if not self.unpadded and self.mask is not None:
-            real = self.mask.flatten()
-            hidden, sequence, is_first = hidden[real], sequence[real], is_first[real]
-        counts = torch.bincount(sequence, minlength=self.num_sequences)
-        offset = torch.arange(sequence.shape[0], device=x.device) - (counts.cumsum(0) - counts)[sequence]
-        width = int(counts.max())
-        return _scatter(hidden, sequence * width + offset, self.num_sequences * width, fill).unflatten(0, (-1, width))
-
-    def _pool_rows(self, x: Tensor, how: str) -> Tensor:
+        if self.packed:
+            return _pool(self.num_sequences, how, *self.tokens(x, self.sequences(), self.is_first))
         if self.mask is None:
             if how == "cls":
                 return x[:, 0]
@@ -198,13 +154,157 @@ class Layout:
         return (total / mask.sum(1).clamp(min=1)).to(x.dtype)
 
 
-def augment_positions(layout: Layout, how: str, limit: int) -> Layout:
-    """The layout with each sequence's positions moved, at random but in order, within 0 .. limit - 1.
+@dataclass
+class Unpadded(Batch):
+    """The real tokens alone, (1, T, ...), sequence after sequence. n of the N sequences hold a token."""
+
+    index: Tensor
+    """int64 (T,): place of each token in the flattened input."""
+    sequence: Tensor
+    """int64 (1, T): which of the N sequences each token belongs to."""
+    counts: Tensor
+    """int64 (n,): tokens in each sequence that holds one."""
+    grid_index: Tensor
+    """int64 (T,): place of each token in the flattened grid."""
+    longest: int
+    """Tokens in the longest sequence."""
+
+    unpadded = True
+    mask = None
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """Input layout (B, S, ...) -> token layout (1, T, ...)."""
+        return x.flatten(0, 1).index_select(0, self.index).unsqueeze(0)
+
+    def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
+        """Token layout -> input layout, with `fill` at padding."""
+        batch, length = self.shape
+        return _scatter(x[0], self.index, batch * length, fill).unflatten(0, self.shape)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether all sequences are equally long: the grid is then full, and in order."""
+        return self.counts.shape[0] * self.longest == self.index.shape[0]
+
+    @functools.cached_property
+    def cu_seqlens(self) -> Tensor:
+        """int32 (n + 1,): where each sequence starts, and where the last one ends."""
+        return torch.nn.functional.pad(self.counts.cumsum(0), (1, 0)).to(torch.int32)
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """Tokens of each sequence that holds one."""
+        return self.counts.tolist()
+
+    @functools.cached_property
+    def block_mask(self) -> Any:
+        """For flex_attention: tokens see those of their own sequence."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        document, length = self.sequence[0], self.sequence.shape[1]
+
+        def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return document[q] == document[k]
+
+        return create_block_mask(same, None, None, length, length, device=document.device)
+
+    def to_grid(self, x: Tensor, fill: float = 0) -> Tensor:
+        """Token layout -> grid layout (n, L, ...), `fill` at empty places."""
+        rows = self.counts.shape[0]
+        if self._is_full:
+            return x.reshape(rows, self.longest, *x.shape[2:])
+        return _scatter(x[0], self.grid_index, rows * self.longest, fill).unflatten(0, (rows, self.longest))
+
+    def from_grid(self, x: Tensor) -> Tensor:
+        """Grid layout (n, L, ...) -> token layout."""
+        if self._is_full:
+            return x.reshape(1, -1, *x.shape[2:])
+        return x.flatten(0, 1).index_select(0, self.grid_index).unsqueeze(0)
+
+    def grid_positions(self) -> Tensor:
+        """Positions in grid layout (n, L), or (1, L) where they are the same in every row."""
+        if self.counted:
+            return torch.arange(self.longest, device=self.positions.device).unsqueeze(0)
+        return self.to_grid(self.positions)
+
+    def grid_is_first(self) -> Tensor:
+        """Which places of the grid hold a sequence's first token: bool (1, L), for rows are alike."""
+        return (torch.arange(self.longest, device=self.positions.device) == 0).unsqueeze(0)
+
+    def sequences(self) -> Tensor:
+        """int64 (1, T): the sequence of each token."""
+        return self.sequence
+
+    owner = sequences
+
+    def grid_sequences(self) -> Tensor:
+        """int64 (n, L): the sequence of each token, -1 at empty places."""
+        return self.to_grid(self.sequence, -1)
+
+    def lengths(self) -> Tensor:
+        """int64 (1, T): the largest position + 1 of the sequence that each token belongs to."""
+        return _largest(self.positions, self.sequence, self.num_sequences) + 1
+
+    def attention_mask(self) -> Tensor | None:
+        """bool (n, 1, 1, L), what each query of a row may see. None: everything."""
+        if self._is_full:
+            return None
+        return self.to_grid(torch.ones_like(self.sequence, dtype=torch.bool))[:, None, None, :]
+
+    def tokens(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The real tokens of tensors in token layout: (1, T, ...) -> (T, ...)."""
+        return tuple(t[0] for t in tensors)
+
+    def pool(self, x: Tensor, how: str) -> Tensor:
+        """One vector per sequence: (1, T, D) -> (N, D). An empty sequence gives 0. `how`: see `Padded.pool`."""
+        return _pool(self.num_sequences, how, *self.tokens(x, self.sequence, self.is_first))
+
+
+AnyBatch = Padded | Unpadded
+
+
+def by_sequence(batch: AnyBatch, x: Tensor, fill: float = 0.0) -> Tensor:
+    """Token layout -> (N, L, ...), one row per sequence; the input layout (B, S, ...) where rows aren't packed."""
+    if not batch.packed:
+        return batch.pad(x, fill)
+    hidden, sequence = batch.tokens(x, batch.sequences())
+    counts = torch.bincount(sequence, minlength=batch.num_sequences)
+    offset = torch.arange(sequence.shape[0], device=x.device) - (counts.cumsum(0) - counts)[sequence]
+    width = int(counts.max())
+    return _scatter(hidden, sequence * width + offset, batch.num_sequences * width, fill).unflatten(0, (-1, width))
+
+
+def _pool(count: int, how: str, x: Tensor, sequence: Tensor, is_first: Tensor) -> Tensor:
+    """(T, D), (T,), (T,) -> (count, D), as `Padded.pool` says."""
+    pooled = x.new_zeros(count, x.shape[-1])
+    if how == "cls":
+        return pooled.index_copy(0, sequence[is_first], x[is_first])
+    if how == "max":
+        return pooled.scatter_reduce(0, sequence.unsqueeze(-1).expand_as(x), x, "amax", include_self=False)
+    total = pooled.to(wide(x)).index_add(0, sequence, x.to(wide(x)))
+    tokens = torch.bincount(sequence, minlength=count).clamp(min=1)
+    return (total / tokens.unsqueeze(-1)).to(x.dtype)
+
+
+def _largest(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
+    """Of each place, the largest position in its sequence: int64, the shape of both."""
+    flat = sequence.flatten()
+    largest = positions.new_zeros(count).scatter_reduce(0, flat, positions.flatten(), "amax")
+    return largest[flat].view(positions.shape)
+
+
+def _scatter(x: Tensor, index: Tensor, size: int, fill: float) -> Tensor:
+    """Rows of x (T, ...) at places `index` of a new (size, ...) tensor, `fill` elsewhere."""
+    return x.new_full((size, *x.shape[1:]), fill).index_copy(0, index, x)
+
+
+def augment_positions(batch: AnyBatch, how: str, limit: int) -> AnyBatch:
+    """The batch with each sequence's positions moved, at random but in order, within 0 .. limit - 1.
 
     One draw per sequence from torch's default generator, the same whether padding is computed on or not.
 
     Args:
-        layout: a batch whose positions count from 0 in each sequence.
+        batch: its positions count from 0 in each sequence.
         how: `shift`, p + k, k uniform such that all positions stay below `limit`; or `random`, the p-th smallest of a
             uniform sample without replacement.
         limit: number of positions to choose from.
@@ -212,8 +312,8 @@ def augment_positions(layout: Layout, how: str, limit: int) -> Layout:
     Raises:
         ValueError: a sequence has more tokens than there are positions.
     """
-    positions, device = layout.positions, layout.positions.device
-    longest = layout.longest  # all that a traced graph knows, padding included
+    positions, device = batch.positions, batch.positions.device
+    longest = batch.longest  # all that a traced graph knows, padding included
     if not tracing() and longest > limit:
         longest = int(positions.max()) + 1
     if longest > limit:
@@ -221,25 +321,21 @@ def augment_positions(layout: Layout, how: str, limit: int) -> Layout:
             f"A training sequence has {longest} tokens, but position_augmentation={how!r} has "
             f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
         )
-    if layout.sequence is None:
-        sequence = torch.arange(layout.shape[0], device=device).unsqueeze(-1).expand_as(positions)
-    else:
-        sequence = layout.sequence
-    lengths = positions.new_zeros(layout.num_sequences).scatter_reduce(
-        0, sequence.flatten(), positions.flatten() + 1, "amax"
-    )
+    sequence = batch.owner()
+    count = batch.num_sequences
+    lengths = positions.new_zeros(count).scatter_reduce(0, sequence.flatten(), positions.flatten() + 1, "amax")
     if how == "shift":
         room = limit - lengths + 1
-        start = (torch.rand(layout.num_sequences, device=device, dtype=torch.float64) * room).long()
-        return replace(layout, positions=positions + start[sequence], counted=False)
+        start = (torch.rand(count, device=device, dtype=torch.float64) * room).long()
+        return replace(batch, positions=positions + start[sequence], counted=False)
     places = torch.arange(limit, device=device)
     # The argsort of noise is a random order: the first n places in it are a sample without replacement.
-    order = torch.rand(layout.num_sequences, limit, device=device).argsort(-1)
+    order = torch.rand(count, limit, device=device).argsort(-1)
     sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
-    return replace(layout, positions=sample[sequence, positions], counted=False)
+    return replace(batch, positions=sample[sequence, positions], counted=False)
 
 
-def make_layout(
+def make_batch(
     batch: int,
     length: int,
     device: torch.device,
@@ -249,7 +345,7 @@ def make_layout(
     seq_idx: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     unpad: bool = True,
-) -> Layout:
+) -> AnyBatch:
     """Finds the real tokens, the sequences and the positions of a batch.
 
     Positions are `position_ids` where given, else (attention_mask.cumsum(-1) - 1).clamp(min=0), or the place within the
@@ -259,8 +355,8 @@ def make_layout(
         batch, length: B and S of the input.
         device: where the input is.
         attention_mask: (B, S), nonzero at real tokens. None: all are real.
-        position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly 0 1 2 .. 0 1 2 .. (several aranges
-            from 0) is packed; any other order is taken as plain positions of one sequence.
+        position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly several aranges from its smallest
+            position, such as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other order is that of one sequence.
         seq_idx: (B, S), the number of the sequence that each place belongs to: says outright that rows are packed.
         cu_seq_lens_q: (n + 1,), borders of the sequences of a batch of one row: the same.
         unpad: compute on real tokens only, where there is padding or packing.
@@ -269,21 +365,23 @@ def make_layout(
         ValueError: a shape or a value doesn't fit.
     """
     shape = (batch, length)
-    static = tracing()
     mask = _check_mask(attention_mask, shape)
     position_ids = _check_positions(position_ids, shape)
-    borders = _borders(shape, device, seq_idx, cu_seq_lens_q)
-    segment = None
-    if borders is None and position_ids is not None:
-        borders = _borders_from_positions(position_ids, mask)
-        if static:
-            segment, borders = borders.cumsum(-1), None
-        elif not bool(borders.any()):
-            borders = None
-    if mask is not None and not static and bool(mask.all()):
+    starts = _starts(shape, device, seq_idx, cu_seq_lens_q)
+    sequence = None
+    if starts is None and position_ids is not None:
+        starts = _starts_in_positions(position_ids, mask)
+        if tracing():  # whether a row is packed is data
+            segment = starts.cumsum(-1)
+            sequence = segment + torch.arange(batch, device=device).unsqueeze(-1) * (length + 1)
+            starts = None
+        elif not bool(starts.any()):
+            starts = None
+    if mask is not None and not tracing() and bool(mask.all()):
         mask = None
-
-    if borders is None:
+    if starts is not None:
+        found = _packed(shape, starts, mask, position_ids)
+    else:
         if position_ids is not None:
             # What stands at padding is never read, and may be anything: keep it inside any table.
             positions = position_ids if mask is None else position_ids.masked_fill(~mask, 0)
@@ -295,19 +393,17 @@ def make_layout(
             is_first = mask & (mask.cumsum(-1) == 1)
         else:
             is_first = (torch.arange(length, device=device) == 0).expand(shape)
-        if segment is not None:
+        if sequence is not None:
             is_first = is_first | (segment != segment.roll(1, -1)) & (segment > 1)
-        layout = Layout(shape, positions, is_first, mask, batch, False, position_ids is None, length, segment=segment)
-    else:
-        layout = _packed_layout(shape, borders, mask, position_ids)
-    if static or not unpad or (mask is None and not layout.packed):
-        return layout
-    return _unpad(layout)
+        found = Padded(shape, positions, is_first, batch, position_ids is None, mask, sequence)
+    if tracing() or not unpad or (mask is None and not found.packed):
+        return found
+    return _unpadded(found)
 
 
-def _packed_layout(shape: tuple[int, int], borders: Tensor, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
-    """`borders` (B, S) is True where a new sequence starts; each row's first place starts one in any case."""
-    starts = borders.clone()
+def _packed(shape: tuple[int, int], starts: Tensor, mask: Tensor | None, position_ids: Tensor | None) -> Padded:
+    """`starts` (B, S) is True where a new sequence starts; each row's first place starts one in any case."""
+    starts = starts.clone()
     starts[:, 0] = True
     sequence = starts.flatten().cumsum(0).view(shape) - 1
     real = torch.ones_like(starts) if mask is None else mask
@@ -317,53 +413,37 @@ def _packed_layout(shape: tuple[int, int], borders: Tensor, mask: Tensor | None,
     rank = (seen - before - 1).clamp(min=0).view(shape)
     positions = rank if position_ids is None else position_ids.masked_fill(~real, 0)
     is_first = real & (rank == 0)
-    # A border at padding (the end of a packed row, say) starts nothing: only sequences with a token are numbered, and
+    # A start at padding (the end of a packed row, say) starts nothing: only sequences with a token are numbered, and
     # a row without any, so that it keeps a place in the output.
     holds = torch.zeros(int(sequence.max()) + 1, dtype=torch.bool, device=starts.device)
     holds[sequence[is_first]] = True
-    empty_row = ~real.any(-1)
-    holds[sequence[empty_row, 0]] = True
+    holds[sequence[~real.any(-1), 0]] = True
     number = (holds.cumsum(0) - 1).clamp(min=0)
-    packed = bool(holds.sum() > shape[0])
     counted = position_ids is None or bool((positions == rank)[real].all())
-    return Layout(
-        shape, positions, is_first, mask, int(holds.sum()), packed, counted, shape[1], sequence=number[sequence]
-    )
+    found = Padded(shape, positions, is_first, int(holds.sum()), counted, mask, number[sequence])
+    return found if found.packed else replace(found, sequence=None)
 
 
-def _unpad(layout: Layout) -> Layout:
-    batch, length = layout.shape
-    device = layout.positions.device
-    if layout.mask is not None:
-        token_index = layout.mask.flatten().nonzero().squeeze(-1)
-        if token_index.numel() == 0:  # attention over nothing isn't defined; over masked padding it is, and gives 0
-            return layout
-    else:
-        token_index = torch.arange(batch * length, device=device)
-    if layout.sequence is not None:
-        sequence = layout.sequence.flatten().index_select(0, token_index)
-    else:
-        sequence = token_index // max(length, 1)
-    counts = torch.bincount(sequence, minlength=layout.num_sequences)
-    ends = counts.cumsum(0)
+def _unpadded(padded: Padded) -> AnyBatch:
+    (index,) = padded.tokens(torch.arange(padded.positions.numel(), device=padded.positions.device).view(padded.shape))
+    if index.numel() == 0:  # attention over nothing isn't defined; over masked padding it is, and gives 0
+        return padded
+    positions, is_first, sequence = padded.tokens(padded.positions, padded.is_first, padded.sequences())
+    counts = torch.bincount(sequence, minlength=padded.num_sequences)
     longest = int(counts.max())
-    row = (counts > 0).cumsum(0) - 1  # sequences without a token get no row
-    offset = torch.arange(token_index.shape[0], device=device) - (ends - counts).index_select(0, sequence)
-    rows = int(row[-1]) + 1
-    return Layout(
-        shape=layout.shape,
-        positions=layout.positions.flatten().index_select(0, token_index).unsqueeze(0),
-        is_first=layout.is_first.flatten().index_select(0, token_index).unsqueeze(0),
-        mask=layout.mask,
-        num_sequences=layout.num_sequences,
-        packed=layout.packed,
-        counted=layout.counted,
-        longest=longest,
+    rows = (counts > 0).cumsum(0) - 1  # sequences without a token get no row
+    gaps = rows * longest - (counts.cumsum(0) - counts)
+    return Unpadded(
+        shape=padded.shape,
+        positions=positions.unsqueeze(0),
+        is_first=is_first.unsqueeze(0),
+        num_sequences=padded.num_sequences,
+        counted=padded.counted,
+        index=index,
         sequence=sequence.unsqueeze(0),
-        token_index=token_index,
-        grid_index=row.index_select(0, sequence) * longest + offset,
-        grid_shape=(rows, longest),
         counts=counts[counts > 0],
+        grid_index=torch.arange(index.shape[0], device=index.device) + gaps[sequence],
+        longest=longest,
     )
 
 
@@ -391,7 +471,7 @@ def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Ten
     return position_ids.to(torch.int64).expand(shape)
 
 
-def _borders(
+def _starts(
     shape: tuple[int, int], device: torch.device, seq_idx: Tensor | None, cu_seq_lens_q: Tensor | None
 ) -> Tensor | None:
     """bool (B, S), True where a sequence starts, from what the caller said outright."""
@@ -400,9 +480,9 @@ def _borders(
             raise ValueError(
                 f"seq_idx of shape {tuple(seq_idx.shape)} doesn't fit an input of shape {shape}. Give (B, S)."
             )
-        borders = torch.ones(shape, dtype=torch.bool, device=device)
-        borders[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
-        return borders
+        starts = torch.ones(shape, dtype=torch.bool, device=device)
+        starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
+        return starts
     if cu_seq_lens_q is None:
         return None
     lengths = cu_seq_lens_q.diff() if cu_seq_lens_q.dim() == 1 else None
@@ -418,26 +498,21 @@ def _borders(
             f"cu_seq_lens_q={cu_seq_lens_q.tolist()} doesn't cut an input of shape {shape} into sequences. It must "
             f"rise from 0 to {shape[1]}, for a batch of one row. For several rows, give seq_idx."
         )
-    borders = torch.zeros(shape, dtype=torch.bool, device=device)
-    borders[0, cu_seq_lens_q[:-1].to(device=device, dtype=torch.int64)] = True
-    return borders
+    starts = torch.zeros(shape, dtype=torch.bool, device=device)
+    starts[0, cu_seq_lens_q[:-1].to(device=device, dtype=torch.int64)] = True
+    return starts
 
 
-def _borders_from_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor:
-    """True where a sequence starts, if some row's real tokens are exactly several aranges from 0."""
+def _starts_in_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor:
+    """True where a sequence starts, if a row's real tokens are exactly several aranges from its smallest position."""
     real = torch.ones_like(position_ids, dtype=torch.bool) if mask is None else mask
+    least = position_ids.masked_fill(~real, torch.iinfo(torch.int64).max).amin(-1, keepdim=True)
     # The position of the previous real token in the row: the last real place before this one.
     place = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
     last = torch.where(real, place, -1).cummax(-1).values
     previous = torch.cat((torch.full_like(last[:, :1], -1), last[:, :-1]), -1)
-    step_from = torch.where(previous >= 0, position_ids.gather(-1, previous.clamp(min=0)), -1)
-    starts = real & (position_ids == 0)
-    continues = real & (position_ids == step_from + 1) & (position_ids > 0)
-    arange_rows = (starts | continues | ~real).all(-1)
+    follows = (previous >= 0) & (position_ids == position_ids.gather(-1, previous.clamp(min=0)) + 1)
+    starts = real & (position_ids == least)
+    arange_rows = (starts | follows | ~real).all(-1)
     packed_rows = arange_rows & (starts.sum(-1) > 1)
     return starts & packed_rows.unsqueeze(-1)
-
-
-def _scatter(x: Tensor, index: Tensor, size: int, fill: float) -> Tensor:
-    """Rows of x (T, ...) at places `index` of a new (size, ...) tensor, `fill` elsewhere."""
-    return x.new_full((size, *x.shape[1:]), fill).index_copy(0, index, x)
