@@ -27,12 +27,12 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import can_return_tuple
 
 from .attention import Attention, check_backend, choose_attention, takes_tokens
-from .checkpoint_files import as_built, check_as_built, guarded_loading
 from .configuration_posenc import PosEncConfig
 from .cpu_kernels import Dropout, apply_linear
 from .position_base import PositionScheme, check_length
 from .position_math import tracing
 from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code, resolve_position_config
+from .safe_loading import as_built, check_as_built, guarded_loading
 from .scheme_code import load_classes
 from .unpadding import AnyBatch, augment_positions, by_sequence, make_batch
 
