@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         PosEncPreTrainedModel,
     )
     from .model.position_alibi import AlibiPosition
-    from .model.position_base import AddedPosition, PositionScheme
+    from .model.position_base import AddedPosition, DistanceBias, PositionScheme
     from .model.position_deberta import DebertaPosition
     from .model.position_fire import FirePosition
     from .model.position_fourier import FourierPosition
@@ -62,6 +62,7 @@ __all__ = [
     "CheckResult",
     "ConversionReport",
     "DebertaPosition",
+    "DistanceBias",
     "FirePosition",
     "FourierPosition",
     "KerplePosition",

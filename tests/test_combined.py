@@ -4,7 +4,8 @@ import pytest
 import torch
 from common import encoder, tiny_config, tokens
 
-from hf_posenc import PosEncConfig, PosEncModel, make_position
+from hf_posenc import AlibiPosition, PosEncConfig, PosEncModel, RotaryPosition, T5Position, make_position
+from hf_posenc.model.position_combined import CombinedPosition
 
 
 def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
@@ -131,3 +132,20 @@ def test_arguments_of_a_combination_are_given_by_part(kwargs, message):
 def test_an_argument_given_as_a_field_is_told_where_it_belongs():
     with pytest.raises(ValueError, match=r"position_embedding_kwargs={'t5': {'num_buckets': 8}}"):
         tiny_config("learned+t5", num_buckets=8)
+
+
+def test_a_bias_that_flex_cannot_add_is_not_dropped_from_a_sum():
+    class Silent(AlibiPosition):
+        def score_mod(self, positions, layer):
+            return None
+
+    class Half(RotaryPosition):
+        def rotate(self, q, k, state, layer):
+            return super().rotate(q, k, state, layer) if layer else None
+
+    parts = {"t5": T5Position(num_heads=2, num_layers=1), "silent": Silent(num_heads=2), "turn": Half(head_dim=4)}
+    both, positions, q = CombinedPosition(parts), torch.arange(3)[None], torch.randn(1, 3, 2, 4)
+    assert both.score_mod(positions, 0) is None
+    state = both.rotary(positions)
+    assert both.rotate(q, q, state, 0)[0] is q
+    assert torch.equal(both.rotate(q, q, state, 1)[0], parts["turn"].rotate(q, q, state[0], 1)[0])

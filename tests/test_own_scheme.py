@@ -10,8 +10,19 @@ import pytest
 import torch
 from common import tiny_config
 from own_schemes import TakesRopeParameters
+from torch import nn
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, cli, register_position, register_scheme_file
+from hf_posenc import (
+    POSITIONS,
+    DistanceBias,
+    PosEncConfig,
+    PosEncModel,
+    PositionScheme,
+    cli,
+    register_position,
+    register_scheme_file,
+)
+from hf_posenc.model.position_combined import CombinedPosition
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_scheme" / "recency.py"
@@ -247,3 +258,90 @@ def test_a_class_of_the_main_script_works_but_cannot_be_saved(tmp_path):
         "ValueError: Here is defined in __main__, whose code can't travel with a model. Move the class" in done.stderr
     )
     assert not (tmp_path / "out").exists()
+
+
+class Tent(DistanceBias):
+    """A bias by clipped distance: one for all layers, or one for each."""
+
+    def __init__(self, *, num_heads: int, num_layers: int = 1, per_layer: bool = False) -> None:
+        super().__init__()
+        self.per_layer = per_layer
+        self.tables = nn.ModuleList([nn.Embedding(7, num_heads) for _ in range(num_layers if per_layer else 1)])
+
+    def of_distance(self, distance, layer):
+        assert not torch.is_autocast_enabled("cpu")
+        return self.tables[layer](distance.clamp(-3, 3) + 3)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_a_function_of_distance_is_a_bias_for_every_backend(per_layer):
+    tent = Tent(num_heads=2, num_layers=2, per_layer=per_layer)
+    nothing = torch.zeros(1)
+    for positions in (torch.arange(80)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]]), torch.tensor([[5]])):
+        index = (positions[:, None] - positions[:, :, None]).clamp(-3, 3) + 3
+        for layer in (0, 1):
+            expected = tent.tables[layer if per_layer else 0].weight[index].permute(0, 3, 1, 2)
+            with torch.autocast("cpu", torch.bfloat16):  # the encoder calls `layer_bias` inside it
+                shared, own = tent.bias(positions, positions == 0), tent.layer_bias(nothing, nothing, positions, layer)
+                score_mod = tent.score_mod(positions, layer)
+            assert ((shared is None), (own is None)) == (per_layer, not per_layer)
+            assert (tent.uses("bias"), tent.uses("layer_bias")) == (not per_layer, per_layer)
+            assert torch.equal(own if per_layer else shared, expected)
+            b, h, q, k = torch.meshgrid(*map(torch.arange, expected.shape), indexing="ij")
+            assert torch.equal(score_mod(torch.zeros(expected.shape), b, h, q, k), expected)
+
+
+class Asks(PositionScheme):
+    """Writes down what its hooks get, and whether autocast is on."""
+
+    def __init__(self):
+        super().__init__()
+        self.got = {}
+
+    def _note(self, hook, **given):
+        self.got[hook] = {**given, "autocast": torch.is_autocast_enabled("cpu")}
+
+    def embed(self, x, positions, *, input_ids, sequence):
+        self._note("embed", input_ids=input_ids, sequence=sequence)
+        return x
+
+    def rotary(self, positions, *, sequence):
+        self._note("rotary", sequence=sequence)
+
+    def bias(self, positions, is_first, *, input_ids=None):
+        self._note("bias", input_ids=input_ids)
+
+    def layer_bias(self, q, k, positions, layer, *, x):
+        self._note("layer_bias", x=x)
+
+    def score_mod(self, positions, layer):
+        self._note("score_mod")
+
+
+def test_hooks_get_what_they_name_and_what_is_made_of_positions_is_made_outside_autocast():
+    def unwanted():
+        raise AssertionError("made for nobody")
+
+    place, q = torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 2, 3, 4)
+    extras = {name: (lambda name=name: name) for name in ("input_ids", "sequence")} | {"lengths": unwanted}
+    alone = Asks()
+    for scheme in (alone, CombinedPosition({"one": alone, "other": Asks()})):
+        alone.got.clear()
+        with torch.autocast("cpu", torch.bfloat16):
+            for hook, given in (
+                ("embed", (q[0], place)),
+                ("rotary", (place,)),
+                ("bias", (place, place == 0)),
+                ("layer_bias", (q, q, place, 0)),
+                ("score_mod", (place, 0)),
+            ):
+                own = {"x": lambda: "x"} if hook == "layer_bias" else {}
+                found = scheme.ask(hook, *given, **extras, **own)
+                assert found is None or hook in ("embed", "rotary")
+        assert alone.got.pop("rotary", {"sequence": "sequence", "autocast": False})["sequence"] == "sequence"
+        assert alone.got == {
+            "embed": {"input_ids": "input_ids", "sequence": "sequence", "autocast": True},
+            "bias": {"input_ids": "input_ids", "autocast": False},
+            "layer_bias": {"x": "x", "autocast": True},
+            "score_mod": {"autocast": False},
+        }

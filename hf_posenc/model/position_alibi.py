@@ -1,14 +1,12 @@
 """`alibi`: attention with linear biases, a penalty that grows with distance."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_math import relative_positions
+from .position_base import DistanceBias
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
@@ -23,7 +21,7 @@ def alibi_slopes(num_heads: int) -> list[float]:
     return slopes + finer[::2][: num_heads - power]
 
 
-class AlibiPosition(PositionScheme):
+class AlibiPosition(DistanceBias):
     """Attention with linear biases: b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0).
 
     Press et al. 2021, arXiv 2108.12409. Published for causal decoders, with fixed slopes m. In an encoder the symmetric
@@ -47,7 +45,6 @@ class AlibiPosition(PositionScheme):
     """
 
     name = "alibi"
-    shift_invariant = True
     learning_rate_factor = 30.0
 
     def __init__(
@@ -72,48 +69,15 @@ class AlibiPosition(PositionScheme):
         if self.log_slopes is not None and self.log_slopes.weight.device.type != "meta":
             self.init_weights(0.0)
 
-    def uses(self, hook: str) -> bool:
-        """One bias for all layers, or one for each."""
-        if hook in ("bias", "layer_bias"):
-            return (hook == "layer_bias") == self.per_layer
-        return super().uses(hook)
-
-    def _slopes(self, device: torch.device, layer: int) -> Tensor:
-        """float32 (1 or 2, H): to both sides, or to the left and to the right."""
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """The penalty, float32: (R,) -> (R, H)."""
         if self.log_slopes is None:
-            return torch.tensor(self.slopes, dtype=torch.float32, device=device)
-        sides = len(self.slopes)
-        first = layer * sides if self.per_layer else 0
-        return self.log_slopes(torch.arange(first, first + sides, device=device)).float().exp()
-
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        """-m |i - j|: (1 or B, S) -> float32 (1 or B, H, S, S)."""
-        return self._bias(positions, 0)
-
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
-        """The same with the layer's own slopes."""
-        return self._bias(positions, layer)
-
-    def _bias(self, positions: Tensor, layer: int) -> Tensor:
-        distance = relative_positions(positions).unsqueeze(1).float()
-        slopes = self._slopes(positions.device, layer)[:, :, None, None]
-        if not self.directional:
-            return -slopes[0] * distance.abs()
-        return slopes[0] * distance.clamp(max=0) - slopes[1] * distance.clamp(min=0)
-
-    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
-        """The same, one entry at a time."""
-        slopes = self._slopes(positions.device, layer)
-        rows = positions.shape[0]
-
-        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = b if rows > 1 else b * 0
-            distance = (positions[row, k] - positions[row, q]).float()
-            if not self.directional:
-                return score - slopes[0, h] * distance.abs()
-            return score + slopes[0, h] * distance.clamp(max=0) - slopes[1, h] * distance.clamp(min=0)
-
-        return add
+            slopes = torch.tensor(self.slopes, dtype=torch.float32, device=distance.device)
+        else:
+            first, sides = layer * len(self.slopes), len(self.slopes)
+            slopes = self.log_slopes(torch.arange(first, first + sides, device=distance.device)).float().exp()
+        far = distance.unsqueeze(-1).float()
+        return slopes[0] * far.clamp(max=0) - slopes[-1] * far.clamp(min=0)
 
     @torch.no_grad()
     def init_weights(self, std: float) -> None:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .position_math import require_probability
+from .position_math import outside_autocast, per_distinct_distance, require_probability
 
 HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias", "score_mod")
 """What the encoder asks of a scheme."""
@@ -58,19 +58,26 @@ class PositionScheme(nn.Module):
     that are added or go through a matrix, 10 for vectors that meet queries as they are and for networks whose output
     acts on attention logits, 30 for numbers that do."""
 
-    _asked_for: ClassVar[dict[str, tuple[str, ...]]] = {}
+    _takes: ClassVar[dict[str, tuple[inspect.Parameter, ...]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._asked_for = {hook: tuple(inspect.signature(getattr(cls, hook)).parameters) for hook in HOOKS}
+        cls._takes = {hook: tuple(inspect.signature(getattr(cls, hook)).parameters.values()) for hook in HOOKS}
 
     def ask(self, hook: str, *arguments: Any, **extras: Callable[[], Any]) -> Any:
-        """Calls a hook with those of `extras` that its signature names; each is made for those that ask alone."""
-        names = self._asked_for[hook]
-        if hook == "rotary" and len(names) > 2 and names[2] not in extras:  # until version 0.1 by its place
-            arguments = (*arguments, extras["lengths"]())
-        wanted = {name: make() for name, make in extras.items() if name in names}
-        return getattr(self, hook)(*arguments, **wanted)
+        """Calls a hook with those of `extras` that its signature names; each is made for those that ask alone.
+
+        `rotary`, `bias` and `score_mod` run outside autocast: what is made of positions alone is float32. `layer_bias`
+        doesn't, for it is made of q, k and x, as the logits themselves are.
+        """
+        rest = self._takes[hook][1 + len(arguments) :]
+        wanted = {parameter.name: extras[parameter.name]() for parameter in rest if parameter.name in extras}
+        if hook == "rotary" and rest and rest[0].kind is rest[0].POSITIONAL_OR_KEYWORD and rest[0].name not in wanted:
+            wanted[rest[0].name] = extras["lengths"]()  # which came by their place until version 0.1
+        if hook not in ("rotary", "bias", "score_mod"):
+            return getattr(self, hook)(*arguments, **wanted)
+        with outside_autocast(arguments[0].device):
+            return getattr(self, hook)(*arguments, **wanted)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
@@ -111,8 +118,8 @@ class PositionScheme(nn.Module):
     def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor] | None:
         """The numbers of the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
 
-        For biases that are a function of head and distance. Flex computes entry by entry, so that one which is a
-        product of vectors (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
+        `DistanceBias` has it. Flex computes entry by entry, so that a bias which is a product of vectors
+        (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
         """
         return None
 
@@ -125,6 +132,56 @@ class PositionScheme(nn.Module):
     def uses(self, hook: str) -> bool:
         """Whether the scheme overrides `hook`: nothing else says so."""
         return getattr(type(self), hook) is not getattr(PositionScheme, hook)
+
+
+class DistanceBias(PositionScheme):
+    """A scheme whose bias is a function of head and distance: b_h(i, j) = f_h(p_j - p_i).
+
+    Subclass it and give `of_distance`; `bias`, `layer_bias` and `score_mod` follow. The function runs once for each
+    distinct distance, 2 S - 1 of them in a grid of S places, not S^2.
+    """
+
+    shift_invariant = True
+
+    per_layer: bool = False
+    """Whether each layer has a bias of its own. False: one for all, computed once per forward."""
+
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """f at each distance p_j - p_i: int64 (R,) -> (R, H), floating-point. `layer` is 0 unless `per_layer`."""
+        raise NotImplementedError
+
+    def uses(self, hook: str) -> bool:
+        """One bias for all layers, or one for each."""
+        if hook in ("bias", "layer_bias"):
+            return (hook == "layer_bias") == self.per_layer
+        return super().uses(hook)
+
+    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
+        """f(p_j - p_i): (1 or B, S) -> (1 or B, H, S, S); None if `per_layer`."""
+        return None if self.per_layer else per_distinct_distance(self._function(0), positions)
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
+        """The same for one layer; None unless `per_layer`."""
+        return per_distinct_distance(self._function(layer), positions) if self.per_layer else None
+
+    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
+        """The same, read entry by entry from a table of all distances in reach."""
+        reach = int(positions.max() - positions.min())
+        table = self._function(layer)(torch.arange(-reach, reach + 1, device=positions.device))
+        rows = positions.shape[0]
+
+        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = b if rows > 1 else b * 0
+            return score + table[positions[row, k] - positions[row, q] + reach, h]
+
+        return add
+
+    def _function(self, layer: int) -> Callable[[Tensor], Tensor]:
+        def function(distance: Tensor) -> Tensor:
+            with outside_autocast(distance.device):
+                return self.of_distance(distance, layer if self.per_layer else 0)
+
+        return function
 
 
 class AddedPosition(PositionScheme):

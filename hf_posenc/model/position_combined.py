@@ -1,7 +1,9 @@
 """Several schemes at once: what `position_embedding_type="learned+t5"` builds."""
 
+import functools
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
@@ -69,7 +71,7 @@ class CombinedPosition(PositionScheme):
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """Each part's in turn."""
         for part, own in zip(self._using("rotate"), state, strict=True):
-            q, k = part.rotate(q, k, own, layer)
+            q, k = part.rotate(q, k, own, layer) or (q, k)
         return q, k
 
     def bias(self, positions: Tensor, is_first: Tensor, **extras: Any) -> Tensor | None:
@@ -83,14 +85,14 @@ class CombinedPosition(PositionScheme):
         """The sum of the parts'."""
         return _sum(part.ask("layer_bias", q, k, positions, layer, **extras) for part in self._using("layer_bias"))
 
-    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
-        """Each part's in turn."""
-        parts = [part.score_mod(positions, layer) for part in self._using("score_mod")]
+    def score_mod(self, positions: Tensor, layer: int, **extras: Any) -> Callable[..., Tensor] | None:
+        """Each part's in turn; None where one has none, for the others alone would drop its bias without a word."""
+        parts = [part.ask("score_mod", positions, layer, **extras) for part in self._using("score_mod")]
+        if None in parts:
+            return None
 
         def add(score: Tensor, *place: Tensor) -> Tensor:
-            for part in parts:
-                score = score if part is None else part(score, *place)
-            return score
+            return functools.reduce(lambda total, part: part(total, *place), parts, score)
 
         return add
 
@@ -100,9 +102,6 @@ class CombinedPosition(PositionScheme):
             part.init_weights(std)
 
 
-def _sum(biases: Any) -> Tensor | None:
-    total = None
-    for bias in biases:
-        if bias is not None:
-            total = bias if total is None else total + bias
-    return total
+def _sum(biases: Iterable[Tensor | None]) -> Tensor | None:
+    given = [bias for bias in biases if bias is not None]
+    return functools.reduce(operator.add, given) if given else None

@@ -49,14 +49,13 @@ class FirePosition(PositionScheme):
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
         """MLP of the signed ratio: (1 or B, S) -> (1 or B, H, S, S)."""
-        with torch.autocast(positions.device.type, enabled=False):
-            # Learned as logarithms, so that c and T stay positive; float32, for they meet positions.
-            c, threshold = self.scales(torch.arange(2, device=positions.device)).float().exp()
-            distance = relative_positions(positions)
-            place = torch.maximum(positions[:, None, :], positions[:, :, None]).float()
-            ratio = torch.log1p(c * distance.abs()) / torch.log1p(c * torch.maximum(place, threshold))
-            x = (distance.sign() * ratio).unsqueeze(-1).to(taken_by(self.up))
-            return self.down(torch.relu(self.up(x))).permute(0, 3, 1, 2)
+        # Learned as logarithms, so that c and T stay positive; float32, for they meet positions.
+        c, threshold = self.scales(torch.arange(2, device=positions.device)).float().exp()
+        distance = relative_positions(positions)
+        place = torch.maximum(positions[:, None, :], positions[:, :, None]).float()
+        ratio = torch.log1p(c * distance.abs()) / torch.log1p(c * torch.maximum(place, threshold))
+        x = (distance.sign() * ratio).unsqueeze(-1).to(taken_by(self.up))
+        return self.down(torch.relu(self.up(x))).permute(0, 3, 1, 2)
 
     @torch.no_grad()
     def init_weights(self, std: float) -> None:

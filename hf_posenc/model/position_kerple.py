@@ -1,16 +1,13 @@
 """`kerple`: a bias from a conditionally positive definite kernel of the distance, with learned shape."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_math import per_distinct_distance
+from .position_base import DistanceBias
 
 
-class KerplePosition(PositionScheme):
+class KerplePosition(DistanceBias):
     """Kernelised relative bias: b_h(i, j) = -r_1 log(1 + r_2 |i - j|) (log), or -r_1 |i - j|^r_2 (power).
 
     Chi et al. 2022, arXiv 2205.09921; r_1 and r_2 are learned for each head, r_1, r_2 > 0 (and r_2 <= 2 for power).
@@ -32,7 +29,6 @@ class KerplePosition(PositionScheme):
     """
 
     name = "kerple"
-    shift_invariant = True
     learning_rate_factor = 30.0
 
     def __init__(self, *, num_heads: int, kernel: str = "log", directional: bool = True) -> None:
@@ -45,40 +41,18 @@ class KerplePosition(PositionScheme):
         if self.shape.weight.device.type != "meta":
             self.init_weights(0.0)
 
-    def _coefficients(self, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-        """r_1 and r_2, float32 (H,): to both sides, or to the left and to the right."""
-        rows = self.shape(torch.arange(self.shape.num_embeddings, device=device)).float()
-        return [
-            (first.exp(), second.exp() if self.kernel == "log" else 2 * second.sigmoid())
-            for first, second in rows.split(2)
-        ]
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """The kernel, float32: (R,) -> (R, H)."""
+        rows = self.shape(torch.arange(self.shape.num_embeddings, device=distance.device)).float()
+        far = distance.unsqueeze(-1).abs().float()
+        left, right = self._kernel(far, *rows[:2]), self._kernel(far, *rows[-2:])
+        return torch.where(distance.unsqueeze(-1) < 0, left, right)
 
-    def _of_distance(self, distance: Tensor, coefficients: list[tuple[Tensor, Tensor]]) -> Tensor:
-        left, right = (self._kernel(distance.abs().float(), *side) for side in (coefficients[0], coefficients[-1]))
-        return torch.where(distance < 0, left, right) if self.directional else left
-
-    def _kernel(self, far: Tensor, r1: Tensor, r2: Tensor) -> Tensor:
+    def _kernel(self, far: Tensor, first: Tensor, second: Tensor) -> Tensor:
         if self.kernel == "log":
-            return -r1 * torch.log1p(r2 * far)
+            return -first.exp() * torch.log1p(second.exp() * far)
         # 0^r has no finite gradient in r: distance 0 gives 0 whatever r is.
-        return -r1 * torch.where(far > 0, far.clamp(min=1) ** r2, 0.0)
-
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        """The kernel of |i - j|: (1 or B, S) -> float32 (1 or B, H, S, S)."""
-        coefficients = self._coefficients(positions.device)
-        return per_distinct_distance(lambda d: self._of_distance(d.unsqueeze(-1), coefficients), positions)
-
-    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
-        """The same, one entry at a time."""
-        coefficients = self._coefficients(positions.device)
-        rows = positions.shape[0]
-
-        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = b if rows > 1 else b * 0
-            own = [(r1[h], r2[h]) for r1, r2 in coefficients]
-            return score + self._of_distance(positions[row, k] - positions[row, q], own)
-
-        return add
+        return -first.exp() * torch.where(far > 0, far.clamp(min=1) ** (2 * second.sigmoid()), 0.0)
 
     @torch.no_grad()
     def init_weights(self, std: float) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -84,6 +85,13 @@ def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
     gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
     init.copy_(last.weight, last.weight * gain.to(last.weight.dtype))
     init.copy_(last.bias, -(hidden.mean(0) @ last.weight.float().T).to(last.bias.dtype))
+
+
+def outside_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, autocast is off on a device: what is computed of positions needs float32."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def tracing() -> bool:
@@ -188,11 +196,11 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tenso
     if tracing():
         distance = relative_positions(positions)
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
+    if plain(positions) and are_consecutive(positions):
+        reach = positions.shape[1] - 1
+        table = function(torch.arange(-reach, reach + 1, device=positions.device))
+        return _Diagonals.apply(table.T.contiguous()).unsqueeze(0)
     reach = int(positions.max() - positions.min())
-    if are_consecutive(positions) and plain(positions):
-        return _Diagonals.apply(
-            function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
-        ).unsqueeze(0)
     distance = relative_positions(positions)
     if 2 * reach + 1 > distance.numel():  # a few positions far apart, as a random sample of many is
         distinct, index = distance.unique(return_inverse=True)

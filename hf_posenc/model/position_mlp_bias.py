@@ -1,17 +1,16 @@
 """`mlp_bias`: a bias that a small network computes from the log-spaced distance."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_math import per_distinct_distance, require_size, taken_by
+from .position_base import DistanceBias
+from .position_math import require_size, taken_by
 
 
-class MLPBiasPosition(PositionScheme):
+class MLPBiasPosition(DistanceBias):
     """Continuous relative bias: b_h(i, j) = MLP(s(j - i) log2(1 + |j - i|) / log2(1 + R))_h, R a reference distance.
 
     Liu et al. 2021 (Swin Transformer V2, log-spaced continuous position bias), arXiv 2111.09883, in one dimension: two
@@ -31,7 +30,6 @@ class MLPBiasPosition(PositionScheme):
     """
 
     name = "mlp_bias"
-    shift_invariant = True
     learning_rate_factor = 10.0
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
@@ -44,26 +42,10 @@ class MLPBiasPosition(PositionScheme):
         if self.up.weight.device.type != "meta":
             self.init_weights(0.02)
 
-    def _network(self, distance: Tensor) -> Tensor:
-        with torch.autocast(distance.device.type, enabled=False):
-            x = distance.sign() * torch.log2(1 + distance.abs().float()) / self.reference
-            return self.down(torch.relu(self.up(x.unsqueeze(-1).to(taken_by(self.up)))))
-
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        """The network of every distance: (1 or B, S) -> (1 or B, H, S, S)."""
-        return per_distinct_distance(self._network, positions)
-
-    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
-        """The same, one entry at a time: the network has run on the distances before."""
-        reach = int(positions.max() - positions.min())
-        table = self._network(torch.arange(-reach, reach + 1, device=positions.device))
-        rows = positions.shape[0]
-
-        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = b if rows > 1 else b * 0
-            return score + table[positions[row, k] - positions[row, q] + reach, h]
-
-        return add
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """The network: (R,) -> (R, H)."""
+        x = distance.sign() * torch.log2(1 + distance.abs().float()) / self.reference
+        return self.down(torch.relu(self.up(x.unsqueeze(-1).to(taken_by(self.up)))))
 
     def init_weights(self, std: float) -> None:
         """Inputs of unit scale, outputs of about unit scale."""

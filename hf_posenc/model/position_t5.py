@@ -1,14 +1,13 @@
 """`t5`: a learned bias for each bucket of distances, buckets growing with the distance."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import PositionScheme
-from .position_math import per_distinct_distance, require_positive, require_size
+from .position_base import DistanceBias
+from .position_math import require_positive, require_size
 
 
 def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -26,7 +25,7 @@ def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
     return bucket + (distance > 0).long() * side
 
 
-class T5Position(PositionScheme):
+class T5Position(DistanceBias):
     """Bucketed relative bias: b_h(i, j) = E[bucket(j - i), h].
 
     Raffel et al. 2020 (T5), arXiv 1910.10683. Distances 0 to 7 on each side have a bucket each (for 32 buckets),
@@ -50,7 +49,6 @@ class T5Position(PositionScheme):
     """
 
     name = "t5"
-    shift_invariant = True
     learning_rate_factor = 30.0
 
     def __init__(
@@ -82,34 +80,9 @@ class T5Position(PositionScheme):
         if next(self.parameters()).device.type != "meta":
             self.init_weights(0.02)
 
-    def uses(self, hook: str) -> bool:
-        """One bias for all layers, or one for each."""
-        if hook in ("bias", "layer_bias"):
-            return (hook == "layer_bias") == self.per_layer
-        return super().uses(hook)
-
-    def _bias(self, positions: Tensor, table: nn.Module) -> Tensor:
-        return per_distinct_distance(lambda d: table(t5_bucket(d, self.num_buckets, self.max_distance)), positions)
-
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        """E[bucket(j - i), h]: (1 or B, S) -> (1 or B, H, S, S)."""
-        return self._bias(positions, self.tables[0])
-
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
-        """The same from the layer's own table."""
-        return self._bias(positions, self.tables[layer])
-
-    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
-        """The same, one entry at a time."""
-        table = self.tables[layer if self.per_layer else 0](torch.arange(self.num_buckets, device=positions.device))
-        rows = positions.shape[0]
-
-        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = b if rows > 1 else b * 0
-            bucket = t5_bucket(positions[row, k] - positions[row, q], self.num_buckets, self.max_distance)
-            return score + table[bucket, h]
-
-        return add
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """E[bucket(distance)]: (R,) -> (R, H)."""
+        return self.tables[layer](t5_bucket(distance, self.num_buckets, self.max_distance))
 
     def init_weights(self, std: float) -> None:
         """Normal, with the scheme's own standard deviation."""

@@ -92,7 +92,7 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
         raise ValueError(
             f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}."
         )
-    hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias")
+    hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias", "of_distance")
     if not any(hook in vars(base) for base in scheme.__mro__[:-1] for hook in hooks if _is_own(base)):
         raise ValueError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
     if scheme.__module__ == "__main__" and not again:
