@@ -1,7 +1,8 @@
 """Schemes of a user's own, whose code travels with the checkpoint: collecting it on save, finding it on load.
 
-The user's module has one import of this package, `from hf_posenc import PositionScheme`. The copy that travels has
-`from .position_base import PositionScheme` instead, so that it needs the checkpoint's own files alone;
+The user's module imports of this package the protocol, `from hf_posenc import PositionScheme`, and what schemes compute
+with, `from hf_posenc.model.position_math import sinusoid`. The copy that travels has `from .position_base import ...`
+and `from .position_math import ...` instead, so that it needs the checkpoint's own files alone;
 `auto_map["PositionScheme"]` in the config says which class it holds. It is run only where remote code is trusted.
 """
 
@@ -30,7 +31,8 @@ ATTRIBUTE = "_scheme_classes"
 """Where a config keeps the classes that came with its checkpoint. Not in this module, of which a stranger has one copy
 for the config and another for the model; never written to a file."""
 
-_IMPORTABLE = ("PositionScheme", "AddedPosition")
+_IMPORTABLE = {"position_base": {"PositionScheme", "AddedPosition", "DistanceBias"}, "position_math": set[str]()}
+"""What a user's module may import of this package, by the file that holds it; of `position_math` every public name."""
 
 _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
 _loading: ContextVar[dict[str, Any] | None] = ContextVar("loading", default=None)
@@ -208,84 +210,71 @@ def _our_files() -> set[str]:
 
 
 def _rewritten(path: Path) -> tuple[str, list[str]]:
-    """A module's text with its import of hf_posenc replaced, and the modules beside it that it imports."""
+    """A module's text with its imports of hf_posenc made relative, and the modules beside it that it imports."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} isn't UTF-8 text, so it can't travel with a model: {error}. Save it as UTF-8."
         ) from error
-    lines = [f"{line}\n" for line in text.split("\n")]  # as Python counts them: a form feed doesn't end a line
-    lines[-1] = lines[-1][:-1]
-    beside: list[str] = []
+    lines = text.split("\n")  # as Python counts them: a form feed doesn't end a line
     relative: dict[str, ast.stmt] = {}
     for node in ast.walk(ast.parse(text, str(path))):
         if isinstance(node, ast.Import):
-            if any(alias.name.partition(".")[0] == "hf_posenc" for alias in node.names):
-                raise _too_much(path, node, ast.unparse(node))
             for alias in node.names:
-                _refuse_neighbour(path, node, alias.name)
+                _refuse_module(path, node, alias.name)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            if (node.module or "").partition(".")[0] != "hf_posenc":
-                _refuse_neighbour(path, node, node.module or "")
+            if (module := _travelling(node)) is None:
+                _refuse_module(path, node, node.module or "")
                 continue
-            if node.module != "hf_posenc" or any(alias.name not in _IMPORTABLE for alias in node.names):
-                raise _too_much(path, node, ast.unparse(node))
-            # Columns count bytes; what stands beside the statement on its lines stays.
-            first, last = lines[node.lineno - 1].encode(), lines[node.end_lineno - 1].encode()  # type: ignore[operator]
-            kept = first[: node.col_offset], last[node.end_col_offset :]
-            if b";" in kept[0] + kept[1].partition(b"#")[0]:
-                raise ValueError(
-                    f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model beside another "
-                    "statement. Give it a line of its own."
-                )
-            node.level, node.module = 1, "position_base"
-            relative["position_base"] = node
-            lines[node.lineno - 1] = (kept[0] + ast.unparse(node).encode() + kept[1]).decode()
-            for number in range(node.lineno, node.end_lineno or node.lineno):
-                lines[number] = ""
+            relative.setdefault(module, node)
+            line = lines[node.lineno - 1].encode()  # columns count bytes
+            before, statement = line[: node.col_offset].decode(), line[node.col_offset :].decode()
+            lines[node.lineno - 1] = before + re.sub(r"^from\s+hf_posenc[\w.]*", f"from .{module}", statement)
         elif isinstance(node, ast.ImportFrom):
             if node.level > 1 or not node.module or "." in node.module:
-                raise ValueError(
-                    f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model. Import from "
-                    "modules in the same folder, as 'from .helper import name'."
-                )
-            beside.append(node.module)
-            relative[node.module] = node
-    written = "".join(lines)
+                raise _refused(path, node, "Import from modules in the same folder, as 'from .helper import name'.")
+            relative.setdefault(node.module, node)
+    written = "\n".join(lines)
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
-    if phantom := seen_by_loader - {*beside, "position_base"}:
+    if phantom := seen_by_loader - {*relative, *_IMPORTABLE}:
         raise ValueError(
             f"{path.name}: a line of text reads like an import of {sorted(phantom)[0]!r}, and whoever loads the model "
             "would look for that file. Word it differently."
         )
-    if unseen := set(relative) - seen_by_loader:
-        node = relative[sorted(unseen)[0]]
-        raise ValueError(
-            f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} isn't first on its line, so whoever loads the "
-            "model wouldn't find that file. Give it a line of its own."
-        )
-    return written, beside
+    for module in sorted(set(relative) - seen_by_loader):
+        why = "Whoever loads the model sees imports that are first on their line alone. Give it a line of its own."
+        raise _refused(path, relative[module], why)
+    return written, list(relative)
 
 
-def _refuse_neighbour(path: Path, node: ast.stmt, module: str) -> None:
+def _travelling(node: ast.ImportFrom) -> str | None:
+    """The file of a checkpoint that holds what a statement imports of hf_posenc, if one does."""
+    names = {alias.name for alias in node.names}
+    if node.module == "hf_posenc" and names <= _IMPORTABLE["position_base"]:
+        return "position_base"
+    if node.module == "hf_posenc.model.position_math" and not any(name.startswith("_") for name in names):
+        return "position_math"
+    return None
+
+
+def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
     """Only relative imports are followed: a module of the same folder by its full name would be missing elsewhere."""
-    found = sys.modules.get(module)
-    file = getattr(found, "__file__", None)
-    if found is None or file is None or Path(file).resolve().parent != path.resolve().parent:
+    if module.partition(".")[0] == "hf_posenc":
+        raise _refused(
+            path,
+            node,
+            "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, AddedPosition "
+            "and DistanceBias from hf_posenc, the public names of hf_posenc.model.position_math, and nothing else of "
+            "it; register_position belongs into the script that uses it.",
+        )
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or Path(file).resolve().parent != path.resolve().parent:
         return
-    if {"site-packages", "dist-packages"} & set(path.parts):
-        return
-    raise ValueError(
-        f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model, for {Path(file).name} lies "
-        f"beside it and isn't installed elsewhere. Move what it needs into {path.name}; in a package, write "
-        "'from .helper import name'."
-    )
+    if not {"site-packages", "dist-packages"} & set(path.parts):
+        way_out = f"Move what it needs into {path.name}; in a package, write 'from .helper import name'."
+        raise _refused(path, node, f"{Path(file).name} lies beside it and isn't installed elsewhere. {way_out}")
 
 
-def _too_much(path: Path, node: ast.stmt, statement: str) -> ValueError:
-    return ValueError(
-        f"{path.name}, line {node.lineno}: {statement!r} can't travel with a model, which must load where "
-        "hf_posenc isn't installed. A scheme's file may import PositionScheme and AddedPosition from hf_posenc, and "
-        "nothing else of it; register_position belongs into the script that uses it."
-    )
+def _refused(path: Path, node: ast.stmt, why: str) -> ValueError:
+    return ValueError(f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model. {why}")

@@ -30,15 +30,16 @@ from hf_posenc import (
     AddedPosition,  # the import may have several lines
 )
 from .stripe_width import WIDTH; from torch import nn
+from  hf_posenc.model.position_math import per_distinct_position, require_size as checked; import math
 
 
 class Stripes(AddedPosition):
     def __init__(self, *, hidden_size: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(2, hidden_size)
+        self.table = nn.Embedding(2, checked("hidden_size", hidden_size))
 
     def encodings(self, positions: torch.Tensor) -> torch.Tensor:
-        return self.table(positions // WIDTH % 2)
+        return per_distinct_position(lambda p: self.table(p // WIDTH % 2), positions)
 '''
 
 
@@ -139,7 +140,8 @@ def test_what_is_saved_says_what_it_holds(saved: dict[str, tuple[Path, Any]]) ->
     folder = saved["two"][0]
     text = (folder / "stripes.py").read_text()
     assert "hf_posenc" not in text
-    assert "from .position_base import AddedPosition\nfrom .stripe_width import WIDTH; from torch import nn" in text
+    expected = STRIPES.replace("from hf_posenc import", "from .position_base import")
+    assert text == expected.replace("from  hf_posenc.model.position_math", "from .position_math")
     assert (folder / "stripe_width.py").read_text() == "WIDTH = 3\n"
     expected = EXAMPLE.read_text().replace("from hf_posenc import", "from .position_base import")
     assert (folder / "recency.py").read_text() == expected
@@ -254,9 +256,15 @@ class Mine(PositionScheme):
         ),
         (
             "my_scheme.py",
-            "import math; from hf_posenc import PositionScheme\n" + GOOD,
-            "line 1: 'from hf_posenc import PositionScheme' can't travel with a model beside another statement",
+            GOOD.replace("import torch\n", "import torch; "),
+            "line 2: 'from hf_posenc import PositionScheme' can't travel with a model.* Give it a line of its own",
         ),
+        (
+            "my_scheme.py",
+            "from hf_posenc.model.position_math import _DiagonalSums\n" + GOOD,
+            "the public names of hf_posenc.model.position_math, and nothing else",
+        ),
+        ("my_scheme.py", "from hf_posenc import DistanceBias, T5Position\n" + GOOD, "T5Position' can't travel"),
         ("my_scheme.py", "import sibling\n" + GOOD, r"line 1: 'import sibling' can't travel.* sibling.py lies beside"),
         ("my_scheme.py", "from sibling import x\n" + GOOD, "'from sibling import x' can't travel.*Move what it needs"),
         ("my_scheme.py", "# -*- coding: latin-1 -*-\n# caf\udce9\n" + GOOD, "isn't UTF-8 text.*Save it as UTF-8"),
@@ -308,5 +316,7 @@ def test_a_file_edited_while_its_model_trains_travels_as_it_was(
 def test_a_relative_import_that_the_loader_would_overlook_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "my_scheme.py"
     path.write_text("x = 1; from .helper import y\n")
-    with pytest.raises(ValueError, match=r"'from .helper import y' isn't first on its line.*a line of its own"):
+    with pytest.raises(
+        ValueError, match=r"'from .helper import y' can't travel.* first on their line.*a line of its own"
+    ):
         _rewritten(path)
