@@ -1,0 +1,24 @@
+"""Dual triangle attention: one half of each head looks back, the other ahead."""
+
+import torch
+from torch import Tensor
+
+from hf_posenc import PositionScheme
+
+
+class DualTriangle(PositionScheme):
+    """Logits of earlier keys from the first half of a head's q and k, of later keys from the second; both at i = j.
+
+    After Hallee and Gleghorn 2026, arXiv 2604.18603, with one softmax over both triangles. No weights.
+    """
+
+    name = "dual_triangle"
+    shift_invariant = True
+
+    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+        half, scale = q.shape[-1] // 2, q.shape[-1] ** -0.5
+        back, ahead = (
+            torch.matmul(q[..., part], k[..., part].transpose(-1, -2)) for part in (slice(half), slice(half, None))
+        )
+        side = (positions[:, None, :] - positions[:, :, None]).sign().unsqueeze(1)
+        return -torch.where(side < 0, ahead, torch.where(side > 0, back, 0.0)) * scale
