@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import inspect
 import io
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -145,7 +147,7 @@ def check_position(
         expected_failures: {name of a check: reason}. Such a check that passes is an error, as with a strict xfail.
         checks: names of the checks to run; None: all of `POSITION_CHECKS`.
         config_overrides: fields of `PosEncConfig` that replace those of the tiny encoder (D = 32, 4 heads, 2 layers,
-            64 positions), for a scheme that needs others, or `rope_parameters`.
+            128 positions), for a scheme that needs others, or `rope_parameters`.
         raise_on_failure: raise instead of returning a report that isn't `ok`.
 
     Returns:
@@ -171,7 +173,7 @@ def check_position(
         case = _Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
         if kwargs or config_overrides or isinstance(scheme, str):
             case.config()  # what the caller got wrong is the caller's error, not the scheme's
-        results = tuple(_run(name, case, expected.get(name)) for name in POSITION_CHECKS if name in names)
+        results = _by_cause([_run(name, case, expected.get(name)) for name in POSITION_CHECKS if name in names])
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
@@ -205,6 +207,23 @@ def _run(name: str, case: "_Case", expected: str | None) -> CheckResult:
     elif expected is not None and outcome == "passed":
         outcome, message = "unexpected_pass", f"expected to fail: {expected}. Remove it from expected_failures."
     return CheckResult(name, outcome, message, time.perf_counter() - started, error)
+
+
+def _by_cause(results: list[CheckResult]) -> tuple[CheckResult, ...]:
+    """An error that several checks met is told by the first of them, and the others name that one."""
+    told: dict[str, list[str]] = {}
+    for result in results:
+        if result.outcome == "failed" and not isinstance(result.error, _Failure):
+            told.setdefault(result.message, []).append(result.name)
+    found = []
+    for result in results:
+        names = told.get(result.message, [])
+        if len(names) > 1 and result.name == names[0]:
+            result = dataclasses.replace(result, message=f"{result.message}. So do {', '.join(names[1:])}")
+        elif result.name in names[1:]:
+            result = dataclasses.replace(result, message=f"fails as {names[0]} does")
+        found.append(result)
+    return tuple(found)
 
 
 def _describe(error: Exception) -> str:
@@ -294,7 +313,7 @@ class _Case:
             "num_attention_heads": 4,
             "intermediate_size": 48,
             "hidden_dropout_prob": 0.0,
-            "max_position_embeddings": 64,
+            "max_position_embeddings": 128,
             "num_labels": 3,
             "position_embedding_type": self.name,
             "position_embedding_kwargs": copy.deepcopy(self.kwargs) or None,
@@ -329,6 +348,11 @@ class _Case:
     def longest(self, wanted: int) -> int:
         return wanted if self.position.max_length is None else min(wanted, self.position.max_length)
 
+    @property
+    def sequences(self) -> list[Tensor]:
+        """Short ones, and one that is longer than windows, blocks and tables usually are."""
+        return [*_SEQUENCES, _tokens(self.longest(80), seed=80)]
+
 
 POSITION_CHECKS: dict[str, Callable[[_Case], None]] = {}
 """The checks by name, in the order in which they run; iterate over it for one test per check."""
@@ -345,6 +369,14 @@ _SAME, _DIFFERENT = 1e-4, 1e-3
 _LONGEST = 32
 
 _HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias")
+
+_EXTRAS = {
+    "embed": ("input_ids", "sequence"),
+    "rotary": ("lengths", "input_ids", "sequence"),
+    "bias": ("input_ids", "sequence"),
+    "layer_bias": ("x", "sequence"),
+}
+"""What a hook gets by a parameter's name: see `position_base`."""
 
 
 def _tokens(*shape: int, seed: int = 1) -> Tensor:
@@ -365,8 +397,9 @@ def _padded(sequences: Sequence[Tensor], side: str = "right", extra: int = 0) ->
     return ids, mask
 
 
-def _alone(encoder: nn.Module, sequences: Sequence[Tensor] = _SEQUENCES) -> list[Tensor]:
-    return [encoder(sequence[None]).last_hidden_state[0] for sequence in sequences]
+def _alone(encoder: nn.Module, sequences: Sequence[Tensor], start: int = 0) -> list[Tensor]:
+    ids = ((sequence[None], torch.arange(start, start + len(sequence))[None]) for sequence in sequences)
+    return [encoder(i, position_ids=p).last_hidden_state[0] for i, p in ids]
 
 
 def _distance(got: Tensor, expected: Tensor) -> float:
@@ -399,10 +432,13 @@ def _check_signature(case: _Case) -> None:
             problems += _bad_arguments(scheme)
         for hook in (*_HOOKS, "score_mod", "init_weights"):
             takes = list(inspect.signature(getattr(PositionScheme, hook)).parameters)
+            has = inspect.signature(getattr(scheme, hook))
+            extras = [name for name in _EXTRAS.get(hook, ()) if name in list(has.parameters)[len(takes) :]]
             try:
-                inspect.signature(getattr(scheme, hook)).bind(*takes)
+                has.bind(*takes, **dict.fromkeys(extras))
             except TypeError as error:
-                problems.append(f"{hook} doesn't take ({', '.join(takes)}): {error}")
+                more = f", nor with any of {', '.join(_EXTRAS[hook])} by name" if hook in _EXTRAS else ""
+                problems.append(f"{hook} doesn't take ({', '.join(takes)}){more}: {error}")
     if problems:
         raise _Failure("; ".join(problems) + ". PositionScheme says what its constructor and hooks take.")
 
@@ -472,14 +508,18 @@ def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
                 raise _Failure(f"rotary returns {_form(part)}. Angles must be float32: bfloat16 holds 8 bits of them.")
     elif hook == "rotate":
         forms = [_form(part) for part in found] if isinstance(found, tuple) else [_form(found)]
-        if forms != [_form(part) for part in given[:2]]:
+        width = found[0].shape[-1] if len(forms) == 2 and isinstance(found[0], Tensor) else 0
+        if forms != [_form(part.new_empty(*part.shape[:-1], width)) for part in given[:2]]:
             wanted = " and ".join(_form(part) for part in given[:2])
-            raise _Failure(f"rotate returns {' and '.join(forms)} for q and k {wanted}. Give both back as they were.")
+            raise _Failure(
+                f"rotate returns {' and '.join(forms)} for q and k {wanted}. Give both back as they were; the last "
+                "axis alone may have another length, the same for both."
+            )
     elif found is not None:
         positions = given[0] if hook == "bias" else given[2]
         rows, length = (len(positions) if hook == "bias" else len(given[0])), positions.shape[-1]
         fits = isinstance(found, Tensor) and found.dim() == 4 and found.is_floating_point()
-        if not fits or found.shape[0] not in (1, rows) or tuple(found.shape[2:]) != (length, length):
+        if not fits or found.shape[0] not in (1, rows, len(_SEQUENCES)) or tuple(found.shape[2:]) != (length, length):
             raise _Failure(
                 f"{hook} returns {_form(found)} for {rows} rows of {length} places. Give floating-point logits "
                 "(1 or B, H or 1, S, S), with every axis: bias[:, None] adds one for the heads."
@@ -490,9 +530,9 @@ def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
 def _check_padding(case: _Case) -> None:
     """A batch padded left or right gives the numbers of each sequence alone."""
     encoder = case.classifier().model
-    expected = _alone(encoder)
+    expected = _alone(encoder, case.sequences)
     for side, encoder.config.unpad_inputs in itertools.product(("left", "right"), (True, False)):
-        ids, mask = _padded(_SEQUENCES, side, extra=2)
+        ids, mask = _padded(case.sequences, side)
         hidden = encoder(ids, attention_mask=mask).last_hidden_state
         how = f"padded on the {side} (unpad_inputs={encoder.config.unpad_inputs})"
         for row, alone in enumerate(expected):
@@ -508,29 +548,28 @@ def _check_padding(case: _Case) -> None:
 @_check
 def _check_packing(case: _Case) -> None:
     """Sequences packed into one row, however that is said, and into padded rows give the numbers of each alone."""
-    encoder = case.classifier().model
-    expected = torch.cat(_alone(encoder))
-    lengths = [len(sequence) for sequence in _SEQUENCES]
-    positions = [torch.arange(length) for length in lengths]
-    number = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))
+    encoder, sequences = case.classifier().model, case.sequences
+    lengths = [len(sequence) for sequence in sequences]
+    number = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
     borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    said: dict[str, Tensor] = {
-        "position_ids": torch.cat(positions)[None],
-        "seq_idx": number[None],
-        "cu_seq_lens_q": borders,
-    }
+    places = torch.cat([torch.arange(length) for length in lengths])[None]
+    said = {"position_ids": places, "seq_idx": number, "cu_seq_lens_q": borders}
     cause = (
         "A row may hold several sequences: compute from `positions` and `is_first` alone, row by row, without a "
         "cumulative sum or a maximum over the row."
     )
+    start = 2 if max(lengths) + 2 <= case.longest(max(lengths) + 2) else 0  # as RoBERTa numbers its tokens
+    expected, shifted = (torch.cat(_alone(encoder, sequences, first)) for first in (0, start))
     for encoder.config.unpad_inputs in (True, False):
         how = f"(unpad_inputs={encoder.config.unpad_inputs})"
         for name, value in said.items():
-            hidden = encoder(torch.cat(_SEQUENCES)[None], **{name: value}).last_hidden_state[0]
+            hidden = encoder(torch.cat(sequences)[None], **{name: value}).last_hidden_state[0]
             _same(hidden, expected, f"Sequences packed by {name} {how} and alone", cause)
-        ids, mask = _padded([torch.cat(_SEQUENCES[:2]), torch.cat(_SEQUENCES[2:])], extra=2)
+        hidden = encoder(torch.cat(sequences)[None], position_ids=places + start).last_hidden_state[0]
+        _same(hidden, shifted, f"Sequences packed by position_ids from {start} on {how} and alone", cause)
+        ids, mask = _padded([torch.cat(sequences[:2]), torch.cat(sequences[2:])], extra=2)
         position_ids = torch.zeros_like(ids)
-        position_ids[mask == 1] = torch.cat(positions)
+        position_ids[mask == 1] = places[0]
         hidden = encoder(ids, attention_mask=mask, position_ids=position_ids).last_hidden_state[mask == 1]
         _same(hidden, expected, f"Sequences packed into two padded rows {how} and alone", cause)
 
@@ -593,14 +632,14 @@ def _check_shift(case: _Case) -> None:
 @_check
 def _check_attention(case: _Case) -> None:
     """Eager attention gives the numbers of sdpa, and probabilities that sum to one."""
-    ids, mask = _padded(_SEQUENCES, "left")
+    ids, mask = _padded(case.sequences, "left")
     real = mask == 1
     cause = (
         "No row of logits may be -inf or NaN throughout: a sequence may have one token, and the softmax of nothing "
         "differs between backends."
     )
     sdpa, eager = (case.classifier(attn_implementation=name).model for name in ("sdpa", "eager"))
-    for one, other in zip(_alone(eager), _alone(sdpa), strict=True):
+    for one, other in zip(_alone(eager, case.sequences), _alone(sdpa, case.sequences), strict=True):
         _same(one, other, f"Eager attention and sdpa on a sequence of length {len(one)}", cause)
     fused = sdpa(ids, attention_mask=mask).last_hidden_state[real]
     _same(eager(ids, attention_mask=mask).last_hidden_state[real], fused, "Eager attention and sdpa", cause)
@@ -619,7 +658,7 @@ def _check_score_mod(case: _Case) -> None:
         raise _Skip("the scheme adds nothing to the logits.")
     if not position.uses("score_mod"):
         raise _Skip("the scheme has no score_mod, so that flex attention can't run it.")
-    for position_ids in (torch.arange(7)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 20]])):
+    for position_ids in (torch.arange(case.longest(80))[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 20]])):
         model = case.classifier().model
         seen: list[tuple[str, tuple[Any, ...], Any]] = []
         _watch(model.position, lambda *call, seen=seen: seen.append(call))
@@ -633,7 +672,7 @@ def _check_score_mod(case: _Case) -> None:
         b, h, q, k = torch.meshgrid(*map(torch.arange, axes), indexing="ij")
         scores = torch.randn(axes, generator=torch.Generator().manual_seed(3))
         for layer, bias in total.items():
-            score_mod = model.position.score_mod(positions, layer)
+            score_mod = model.position.ask("score_mod", positions, layer)
             if score_mod is None:
                 raise _Skip("score_mod returns None, so that flex attention can't run the scheme.")
             _same(
@@ -643,6 +682,16 @@ def _check_score_mod(case: _Case) -> None:
                 "score_mod(score, b, h, q, k) returns the score plus the bias of query q and key k in head h; "
                 "`positions` may have one row for all b.",
             )
+    ids, mask = _padded(case.sequences, "left")
+    flex, sdpa = (case.classifier(attn_implementation=name) for name in ("flex_attention", "sdpa"))
+    with torch.no_grad():  # on a CPU flex has no backward
+        found, expected = (model(ids, attention_mask=mask).logits for model in (flex, sdpa))
+    _same(
+        found,
+        expected,
+        "Logits with flex_attention and with sdpa",
+        "score_mod gets the positions of all tokens in one row, sequence after sequence.",
+    )
 
 
 def _gradients(model: PosEncForSequenceClassification) -> dict[str, Tensor | None]:
@@ -806,24 +855,41 @@ def _check_saving(case: _Case) -> None:
 
 @_check
 def _check_bfloat16(case: _Case) -> None:
-    """In bfloat16, positions far from 0 (near 4000, or the last) cost no more precision than those near 0."""
+    """In bfloat16 and under autocast, far positions (to 4000, or the last) and long texts cost no more precision."""
     model = case.classifier(**{"max_position_embeddings": 4096, **case.overrides}).model
-    ids = _SEQUENCES[0][None]
     last = min(4000, model.position.max_length or 4000)
     half = copy.deepcopy(model).to(torch.bfloat16)
     full = copy.deepcopy(half).float()  # the same rounded weights
-    errors = []
-    for start in (0, max(0, last - ids.shape[1])):
-        position_ids = torch.arange(start, start + ids.shape[1])[None]
-        found, expected = (m(ids, position_ids=position_ids).last_hidden_state.float() for m in (half, full))
-        errors.append(float((found - expected).abs().mean()))
-    near, far = errors
-    if not far <= 3 * near + 1e-3:
+    for how, other in (("bfloat16", half), ("autocast to bfloat16", full)):
+        errors = []
+        for ids, start in ((_SEQUENCES[0], 0), (_SEQUENCES[0], last - 9), (_tokens(min(last, 500)), 0)):
+            given = {"input_ids": ids[None], "position_ids": torch.arange(start, start + len(ids))[None]}
+            with torch.autocast("cpu", torch.bfloat16, enabled=other is full):
+                found = other(**given).last_hidden_state.float()
+            errors.append(float((found - full(**given).last_hidden_state).abs().mean()))
+        near, far, long = errors
+        for where, error in ((f"at positions up to {last - 1}", far), (f"in {min(last, 500)} tokens", long)):
+            if not error <= 3 * near + 1e-3:
+                raise _Failure(
+                    f"the mean error of {how} {where} is {error:.1e}, more than three times that of the first 9 "
+                    f"positions ({near:.1e}) + 1e-03. Angles, distances and sums over tokens must be float32 or int64: "
+                    "bfloat16 has no whole numbers between 2048 and 2064."
+                )
+
+
+@_check
+def _check_device(case: _Case) -> None:
+    """Constants are made on the device of the positions: the encoder runs on a device that isn't the CPU."""
+    model: Any = case.classifier().to("meta")  # type: ignore[arg-type]  # has shapes and no numbers, so that the code must go as when it is traced
+    ids = torch.ones(2, 9, dtype=torch.int64, device="meta")
+    try:
+        with mock.patch("torch.compiler.is_compiling", return_value=True), torch.no_grad():
+            model(ids, attention_mask=ids)
+    except Exception as error:
         raise _Failure(
-            f"the mean error of bfloat16 at positions up to {last - 1} is {far:.1e}, more than three times that at "
-            f"position 0 ({near:.1e}) + 1e-03. Angles and distances must be float32 or int64: bfloat16 has no whole "
-            "numbers between 2048 and 2064."
-        )
+            f"on another device than the CPU (meta) the encoder fails: {_describe(error)}. Make what a hook needs with "
+            "device=positions.device, and let no shape or branch depend on data while position_math.tracing()."
+        ) from error
 
 
 class _Logits(nn.Module):
@@ -858,8 +924,15 @@ def _check_export(case: _Case) -> None:
         _padded(_SEQUENCES[2:3]),
         _padded([_tokens(17, seed=3), *_SEQUENCES], "left"),
     ):
+        try:
+            found = program(ids, mask)
+        except Exception as error:
+            raise _Failure(
+                f"the exported program fails at {tuple(ids.shape)} tokens: {_describe(error)}. A size was a Python "
+                "number when it was traced: take it from x.shape, not from len(x)."
+            ) from error
         _same(
-            program(ids, mask),
+            found,
             model(ids, attention_mask=mask).logits,
             f"Logits of the exported program and of the model at {tuple(ids.shape)} tokens",
             "A size was a Python number when the program was traced: take it from the tensor's shape.",
@@ -996,4 +1069,4 @@ def _leave_out(scheme: PositionScheme, hook: str) -> None:
     uses = scheme.uses
     scheme.uses = lambda name: name != hook and uses(name)  # type: ignore[method-assign,assignment]
     if hook == "embed":
-        scheme.embed = lambda x, positions: x  # type: ignore[method-assign]
+        scheme.embed = lambda x, positions, **extras: x  # type: ignore[method-assign]

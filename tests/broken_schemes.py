@@ -135,7 +135,7 @@ class FirstPlaceOfTheRow(Sound):
 
     def bias(self, positions, is_first):
         bias = super().bias(positions, is_first)
-        return bias + (torch.arange(bias.shape[-1]) == 0)
+        return bias + (torch.arange(bias.shape[-1], device=bias.device) == 0)
 
     def score_mod(self, positions, layer):
         add = super().score_mod(positions, layer)
@@ -158,7 +158,7 @@ class PlacesForPositions(Sound):
     """Uses the place in the row as the position."""
 
     def distance(self, positions):
-        return super().distance(torch.arange(positions.shape[-1])[None])
+        return super().distance(torch.arange(positions.shape[-1], device=positions.device)[None])
 
     def score_mod(self, positions, layer):
         return super().score_mod(torch.arange(positions.shape[-1])[None], layer)
@@ -166,7 +166,7 @@ class PlacesForPositions(Sound):
 
 class ConstantVector(SoundWaves):
     def wave(self, positions):
-        return torch.ones(*positions.shape, 1)
+        return torch.ones(*positions.shape, 1, device=positions.device)
 
 
 class SeesOrder(SoundWaves):
@@ -185,7 +185,11 @@ class NotItself(Sound):
     """No token attends to itself: one alone attends to nothing."""
 
     def bias(self, positions, is_first):
-        return super().bias(positions, is_first).masked_fill(torch.eye(positions.shape[-1]).bool(), -torch.inf)
+        return (
+            super()
+            .bias(positions, is_first)
+            .masked_fill(torch.eye(positions.shape[-1], device=positions.device).bool(), -torch.inf)
+        )
 
     def score_mod(self, positions, layer):
         add = super().score_mod(positions, layer)
@@ -208,7 +212,8 @@ class UnusedWeights(Sound):
 
 class ZeroTimesWeights(UnusedWeights):
     def bias(self, positions, is_first):
-        return super().bias(positions, is_first) + 0 * self.spare(torch.ones(2, dtype=self.spare.weight.dtype)).sum()
+        nothing = torch.zeros(2, dtype=self.spare.weight.dtype, device=positions.device)
+        return super().bias(positions, is_first) + 0 * self.spare(nothing).sum()
 
 
 class CutOff(Sound):
@@ -239,7 +244,7 @@ class KeptTable(Sound):
 
     def bias(self, positions, is_first):
         if self.kept is None or not self.kept.requires_grad:
-            self.kept = self.down(self.table(torch.arange(2 * self.reach + 1)).tanh())
+            self.kept = self.down(self.table(torch.arange(2 * self.reach + 1, device=positions.device)).tanh())
         return nn.functional.embedding(self.distance(positions), self.kept).permute(0, 3, 1, 2)
 
     score_mod = PositionScheme.score_mod
@@ -324,6 +329,23 @@ class BranchOnData(Sound):
         if int(positions.max()) > 10**6:
             raise ValueError("too far")
         return super().bias(positions, is_first)
+
+
+class ConstantsOnTheCPU(SoundWaves):
+    def wave(self, positions):
+        return super().wave(positions) * torch.tensor([0.5])
+
+
+class SumsInHalfPrecision(Sound):
+    """Counts tokens in what autocast makes of a product."""
+
+    def layer_bias(self, q, k, positions, layer, *, sequence):
+        before = positions[:, None] <= positions[:, :, None]
+        before = (before & (sequence[:, None] == sequence[:, :, None])).float()
+        place = torch.matmul(before, before.new_full((before.shape[-1], 1), 1.01)).float()
+        return -(place.mT - place).abs().unsqueeze(1)
+
+    score_mod = PositionScheme.score_mod
 
 
 class OneTooFew(SoundWaves):

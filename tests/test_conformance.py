@@ -66,8 +66,13 @@ BROKEN = [
     (broken.NameOfTwoWords, "signature", "name='two words' can't name a scheme", ()),
     (broken.NoAxisForRows, "shapes", r"bias returns \(4, 9, 9\) torch\.float32 for 1 rows of 9 places", ()),
     (broken.HalfPrecisionAngles, "shapes", r"rotary returns .* torch\.bfloat16", ("shift", "checkpointing")),
-    (broken.FirstPlaceOfTheRow, "padding", "length 9 padded on the left .*differ by", ("packing", "attention")),
-    (broken.FirstTokenOfTheRow, "packing", "packed by position_ids .*unpad_inputs=False.*differ by", ()),
+    (
+        broken.FirstPlaceOfTheRow,
+        "padding",
+        "length 9 padded on the left .*differ by",
+        ("packing", "attention", "score_mod"),
+    ),
+    (broken.FirstTokenOfTheRow, "packing", "packed by position_ids .*unpad_inputs=False.*differ by", ("score_mod",)),
     (broken.PlacesForPositions, "permutation", "differ by .* use `positions` instead of arange", ()),
     (broken.ConstantVector, "order", "change the logits by .*, less than 0.001", ()),
     (broken.SeesOrder, "order", "declares order_blind, but", ()),
@@ -84,10 +89,12 @@ BROKEN = [
     (broken.LateBuffer, "buffers", "the buffer offset", ("score_mod",)),
     (broken.OwnParameter, "weights", "slope is a parameter of the scheme itself", ()),
     (broken.WeightWithoutItsModule, "weights", "weights of table are used without calling it", ()),
-    (broken.TensorFromTheConstructor, "saving", r"device meta .*broken_schemes\.py, line", ()),
+    (broken.TensorFromTheConstructor, "saving", r"device meta .*broken_schemes\.py, line", ("device",)),
     (broken.WritesOverLoadedWeights, "saving", r"position\.table\.weight comes back different", ()),
     (broken.PositionsInHalfPrecision, "bfloat16", "positions up to 3999 is .*more than three times", ()),
-    (broken.OneTooFew, "max_length", "max_length=65, but 65 tokens fail: IndexError", ()),
+    (broken.SumsInHalfPrecision, "bfloat16", "autocast to bfloat16 in 500 tokens is .*sums over tokens", ()),
+    (broken.ConstantsOnTheCPU, "device", "another device than the CPU .*broken_schemes.*device=positions.device", ()),
+    (broken.OneTooFew, "max_length", "max_length=129, but 129 tokens fail: IndexError", ()),
     (broken.TableWithoutLimit, "max_length", "IndexError", ()),
     (broken.BiasWithoutEffect, "used", "without bias the logits change by .*less than 0.001", ()),
     (broken.ScoreModAlone, "used", "score_mod is overridden and no bias is", ()),
@@ -179,6 +186,14 @@ def test_a_class_without_a_file_of_its_own_skips_the_remote_check_and_says_why()
 def test_every_check_is_failed_by_some_broken_scheme():
     proven = {row[1] for row in BROKEN} | {"export", "remote_code"}
     assert proven == set(POSITION_CHECKS)
+
+
+def test_one_cause_is_told_once():
+    report = check_position(broken.UnknownSize, checks=["padding", "order", "packing"])
+    said = {result.name: result.message for result in report.results}
+    assert said["packing"] == said["order"] == "fails as padding does"
+    assert re.search("no size that a config knows|width", said["padding"])
+    assert said["padding"].endswith(". So do packing, order")
 
 
 def test_an_expected_failure_is_no_failure_and_must_fail():
