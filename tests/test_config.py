@@ -13,7 +13,15 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from packaging.version import Version
 from transformers import AutoConfig
 
-from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForSequenceClassification, PosEncModel, make_position
+from hf_posenc import (
+    POSITIONS,
+    PRESETS,
+    LearnedPosition,
+    PosEncConfig,
+    PosEncForSequenceClassification,
+    PosEncModel,
+    make_position,
+)
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.positions import own_arguments
 
@@ -236,8 +244,28 @@ def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
 def test_arguments_given_for_another_scheme_are_refused_by_the_model():
     config = tiny_config("lspe", position_embedding_kwargs={"activation": "relu"})
     config.position_embedding_type = "none"
-    with pytest.raises(ValueError, match="'relu' is no argument of 'none'"):
+    with pytest.raises(
+        ValueError, match="'relu' is no argument of 'none'.* lspe takes it: .*embedding_kwargs=None first"
+    ):
         PosEncModel(config)
+    with pytest.raises(ValueError, match="Did you mean 'activation'") as found:
+        tiny_config("lspe", position_embedding_kwargs={"activaton": "relu"})
+    assert "set position_embedding_kwargs=None" not in str(found.value)
+
+
+def test_a_scheme_is_built_once_to_be_checked_and_once_for_the_model(monkeypatch):
+    class Counted(LearnedPosition):
+        def __init__(self, *, hidden_size: int, limit: int = 8) -> None:
+            built.append(limit)
+            super().__init__(hidden_size=hidden_size, max_positions=limit)
+
+    built: list[int] = []
+    monkeypatch.setitem(POSITIONS, "counted", Counted)
+    config = tiny_config("counted")
+    assert built == [8]
+    config.position_embedding_kwargs = {"limit": 9}
+    PosEncModel(config)
+    assert built == [8, 9, 9]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

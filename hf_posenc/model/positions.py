@@ -65,7 +65,12 @@ _ELSEWHERE = {
 # Fields of a config that are completed with defaults ...
 _RESOLVED = ("position_embedding_kwargs", "rope_parameters")
 GIVEN = "_given_arguments"
-"""... and its attribute that holds what was given of each, and what that became."""
+"""... and its attribute that holds what was given of each, what that became, and what it was checked with."""
+_DECISIVE = (
+    *("position_embedding_type", "position_embedding_kwargs", "rope_parameters", "hidden_size", "embedding_width"),
+    *("num_attention_heads", "num_hidden_layers", "max_position_embeddings", "token_rms"),
+    *("position_augmentation", "augmentation_length"),
+)
 # These start at the root mean square of the token embeddings unless the config says otherwise.
 _TOKEN_SCALED = ("rms", "std")
 
@@ -217,6 +222,8 @@ def resolve_position_config(config: Any) -> None:
     What was written earlier, and nobody changed since, is resolved anew: a size or the scheme may have been changed.
     Arguments of a scheme whose code isn't loaded yet stay as they are: they were resolved when it was saved.
     """
+    if vars(config).get(GIVEN, {}).get("checked") == _decisive(config):
+        return
     said = {}
     for field in _RESOLVED:
         value = getattr(config, field)
@@ -243,7 +250,13 @@ def resolve_position_config(config: Any) -> None:
         for key, value in given[name].items():
             if value is None and getattr(part, key, None) is not None:
                 given[name][key] = getattr(part, key)
-    vars(config)[GIVEN] = {field: (value, copy.deepcopy(getattr(config, field))) for field, value in said.items()}
+    resolved = {field: (value, copy.deepcopy(getattr(config, field))) for field, value in said.items()}
+    vars(config)[GIVEN] = {**resolved, "checked": _decisive(config)}
+
+
+def _decisive(config: Any) -> str:
+    """All that decides what schemes are built, and whether they can be."""
+    return repr((scheme_classes(config), [getattr(config, name) for name in _DECISIVE]))
 
 
 def check_position_config(config: Any) -> dict[str, PositionScheme]:
@@ -339,10 +352,12 @@ def _check_given(scheme: str, given: dict[str, Any], accepted: dict[str, Any]) -
                 if accepted
                 else "It takes none; leave position_embedding_kwargs out."
             )
-        raise ValueError(
-            f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. {hint} Of a config that was "
-            "another scheme's, set position_embedding_kwargs=None first."
-        )
+            if theirs := [other for other, known in POSITIONS.items() if name in own_arguments(known)]:
+                hint += (
+                    f" {', '.join(theirs)} {'take' if len(theirs) > 1 else 'takes'} it: where the config was another "
+                    "scheme's, set position_embedding_kwargs=None first."
+                )
+        raise ValueError(f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. {hint}")
 
 
 @contextlib.contextmanager
