@@ -1,6 +1,7 @@
 """RoPE scalings: their frequencies, and that a sequence's angles depend on its own length alone."""
 
 import json
+import logging
 
 import pytest
 import torch
@@ -380,6 +381,18 @@ def test_a_scaling_can_be_put_on_when_a_checkpoint_is_loaded(tmp_path, caplog):
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 2.0}
+
+
+@pytest.mark.parametrize("parameters", [{"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}])
+def test_a_trained_length_that_the_type_does_not_use_is_left_out_with_a_warning(parameters, caplog, monkeypatch):
+    """Transformers keeps it there when a scaling is taken off."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    trained = 100 + len(parameters)  # each warning comes once per process
+    config = tiny_config("rope", rope_parameters={**parameters, "original_max_position_embeddings": trained})
+    PosEncModel(config)
+    assert config.rope_parameters == {"rope_theta": 10000.0, **parameters}
+    said = f"original_max_position_embeddings={trained} has no effect with rope_type={parameters['rope_type']!r}"
+    assert caplog.text.count(said) == 1
 
 
 @pytest.mark.parametrize(

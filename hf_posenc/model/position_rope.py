@@ -6,9 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.utils import logging
 
 from .position_base import PositionScheme, plain_positions
 from .position_math import per_distinct_position, plain, require_positive, require_size, tracing, wide
+
+logger = logging.get_logger(__name__)
 
 # What each type takes beyond `rope_type`, `rope_theta` and `partial_rotary_factor`: keys that must be given, and
 # keys with a default (None: derived, or left out).
@@ -64,6 +67,11 @@ def complete_rope_parameters(
         raise ValueError(f"rope_parameters: rope_type={rope_type!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}.")
     required, optional = ROPE_TYPES[rope_type]
     known = (*_COMMON, *required, *optional)
+    unused = "original_max_position_embeddings"  # transformers leaves it there when a scaling is taken off
+    if unused not in known and (value := parameters.pop(unused, None)) is not None:
+        logger.warning_once(
+            f"rope_parameters: {unused}={value!r} has no effect with rope_type={rope_type!r}: left out."
+        )
     for key in parameters:
         if key not in known:
             others = [name for name, (must, may) in ROPE_TYPES.items() if key in must or key in may]
