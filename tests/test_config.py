@@ -86,7 +86,7 @@ from hf_posenc.model.positions import own_arguments
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         (
             {"position_embedding_type": "learned", "rope_theta": 5.0},
-            "rope_theta=5.0: only position_embedding_type='rope'",
+            "rope_parameters={'rope_theta': 5.0} has no effect on position_embedding_type='learned'. Leave it out",
         ),
         ({"rope_parameters": {"rope_type": "yarrn"}}, "rope_type='yarrn' is unknown"),
         ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big' is out of range"),

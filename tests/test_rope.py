@@ -317,7 +317,7 @@ def test_legacy_forms_are_read():
 )
 def test_older_names_that_contradict_are_refused(older):
     parameters = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}
-    with pytest.raises(ValueError, match=r"contradicts rope_parameters=.*Give rope_parameters alone"):
+    with pytest.raises(ValueError, match=r"contradicts .* in rope_parameters=.*Give rope_parameters alone"):
         tiny_config("rope", rope_parameters=parameters, **older)
     assert tiny_config("rope", rope_parameters=parameters, rope_theta=500.0).rope_parameters == parameters
 
@@ -400,7 +400,7 @@ def test_a_trained_length_that_the_type_does_not_use_is_left_out_with_a_warning(
     [
         ({"rope_type": "yarrn"}, "rope_type='yarrn' is unknown. Choose one of default, linear, dynamic, yarn"),
         ({"rope_type": ["yarn"]}, r"rope_type=\['yarn'\] is unknown"),
-        ({"rope_type": "linear", "type": "dynamic", "factor": 2.0}, "rope_type='linear' and its old name, type='dyn"),
+        ({"rope_type": "linear", "type": "dynamic", "factor": 2.0}, "rope_type='linear' .*type='dynamic'"),
         ({"factor": 2.0}, "no 'factor' for rope_type='default'. That belongs to linear, dynamic, yarn, longrope"),
         ({**YARN, "beta_fats": 3}, "no 'beta_fats' for rope_type='yarn'. Did you mean 'beta_fast'"),
         ({"rope_type": "linear"}, "lacks 'factor', which rope_type='linear' needs"),

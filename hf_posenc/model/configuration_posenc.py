@@ -55,7 +55,6 @@ from .positions import (  # noqa: E402
     own_code,
     resolve_position_config,
     scheme_classes,
-    takes_rope_parameters,
 )
 from .scheme_code import ATTRIBUTE, KEY, load_classes, loading_from, write_code  # noqa: E402
 
@@ -264,32 +263,27 @@ def check_types(given: dict[str, Any]) -> None:
 
 
 _ROPE_OF_TRAINING = ("rope_theta", "partial_rotary_factor")
+_ROPE = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
 
 
-def _older_rope_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Takes out what once stood beside, or instead of, `rope_parameters`."""
-    found = {name: values.pop(name, None) for name in (*_ROPE_OF_TRAINING, "rope_scaling")}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _joined_rope_parameters(rope_parameters: Any, older: dict[str, Any]) -> dict[str, Any] | None:
-    """`rope_parameters` with what is said under older names.
+def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of a config's values what they say of RoPE, under its older names too, in the form of one dict.
 
     Raises:
-        ValueError: they contradict each other.
+        ValueError: the names contradict each other.
     """
-    check_types({**older, "rope_parameters": rope_parameters})
-    if not older:
-        return rope_parameters
-    found = {key: value for key, value in (rope_parameters or {}).items() if value is not None}
-    alone = {name: value for name, value in older.items() if name != "rope_scaling"}
-    for said in (alone, older.get("rope_scaling", {})):
-        for key, value in said.items():
-            known = found.setdefault("rope_type" if key == "type" else key, value)
-            if value is not None and known != value:
-                raise ValueError(
-                    f"{older!r:.200} contradicts rope_parameters={rope_parameters!r:.200}. Give rope_parameters alone."
-                )
+    said = {name: value for name in _ROPE if (value := values.pop(name, None)) is not None}
+    check_types(said)
+    found: dict[str, Any] = {}
+    for name, value in said.items():
+        for key, given in ({name: value} if name in _ROPE_OF_TRAINING else value).items():
+            today = "rope_type" if key == "type" else key
+            if given is None or (known := found.setdefault(today, given)) is given or known == given:
+                continue
+            together = ", ".join(f"{name}={value!r:.200}" for name, value in said.items())
+            raise ValueError(
+                f"{today}={known!r} contradicts {key}={given!r} in {together}. Give rope_parameters alone."
+            )
     return found
 
 
@@ -488,15 +482,9 @@ class PosEncConfig(PreTrainedConfig):
         """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Called by PreTrainedConfig on every config with `rope_parameters`: fills them for `rope` alone."""
-        given = _older_rope_names(kwargs)
-        if any(map(takes_rope_parameters, scheme_classes(self).values())):
-            self.rope_parameters = _joined_rope_parameters(self.rope_parameters, given)
-        elif given:
-            raise ValueError(
-                f"{', '.join(f'{k}={v!r}' for k, v in given.items())}: only position_embedding_type='rope' takes "
-                f"this, not {self.position_embedding_type!r}. Leave it out."
-            )
+        """Called by PreTrainedConfig, which would fill them for every scheme: joins the older names to them."""
+        kwargs["rope_parameters"] = self.rope_parameters
+        self.rope_parameters = _take_rope(kwargs) or None
         return kwargs
 
     def _refuse_misspelt(self, kwargs: dict[str, Any], cutoff: float = 0.8) -> None:
@@ -546,13 +534,15 @@ class PosEncConfig(PreTrainedConfig):
         """
         values = dict(config_dict)
         own = {field.name for field in fields(cls)}
+        # A scaling replaces a scaling; the angles that the weights were trained with stay unless they are named.
+        replaced = "rope_parameters" in kwargs or kwargs.get("rope_scaling") is not None
+        rope = _take_rope(kwargs)
         overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in own and name not in _BASE_KEYWORDS}
         if overrides.get("position_embedding_type", values.get("position_embedding_type")) != values.get(
             "position_embedding_type"
         ):
-            values.pop("position_embedding_kwargs", None)
-            values.pop("rope_parameters", None)
-            _older_rope_names(values)
+            for name in ("position_embedding_kwargs", *_ROPE):
+                values.pop(name, None)
             if values.get("auto_map"):
                 values["auto_map"] = {key: value for key, value in values["auto_map"].items() if key != KEY}
         # What is asked for now replaces what the file says of labels, in whichever of three words it is said.
@@ -563,17 +553,9 @@ class PosEncConfig(PreTrainedConfig):
         if {"id2label", "label2id"} & overrides.keys() or (count is not None and len(names or ()) != count):
             for name in ("id2label", "label2id", "num_labels"):
                 values.pop(name, None)
-        saved_rope = values.get("rope_parameters")
-        values.update(overrides)
-        asked = _older_rope_names(kwargs)
-        if asked or "rope_parameters" in overrides:
-            given = _joined_rope_parameters(overrides.get("rope_parameters"), asked) or {}
-            given = {name: value for name, value in given.items() if value is not None}
-            trained = _joined_rope_parameters(saved_rope, _older_rope_names(values)) or {}
-            # A scaling replaces a scaling; the angles that the weights were trained with stay unless they are named.
-            scaled = "rope_parameters" in overrides or "rope_scaling" in asked
-            kept = {name: value for name, value in trained.items() if not scaled or name in _ROPE_OF_TRAINING}
-            values["rope_parameters"] = {**kept, **given} or None
+        trained = _take_rope(values)
+        kept = {name: value for name, value in trained.items() if not replaced or name in _ROPE_OF_TRAINING}
+        values |= {**overrides, "rope_parameters": {**kept, **rope} or None}
         unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _BASE_KEYWORDS}
         if unknown:
             logger.warning(
