@@ -5,7 +5,7 @@ import importlib.metadata
 import numbers
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 POSENC_VERSION = "0.1.0"
@@ -113,18 +113,6 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
-_UPPER_BOUNDS = {
-    "vocab_size": 2**28,
-    "hidden_size": 2**17,
-    "embedding_size": 2**17,
-    "intermediate_size": 2**20,
-    "num_hidden_layers": 2**12,
-    "num_attention_heads": 2**12,
-    "max_position_embeddings": MAX_POSITIONS,
-    "position_augmentation_length": MAX_POSITIONS,
-    "type_vocab_size": 2**20,
-}
-
 # What other model families call our fields. They are far from our spelling, so likeness alone wouldn't find them.
 _OTHER_NAMES = {
     "d_model": "hidden_size",
@@ -171,99 +159,86 @@ _OTHER_NAMES = {
     "rope_scaling_factor": "rope_parameters",
 }
 
-# Keywords that PreTrainedConfig takes beyond its fields, and attributes that it or the Hub writes into a config file.
-_BASE_KEYWORDS = {
-    "_attn_implementation",
-    "_commit_hash",
-    "_name_or_path",
-    "attn_implementation",
-    "auto_map",
-    "custom_pipelines",
-    "experts_implementation",
-    "finetuning_task",
-    "tie_encoder_decoder",
-    "gradient_checkpointing",
-    "model_type",
-    "name_or_path",
-    "num_labels",
-    "output_attentions",
-    "partial_rotary_factor",
-    "quantization_config",
-    "rope_scaling",
-    "rope_theta",
-    "task_specific_params",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-}
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value fits, and the words that follow `name=value` in the error if it doesn't. None always fits."""
 
 
-def _is_map_of_code(value: Any) -> bool:
-    def named(one: Any) -> bool:  # a tokenizer has two classes, or one and None
-        return isinstance(one, str) or (
-            isinstance(one, list | tuple) and all(x is None or isinstance(x, str) for x in one)
-        )
+def _whole(least: int, most: int) -> Check:
+    def fits(value: Any) -> bool:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most
 
-    return isinstance(value, dict) and all(map(named, value.values()))
+    return fits, f"is out of range. It must be a whole number from {least} to {most}."
+
+
+def _one_of(*choices: str) -> Check:
+    return choices.__contains__, f"is unknown. Choose one of {', '.join(choices)}."
+
+
+def _typed(words: str, fits: Callable[[Any], bool]) -> Check:
+    return fits, f"is of a wrong type. Give {words}, or leave it out."
+
+
+_PROBABILITY: Check = (lambda value: 0 <= value <= 1, "is out of range. A probability lies between 0 and 1.")
+_POSITIVE: Check = (lambda value: 0 < value < float("inf"), "is out of range. It must be a positive number.")
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_NAME = _typed("a string", lambda value: isinstance(value, str | dict))
+_FLAG = _typed("true or false", lambda value: isinstance(value, bool))
+_ROPE = _typed("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict))
+
+
+def _are_names(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(value is None or isinstance(value, str) for value in values)
+
+
+def _is_map_of_code(value: Any) -> bool:  # a tokenizer has two classes, or one and None
+    return isinstance(value, dict) and all(isinstance(one, str) or _are_names(one) for one in value.values())
 
 
 def _is_quantization(value: Any) -> bool:
     return hasattr(value, "to_dict") or (isinstance(value, dict) and isinstance(value.get("quant_method"), str))
 
 
-_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "norm_position": ("pre", "post"),
-    "position_augmentation": ("none", "shift", "random"),
-    "classifier_pooling": ("mean", "cls", "max"),
-    "problem_type": (None, "regression", "single_label_classification", "multi_label_classification"),
+_UNCHECKED = (
+    "_commit_hash", "_name_or_path", "custom_pipelines", "experts_implementation", "finetuning_task", "name_or_path",
+    "partial_rotary_factor", "rope_theta", "task_specific_params", "tie_encoder_decoder", "use_cache",
+)  # fmt: skip
+_KEYWORDS: dict[str, Check | None] = {
+    **dict.fromkeys(_UNCHECKED),
+    "architectures": _typed("a list of names of classes", _are_names),
+    "attn_implementation": _NAME,
+    "_attn_implementation": _NAME,
+    "auto_map": _typed("an object of names of classes", _is_map_of_code),
+    "dtype": (lambda value: str(value).removeprefix("torch.") in _DTYPES, _one_of(*_DTYPES)[1]),
+    "torch_dtype": (lambda value: str(value).removeprefix("torch.") in _DTYPES, _one_of(*_DTYPES)[1]),
+    "gradient_checkpointing": _FLAG,
+    "model_type": _typed("a string", lambda value: isinstance(value, str)),
+    "num_labels": _whole(1, MOST_LABELS),
+    "output_attentions": _FLAG,
+    "quantization_config": _typed("an object with a quant_method", _is_quantization),
+    "rope_parameters": _ROPE,
+    "rope_scaling": _ROPE,
 }
+"""What PreTrainedConfig takes beyond our fields, and what it or the Hub writes into a config file. What transformers
+looks into has a check: a wrong value would fail later, in words that name no field."""
 
 
-def _check_choice(name: str, value: Any) -> None:
-    """Refuses a value that names none of a few things."""
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise ValueError(f"{name}={value!r} is unknown. Choose one of {', '.join(map(str, _CHOICES[name]))}.")
-    acts = name == "hidden_act" or (name == "classifier_hidden_act" and value is not None)
-    if acts and value not in ACT2FN:
-        near = difflib.get_close_matches(str(value), list(ACT2FN), n=3)
-        raise ValueError(
-            f"{name}={value!r} is no activation of transformers. "
-            f"{'Near it: ' + ', '.join(near) + '. ' if near else ''}Common ones: gelu, relu, silu, tanh."
-        )
-
-
-_DTYPES = ("float32", "bfloat16", "float16", "float64")
-
-_KEYWORD_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "auto_map": ("an object of names of classes", _is_map_of_code),
-    "model_type": ("a string", lambda value: isinstance(value, str)),
-    "architectures": (
-        "a list of names of classes",
-        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
-    ),
-    "quantization_config": ("an object with a quant_method", _is_quantization),
-    **dict.fromkeys(
-        ("rope_scaling", "rope_parameters"),
-        ("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict)),
-    ),
-    "attn_implementation": ("a string", lambda value: isinstance(value, str | dict)),
-    "_attn_implementation": ("a string", lambda value: isinstance(value, str | dict)),
-    "output_attentions": ("true or false", lambda value: isinstance(value, bool)),
-    "gradient_checkpointing": ("true or false", lambda value: isinstance(value, bool)),
-}
-"""Keywords that transformers looks into: what is accepted, in words and as a test."""
+def _require(name: str, value: Any, check: Check | None) -> None:
+    if value is not None and check is not None and not check[0](value):
+        raise ValueError(f"{name}={value!r:.80} {check[1]}")
 
 
 def check_types(given: dict[str, Any]) -> None:
-    """Refuses a value of `_KEYWORD_TYPES` that isn't as it says there."""
-    for name, (accepted, fits) in _KEYWORD_TYPES.items():
-        value = given.get(name)
-        if value is not None and not fits(value):
-            raise ValueError(f"{name}={value!r:.80} is of a wrong type. Give {accepted}, or leave it out.")
+    """Refuses a value that transformers would take for another type."""
+    for name, check in _KEYWORDS.items():
+        _require(name, given.get(name), check)
+
+
+def _field(default: Any, check: Check) -> Any:
+    return field(default=default, metadata={"check": check})
 
 
 _ROPE_OF_TRAINING = ("rope_theta", "partial_rotary_factor")
-_ROPE = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
+_ROPE_NAMES = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
 
 
 def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +247,7 @@ def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: the names contradict each other.
     """
-    said = {name: value for name in _ROPE if (value := values.pop(name, None)) is not None}
+    said = {name: value for name in _ROPE_NAMES if (value := values.pop(name, None)) is not None}
     check_types(said)
     found: dict[str, Any] = {}
     for name, value in said.items():
@@ -287,54 +262,17 @@ def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _labels(id2label: Any, label2id: Any, count: Any) -> tuple[dict[int, str] | None, dict[str, int] | None]:
-    """Both maps, the one that isn't given made from the other. Neither given: None, for transformers to number them.
-
-    Where they contradict each other, as after one of them was set, `id2label` counts and that is said; but not where
-    it only has LABEL_0 and so on.
-
-    Raises:
-        ValueError: they aren't maps of names and numbers from 0 on, or not of as many as `count`.
-    """
-    if count is not None and not (_is_whole(count) and 1 <= count <= MOST_LABELS):
-        raise ValueError(f"num_labels={count!r:.80} is out of range. Give a whole number from 1 to {MOST_LABELS}.")
-    example = "Give id2label={0: 'no', 1: 'yes'}, and label2id={'no': 0, 'yes': 1} or none."
-    for name, value in (("id2label", id2label), ("label2id", label2id)):
-        if value is not None and not isinstance(value, dict):
-            raise ValueError(f"{name}={value!r:.80} is of a wrong type. {example}")
-    if id2label is None and label2id is None:
-        return None, None
-    found = []
-    for given, pairs in (
-        (f"id2label={id2label!r:.80}", None if id2label is None else list(id2label.items())),
-        (f"label2id={label2id!r:.80}", None if label2id is None else [(n, name) for name, n in label2id.items()]),
-    ):
-        if pairs is None:
-            continue
-        numbered = {int(number): name for number, name in pairs if str(number).isdecimal() and len(str(number)) < 9}
-        if sorted(numbered) != list(range(len(pairs))) or not pairs:
-            raise ValueError(f"{given} doesn't number labels from 0 on without a gap. {example}")
-        names = {number: numbered[number] for number in range(len(pairs))}
-        if not all(isinstance(name, str) for name in names.values()) or len(set(names.values())) < len(names):
-            raise ValueError(f"{given} must give each label a name of its own, a string. {example}")
-        found.append(names)
-    kept = found[0]
-    if found[-1] != kept:
-        if all(name == f"LABEL_{number}" for number, name in kept.items()) and len(found[-1]) == len(kept):
-            kept = found[-1]
-        logger.warning(
-            f"id2label={found[0]!r:.200} and label2id={label2id!r:.200} contradict each other: {kept!r:.200}."
-        )
-    if count is not None and count != len(kept):
+def _names(field: str, labels: Any) -> list[str]:
+    """The names in a map of labels, in the order of their numbers."""
+    pairs = list(labels.items()) if isinstance(labels, dict) else []
+    numbered = {str(number): name for number, name in (pairs if field == "id2label" else ((n, x) for x, n in pairs))}
+    names = [numbered.get(str(number)) for number in range(len(pairs))]
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(
-            f"num_labels={count} contradicts the {len(kept)} names in id2label={kept!r:.80}. Leave num_labels out."
+            f"{field}={labels!r:.80} doesn't number labels from 0 on without a gap, each with a name of its own. "
+            "Give id2label={0: 'no', 1: 'yes'}, and label2id={'no': 0, 'yes': 1} or none."
         )
-    return kept, {name: number for number, name in kept.items()}
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether it is a whole number, NumPy's too."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return names  # type: ignore[return-value]
 
 
 @strict
@@ -398,30 +336,33 @@ class PosEncConfig(PreTrainedConfig):
 
     model_type = "posenc"
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float | int = 0.1
-    attention_probs_dropout_prob: float | int = 0.0
-    layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
+    vocab_size: int = _field(30522, _whole(1, 2**28))
+    hidden_size: int = _field(768, _whole(1, 2**17))
+    num_hidden_layers: int = _field(12, _whole(1, 2**12))
+    num_attention_heads: int = _field(12, _whole(1, 2**12))
+    intermediate_size: int = _field(3072, _whole(1, 2**20))
+    hidden_act: str = _field("gelu", _one_of(*ACT2FN))
+    hidden_dropout_prob: float | int = _field(0.1, _PROBABILITY)
+    attention_probs_dropout_prob: float | int = _field(0.0, _PROBABILITY)
+    layer_norm_eps: float = _field(1e-12, _POSITIVE)
+    initializer_range: float = _field(0.02, _POSITIVE)
+    max_position_embeddings: int = _field(512, _whole(1, MAX_POSITIONS))
+    type_vocab_size: int = _field(2, _whole(0, 2**20))
     pad_token_id: int | None = 0
-    embedding_size: int | None = None
+    embedding_size: int | None = _field(None, _whole(1, 2**17))
     position_embedding_type: str = "rope"
     position_embedding_kwargs: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
-    position_augmentation: str = "none"
-    position_augmentation_length: int | None = None
-    norm_position: str = "pre"
+    position_augmentation: str = _field("none", _one_of("none", "shift", "random"))
+    position_augmentation_length: int | None = _field(None, _whole(1, MAX_POSITIONS))
+    norm_position: str = _field("pre", _one_of("pre", "post"))
     scale_embeddings: bool = False
-    classifier_pooling: str = "mean"
-    classifier_hidden_act: str | None = None
-    classifier_dropout: float | int | None = None
+    classifier_pooling: str = _field("mean", _one_of("mean", "cls", "max"))
+    classifier_hidden_act: str | None = _field(None, _one_of(*ACT2FN))
+    classifier_dropout: float | int | None = _field(None, _PROBABILITY)
+    problem_type: str | None = _field(  # type: ignore[assignment]
+        None, _one_of("regression", "single_label_classification", "multi_label_classification")
+    )
     tie_word_embeddings: bool = True
     unpad_inputs: bool = True
     posenc_version: str | None = None
@@ -442,16 +383,21 @@ class PosEncConfig(PreTrainedConfig):
         return cls(**{**PRESETS[preset], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
+        check_types({**vars(self), **kwargs})
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
         # came with the file is kept, for it says from which repository the code is.
-        self._check_keywords(kwargs)
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
         self._refuse_misspelt(kwargs)
+        if kwargs.get("num_labels", 0) is None:
+            del kwargs["num_labels"]
+        self._name_labels(kwargs.get("num_labels"))
+        torch_dtype = kwargs.pop("torch_dtype", None)
+        dtype = torch_dtype if self.dtype is None else self.dtype
+        self.dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
         super().__post_init__(**kwargs)
         if self.posenc_version is None:
             self.posenc_version = POSENC_VERSION
-        self.validate_sizes()
-        resolve_position_config(self)
+        self.resolve()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuses, of a config that was made, what its constructor refuses: a misspelt field, an unknown choice."""
@@ -460,23 +406,9 @@ class PosEncConfig(PreTrainedConfig):
         is_length = _OTHER_NAMES.get(name) == "max_position_embeddings"  # other libraries note theirs so
         if name not in self.__dataclass_fields__ and not hasattr(self, name) and not is_length:
             self._refuse_misspelt({name: value}, cutoff=0.9)
-        _check_choice(name, value)
+        known = self.__dataclass_fields__.get(name)
+        _require(name, value, known.metadata.get("check") if known else None)
         super().__setattr__(name, value)
-
-    def _check_keywords(self, kwargs: dict[str, Any]) -> None:
-        """Refuses what transformers would take for another type, and fail on later in words that name no field."""
-        check_types({"model_type": self.model_type, "architectures": self.architectures, **kwargs})
-        if kwargs.get("num_labels", 0) is None:
-            del kwargs["num_labels"]
-        elif _is_whole(kwargs.get("num_labels")):
-            kwargs["num_labels"] = int(kwargs["num_labels"])
-        self.id2label, self.label2id = _labels(self.id2label, self.label2id, kwargs.get("num_labels"))
-        for values, name in ((vars(self), "dtype"), (kwargs, "torch_dtype")):
-            dtype = values.get(name)
-            if isinstance(dtype, str):
-                values[name] = dtype = dtype.removeprefix("torch.")
-            if dtype is not None and str(dtype).removeprefix("torch.") not in _DTYPES:
-                raise ValueError(f"{name}={dtype!r:.80} is unknown. Choose one of {', '.join(_DTYPES)}.")
 
     def validate_rope(self) -> None:
         """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
@@ -489,9 +421,9 @@ class PosEncConfig(PreTrainedConfig):
 
     def _refuse_misspelt(self, kwargs: dict[str, Any], cutoff: float = 0.8) -> None:
         real = [field.name for field in fields(self)]
-        real += [name for name in _BASE_KEYWORDS if not name.startswith("_")]
+        real += [name for name in _KEYWORDS if not name.startswith("_")]
         for key, value in kwargs.items():
-            if key in _BASE_KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
+            if key in _KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
                 continue
             classes = scheme_classes(self)
             for name, scheme in classes.items():
@@ -537,11 +469,11 @@ class PosEncConfig(PreTrainedConfig):
         # A scaling replaces a scaling; the angles that the weights were trained with stay unless they are named.
         replaced = "rope_parameters" in kwargs or kwargs.get("rope_scaling") is not None
         rope = _take_rope(kwargs)
-        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in own and name not in _BASE_KEYWORDS}
+        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in own}
         if overrides.get("position_embedding_type", values.get("position_embedding_type")) != values.get(
             "position_embedding_type"
         ):
-            for name in ("position_embedding_kwargs", *_ROPE):
+            for name in ("position_embedding_kwargs", *_ROPE_NAMES):
                 values.pop(name, None)
             if values.get("auto_map"):
                 values["auto_map"] = {key: value for key, value in values["auto_map"].items() if key != KEY}
@@ -556,7 +488,7 @@ class PosEncConfig(PreTrainedConfig):
         trained = _take_rope(values)
         kept = {name: value for name, value in trained.items() if not replaced or name in _ROPE_OF_TRAINING}
         values |= {**overrides, "rope_parameters": {**kept, **rope} or None}
-        unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _BASE_KEYWORDS}
+        unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _KEYWORDS}
         if unknown:
             logger.warning(
                 f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
@@ -585,9 +517,9 @@ class PosEncConfig(PreTrainedConfig):
         Raises:
             ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
         """
+        self.resolve()
         own, files = own_code(self)
         self.posenc_version = POSENC_VERSION
-        self.id2label, self.label2id = _labels(self.id2label, self.label2id, None)  # one may have been set alone
         # The code is copied next to the file, so the map must not point to where this config came from.
         codes = {**AUTO_MAP, **{key: value for key, value in self.auto_map.items() if isinstance(value, str)}}
         here = {key: value.rpartition("--")[2] for key, value in codes.items() if key != KEY}
@@ -623,39 +555,47 @@ class PosEncConfig(PreTrainedConfig):
         """Root mean square of the token embeddings at the start; added schemes start with the same."""
         return self.initializer_range * (self.embedding_width**0.5 if self.scale_embeddings else 1.0)
 
-    def validate_sizes(self) -> None:
-        """Sizes are positive and bounded, probabilities are probabilities, labels have names and numbers."""
-        for name, bound in _UPPER_BOUNDS.items():
-            value = getattr(self, name)
-            least = 0 if name == "type_vocab_size" else 1
-            if value is None and name in ("embedding_size", "position_augmentation_length"):
-                continue
-            if not least <= value <= bound:
-                raise ValueError(
-                    f"{name}={value!r} is out of range. It must be a whole number from {least} to {bound}."
-                )
+    def resolve(self) -> None:
+        """Checks what no field says alone, and writes back what follows from the fields: labels, a scheme's arguments.
+
+        The constructor does it, and, since fields may have been set, the model and `save_pretrained`.
+
+        Raises:
+            ValueError: fields contradict each other, or the scheme can't be built.
+        """
+        self._name_labels()
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}. "
                 "Change one of them."
             )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
-            value = getattr(self, name)
-            if not (value is None and name == "classifier_dropout") and not 0 <= value <= 1:
-                raise ValueError(f"{name}={value!r} is out of range. A probability lies between 0 and 1.")
-        for name in ("layer_norm_eps", "initializer_range"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}={getattr(self, name)!r} is out of range. It must be a positive number.")
-        _labels(self.id2label, self.label2id, None)
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
                 f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. "
                 "Give the tokenizer's pad_token_id, or None if it has no padding token."
             )
-
-    def validate_position(self) -> None:
-        """The schemes exist and take their arguments; augmented positions fit them."""
         resolve_position_config(self)
+
+    def _name_labels(self, count: int | None = None) -> None:
+        """Makes each map of labels from the other. Where they differ, as after one was set, `id2label` counts.
+
+        Raises:
+            ValueError: they don't name labels, or not as many as `count`.
+        """
+        given = {name: getattr(self, name) for name in ("id2label", "label2id")}
+        found = [_names(name, labels) for name, labels in given.items() if labels is not None]
+        if not found:
+            return
+        names = found[0]
+        if found[-1] != names:
+            if names == [f"LABEL_{number}" for number in range(len(found[-1]))]:
+                names = found[-1]
+            together = " and ".join(f"{name}={labels!r:.200}" for name, labels in given.items())
+            logger.warning(f"{together} contradict each other: {dict(enumerate(names))!r:.200}.")
+        if count is not None and count != len(names):
+            raise ValueError(f"num_labels={count} contradicts the {len(names)} names {names!r:.80}. Leave it out.")
+        self.id2label = dict(enumerate(names))
+        self.label2id = {name: number for number, name in enumerate(names)}
 
 
 PosEncConfig.register_for_auto_class()

@@ -31,7 +31,7 @@ from .configuration_posenc import PosEncConfig
 from .cpu_kernels import Dropout, apply_linear
 from .position_base import PositionScheme, check_length
 from .position_math import tracing
-from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code, resolve_position_config
+from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code
 from .safe_loading import as_built, check_as_built, guarded_loading
 from .scheme_code import load_classes
 from .unpadding import AnyBatch, augment_positions, by_sequence, make_batch
@@ -263,9 +263,8 @@ class PosEncModel(PosEncPreTrainedModel):
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
         # A config may have been changed since it was checked, and what is built must be what is saved.
-        config.validate_sizes()
         load_classes(config, POSITIONS)
-        resolve_position_config(config)
+        config.resolve()
         vars(config).pop(GIVEN)  # from here on its arguments are those of weights
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
