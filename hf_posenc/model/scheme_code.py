@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from huggingface_hub import try_to_load_from_cache
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
-from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME, logging
 
 from .position_base import PositionScheme
+
+logger = logging.get_logger(__name__)
 
 KEY = "PositionScheme"
 """The entry of `auto_map`: `module.Class`, or for `a+b` a list with one for each part, None for schemes of ours."""
@@ -71,6 +74,12 @@ def loading_from(source: Any, trust_remote_code: bool | None, arguments: dict[st
         _loading.reset(token)
 
 
+def _source(config: Any) -> tuple[Any, dict[str, Any]]:
+    """Where the checkpoint lies, and what was said of the Hub on loading."""
+    under_way = _loading.get() or {"source": getattr(config, "_name_or_path", "") or None, "hub": {}}
+    return under_way["source"], dict(under_way["hub"])
+
+
 def load_class(config: Any, name: str) -> type[PositionScheme]:
     """Loads the class that comes with the config's checkpoint.
 
@@ -79,9 +88,8 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
     """
     reference = _reference(config, name)
     assert reference is not None
-    under_way = _loading.get() or {"source": getattr(config, "_name_or_path", "") or None, "trusted": False, "hub": {}}
-    source, hub = under_way["source"], dict(under_way["hub"])
-    if not under_way["trusted"] and not _is_remote():
+    source, hub = _source(config)
+    if not (_loading.get() or {}).get("trusted") and not _is_remote():
         raise ValueError(
             f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code ({reference}) comes with the "
             f"checkpoint{f' {source}' if source else ''}. If you trust it, load the model, or the configuration by "
@@ -112,12 +120,41 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
 def load_classes(config: Any, known: Any) -> None:
     """Loads what comes with the checkpoint, where its code is trusted or has been loaded already.
 
+    A class of that name that is registered here wins; that is said where its code is another.
+
     Raises:
         ValueError: it isn't trusted.
     """
     for name in config.position_embedding_type.split("+"):
-        if name not in known and comes_along(config, name) and travelled_class(config, name) is None:
+        if comes_along(config, name) and name in known:
+            _compare_code(config, name, known[name])
+        elif comes_along(config, name) and travelled_class(config, name) is None:
             load_class(config, name)
+
+
+def _compare_code(config: Any, name: str, scheme: type[PositionScheme]) -> None:
+    """Warns where the checkpoint's files, as far as they are on this machine, have other code than a class here."""
+    repository, _, reference = (_reference(config, name) or "").rpartition("--")
+    source, hub = _source(config)
+    source = str(repository or source or "")
+    ours: dict[str, str] = {}
+    with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel is another in any case
+        ours = _remembered.get(scheme) or _files_of(scheme)
+    entry = ours.get(f"{scheme.__module__.rpartition('.')[2]}.py")
+    for file, text in {**ours, f"{reference.partition('.')[0]}.py": entry}.items():
+        path: Any = os.path.join(source, file)
+        if source and not os.path.isdir(source):
+            with contextlib.suppress(ValueError):
+                path = try_to_load_from_cache(source, file, hub.get("cache_dir"), hub.get("revision"))
+        if source and isinstance(path, str) and os.path.isfile(path):
+            if Path(path).read_text(encoding="utf-8-sig", errors="replace") == text:
+                continue
+            logger.warning_once(
+                f"position_embedding_type={name!r}: {file} of the checkpoint {source} differs from the code of "
+                f"{scheme.__module__}.{scheme.__qualname__}, which is registered here, runs, and is what saving "
+                f"writes. To use the checkpoint's, load it in a process that doesn't register {name!r}, with "
+                "trust_remote_code=True."
+            )
 
 
 def remember_code(scheme: type[PositionScheme]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from remote_code_harness import BATCH, assert_same_outputs, outputs, put_in_hub_
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, register_position
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, register_position
 from hf_posenc.model.scheme_code import _rewritten
 from hf_posenc.scheme_file import register_scheme_file
 
@@ -320,3 +321,51 @@ def test_a_relative_import_that_the_loader_would_overlook_is_refused(tmp_path: P
         ValueError, match=r"'from .helper import y' can't travel.* first on their line.*a line of its own"
     ):
         _rewritten(path)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint with a scheme `mine` of its own."""
+    author = tmp_path / "author"
+    author.mkdir()
+    with registered_file(own_module(author, monkeypatch, GOOD)) as config:
+        PosEncModel(config).save_pretrained(tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+@pytest.mark.parametrize("where", ["folder", "hub"])
+@pytest.mark.parametrize(
+    ("file", "change", "warns"),
+    [("my_scheme.py", "", False), ("my_scheme.py", "x - positions", True), ("other.py", "x - positions", True)],
+)
+def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved(
+    where: str, file: str, change: str, warns: bool, theirs: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    source = str(theirs)
+    if where == "hub":
+        put_in_hub_cache(theirs, tmp_path / "home", source := "me/theirs")
+    ours = GOOD.replace("x + positions", change or "x + positions")
+    with registered_file(own_module(tmp_path, monkeypatch, ours, file)):
+        model = PosEncModel.from_pretrained(source, cache_dir=tmp_path / "home" / "hub")
+        model.save_pretrained(tmp_path / "again")
+    assert (change or "x + positions") in (tmp_path / "again" / file).read_text()
+    said = [line for line in caplog.messages if "'mine'" in line]
+    assert len(said) == warns
+    if warns:
+        assert "my_scheme.py" in said[0]
+        assert source in said[0]
+        assert f"{Path(file).stem}.Mine, which is registered here, runs, and is what saving writes" in said[0]
+        assert "in a process that doesn't register 'mine', with trust_remote_code=True" in said[0]
+
+
+def test_a_class_of_the_main_module_that_stands_in_for_the_checkpoints_is_said(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    embed = {"embed": lambda self, x, positions: x, "__module__": "__main__"}
+    monkeypatch.setitem(POSITIONS, "mine", type("Mine", (PositionScheme,), embed))
+    PosEncModel.from_pretrained(theirs)
+    assert "my_scheme.py" in caplog.text
+    assert "__main__.Mine, which is registered here, runs" in caplog.text
