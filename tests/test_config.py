@@ -495,6 +495,15 @@ def test_maps_that_contradict_each_other_are_said(caplog):
     assert not caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "override"),
+    [("id2label", 5, {"num_labels": 3}), ("auto_map", [1], {"position_embedding_type": "alibi"})],
+)
+def test_an_override_of_a_damaged_file_names_the_field(name, value, override):
+    with pytest.raises((ValueError, StrictDataclassFieldValidationError), match=name):
+        PosEncConfig.from_dict({**tiny_config().to_dict(), name: value}, **override)
+
+
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
 def test_a_dtype_may_be_written_as_torch_prints_it(tmp_path, name):
     PosEncConfig().save_pretrained(tmp_path)

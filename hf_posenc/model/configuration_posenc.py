@@ -67,23 +67,21 @@ logger = logging.get_logger(__name__)
 # The table of schemes. It stands in this file, whose own imports are all that a transformers older than
 # MINIMUM_TRANSFORMERS copies from a local folder: were it elsewhere, users of one would never reach the check above.
 POSITIONS.update(
-    {
-        "none": NoPosition,
-        "sinusoidal": SinusoidalPosition,
-        "learned": LearnedPosition,
-        "lspe": LSPEPosition,
-        "fourier": FourierPosition,
-        "rope": RotaryPosition,
-        "alibi": AlibiPosition,
-        "t5": T5Position,
-        "kerple": KerplePosition,
-        "fire": FirePosition,
-        "mlp_bias": MLPBiasPosition,
-        "tupe": TupePosition,
-        "relative_key": RelativeKeyPosition,
-        "relative_key_query": RelativeKeyQueryPosition,
-        "deberta": DebertaPosition,
-    }
+    none=NoPosition,
+    sinusoidal=SinusoidalPosition,
+    learned=LearnedPosition,
+    lspe=LSPEPosition,
+    fourier=FourierPosition,
+    rope=RotaryPosition,
+    alibi=AlibiPosition,
+    t5=T5Position,
+    kerple=KerplePosition,
+    fire=FirePosition,
+    mlp_bias=MLPBiasPosition,
+    tupe=TupePosition,
+    relative_key=RelativeKeyPosition,
+    relative_key_query=RelativeKeyQueryPosition,
+    deberta=DebertaPosition,
 )
 
 MAX_POSITIONS = 2**24
@@ -114,50 +112,30 @@ for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
 # What other model families call our fields. They are far from our spelling, so likeness alone wouldn't find them.
-_OTHER_NAMES = {
-    "d_model": "hidden_size",
-    "dim": "hidden_size",
-    "n_embd": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "n_layer": "num_hidden_layers",
-    "n_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "n_head": "num_attention_heads",
-    "n_heads": "num_attention_heads",
-    "ffn_dim": "intermediate_size",
-    "dim_feedforward": "intermediate_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "norm_eps": "layer_norm_eps",
-    "n_positions": "max_position_embeddings",
-    "max_positions": "max_position_embeddings",
-    "max_seq_len": "max_position_embeddings",
-    "max_seq_length": "max_position_embeddings",
-    "max_length": "max_position_embeddings",
-    "max_len": "max_position_embeddings",
-    "model_max_length": "max_position_embeddings",
-    "num_classes": "num_labels",
-    "n_labels": "num_labels",
-    "n_vocab": "vocab_size",
-    "hidden_dim": "hidden_size",
-    "embed_dim": "embedding_size",
-    "activation_function": "hidden_act",
-    "hidden_activation": "hidden_act",
-    "unpad": "unpad_inputs",
-    "padding_idx": "pad_token_id",
-    "rope_base": "rope_theta",
-    "init_std": "initializer_range",
-    "pooling": "classifier_pooling",
-    "pooling_mode": "classifier_pooling",
-    "pre_norm": "norm_position",
-    "position": "position_embedding_type",
-    "position_type": "position_embedding_type",
-    "pos_encoding": "position_embedding_type",
-    "positional_encoding": "position_embedding_type",
-    "position_encoding_type": "position_embedding_type",
-    "rope_scaling_factor": "rope_parameters",
+_CALLED = {
+    "hidden_size": "d_model dim n_embd hidden_dim",
+    "num_hidden_layers": "num_layers n_layer n_layers",
+    "num_attention_heads": "num_heads n_head n_heads",
+    "intermediate_size": "ffn_dim dim_feedforward",
+    "hidden_act": "activation activation_function hidden_activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "norm_eps",
+    "max_position_embeddings": "n_positions max_positions max_seq_len max_seq_length max_length max_len "
+    "model_max_length",
+    "num_labels": "num_classes n_labels",
+    "vocab_size": "n_vocab",
+    "embedding_size": "embed_dim",
+    "unpad_inputs": "unpad",
+    "pad_token_id": "padding_idx",
+    "rope_theta": "rope_base",
+    "initializer_range": "init_std",
+    "classifier_pooling": "pooling pooling_mode",
+    "norm_position": "pre_norm",
+    "position_embedding_type": "position position_type pos_encoding positional_encoding position_encoding_type",
+    "rope_parameters": "rope_scaling_factor",
 }
+_OTHER_NAMES = {other: name for name, others in _CALLED.items() for other in others.split()}
 
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value fits, and the words that follow `name=value` in the error if it doesn't. None always fits."""
@@ -181,6 +159,7 @@ def _typed(words: str, fits: Callable[[Any], bool]) -> Check:
 _PROBABILITY: Check = (lambda value: 0 <= value <= 1, "is out of range. A probability lies between 0 and 1.")
 _POSITIVE: Check = (lambda value: 0 < value < float("inf"), "is out of range. It must be a positive number.")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
+_DTYPE: Check = (lambda value: str(value).removeprefix("torch.") in _DTYPES, _one_of(*_DTYPES)[1])
 _NAME = _typed("a string", lambda value: isinstance(value, str | dict))
 _FLAG = _typed("true or false", lambda value: isinstance(value, bool))
 _ROPE = _typed("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict))
@@ -204,12 +183,12 @@ _UNCHECKED = (
 )  # fmt: skip
 _KEYWORDS: dict[str, Check | None] = {
     **dict.fromkeys(_UNCHECKED),
-    "architectures": _typed("a list of names of classes", _are_names),
+    "architectures": _typed("a list of names of classes", lambda value: _are_names(value) and None not in value),
     "attn_implementation": _NAME,
     "_attn_implementation": _NAME,
     "auto_map": _typed("an object of names of classes", _is_map_of_code),
-    "dtype": (lambda value: str(value).removeprefix("torch.") in _DTYPES, _one_of(*_DTYPES)[1]),
-    "torch_dtype": (lambda value: str(value).removeprefix("torch.") in _DTYPES, _one_of(*_DTYPES)[1]),
+    "dtype": _DTYPE,
+    "torch_dtype": _DTYPE,
     "gradient_checkpointing": _FLAG,
     "model_type": _typed("a string", lambda value: isinstance(value, str)),
     "num_labels": _whole(1, MOST_LABELS),
@@ -387,7 +366,8 @@ class PosEncConfig(PreTrainedConfig):
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
         # came with the file is kept, for it says from which repository the code is.
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
-        self._refuse_misspelt(kwargs)
+        for key, value in kwargs.items():
+            self._refuse_misspelt(key, value)
         if kwargs.get("num_labels", 0) is None:
             del kwargs["num_labels"]
         self._name_labels(kwargs.get("num_labels"))
@@ -400,14 +380,13 @@ class PosEncConfig(PreTrainedConfig):
         self.resolve()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses, of a config that was made, what its constructor refuses: a misspelt field, an unknown choice."""
+        """Refuses, of a config that was made, what its constructor refuses: a misspelt field, a value out of range."""
         if name in _ROPE_OF_TRAINING:
             raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
-        is_length = _OTHER_NAMES.get(name) == "max_position_embeddings"  # other libraries note theirs so
-        if name not in self.__dataclass_fields__ and not hasattr(self, name) and not is_length:
-            self._refuse_misspelt({name: value}, cutoff=0.9)
-        known = self.__dataclass_fields__.get(name)
-        _require(name, value, known.metadata.get("check") if known else None)
+        if name in self.__dataclass_fields__:
+            _require(name, value, self.__dataclass_fields__[name].metadata.get("check"))
+        elif not hasattr(self, name) and _OTHER_NAMES.get(name) != "max_position_embeddings":  # others note theirs so
+            self._refuse_misspelt(name, value, cutoff=0.9)
         super().__setattr__(name, value)
 
     def validate_rope(self) -> None:
@@ -419,24 +398,21 @@ class PosEncConfig(PreTrainedConfig):
         self.rope_parameters = _take_rope(kwargs) or None
         return kwargs
 
-    def _refuse_misspelt(self, kwargs: dict[str, Any], cutoff: float = 0.8) -> None:
-        real = [field.name for field in fields(self)]
-        real += [name for name in _KEYWORDS if not name.startswith("_")]
-        for key, value in kwargs.items():
-            if key in _KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
-                continue
-            classes = scheme_classes(self)
-            for name, scheme in classes.items():
-                if scheme is not None and key in own_arguments(scheme):
-                    given = {key: value} if len(classes) == 1 else {name: {key: value}}
-                    raise ValueError(
-                        f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
-                        f"Give it as position_embedding_kwargs={given!r}."
-                    )
-            near = difflib.get_close_matches(key, real, n=1, cutoff=cutoff)
-            meant = _OTHER_NAMES.get(key) or next(iter(near), None)
-            if meant:
-                raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
+    def _refuse_misspelt(self, key: str, value: Any, cutoff: float = 0.8) -> None:
+        if key in _KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
+            return
+        classes = scheme_classes(self)
+        for name, scheme in classes.items():
+            if scheme is not None and key in own_arguments(scheme):
+                given = {key: value} if len(classes) == 1 else {name: {key: value}}
+                raise ValueError(
+                    f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
+                    f"Give it as position_embedding_kwargs={given!r}."
+                )
+        real = [field.name for field in fields(self)] + [name for name in _KEYWORDS if not name.startswith("_")]
+        near = difflib.get_close_matches(key, real, n=1, cutoff=cutoff)
+        if meant := _OTHER_NAMES.get(key) or next(iter(near), None):
+            raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -454,7 +430,7 @@ class PosEncConfig(PreTrainedConfig):
             with loading_from(pretrained_model_name_or_path, trusted, kwargs):
                 config = result[0] if isinstance(result, tuple) else result
                 load_classes(config, POSITIONS)
-                resolve_position_config(config)
+                config.resolve()
         return result
 
     @classmethod
@@ -464,25 +440,23 @@ class PosEncConfig(PreTrainedConfig):
         A key that this version doesn't know is kept with a warning, since a newer version may have written it. A
         scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
-        values = dict(config_dict)
-        own = {field.name for field in fields(cls)}
+        values, own = dict(config_dict), {field.name for field in fields(cls)}
+        check_types(values)
         # A scaling replaces a scaling; the angles that the weights were trained with stay unless they are named.
         replaced = "rope_parameters" in kwargs or kwargs.get("rope_scaling") is not None
         rope = _take_rope(kwargs)
         overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in own}
-        if overrides.get("position_embedding_type", values.get("position_embedding_type")) != values.get(
-            "position_embedding_type"
-        ):
+        scheme = values.get("position_embedding_type")
+        if overrides.get("position_embedding_type", scheme) != scheme:
             for name in ("position_embedding_kwargs", *_ROPE_NAMES):
                 values.pop(name, None)
-            if values.get("auto_map"):
-                values["auto_map"] = {key: value for key, value in values["auto_map"].items() if key != KEY}
-        # What is asked for now replaces what the file says of labels, in whichever of three words it is said.
+            values["auto_map"] = {key: value for key, value in (values.get("auto_map") or {}).items() if key != KEY}
+        # Labels that are given now, as names or as a number, override the file's.
         if kwargs.get("num_labels", 0) is None:
             del kwargs["num_labels"]
-        count = kwargs.get("num_labels")
-        names = values.get("id2label") or values.get("label2id")
-        if {"id2label", "label2id"} & overrides.keys() or (count is not None and len(names or ()) != count):
+        count, names = kwargs.get("num_labels"), values.get("id2label") or values.get("label2id")
+        other_count = count is not None and isinstance(names, dict) and len(names) != count
+        if other_count or {"id2label", "label2id"} & overrides.keys():
             for name in ("id2label", "label2id", "num_labels"):
                 values.pop(name, None)
         trained = _take_rope(values)
