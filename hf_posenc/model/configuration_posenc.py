@@ -59,8 +59,16 @@ from .positions import (  # noqa: E402
 from .scheme_code import ATTRIBUTE, KEY, load_classes, loading_from, write_code  # noqa: E402
 
 if TYPE_CHECKING:
-    # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model.
+    # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model,
+    # and a transformers that is too old for files that are imported in turn gets as far as the check above.
+    from .attention import Attention  # noqa: F401
+    from .cpu_kernels import Dropout  # noqa: F401
     from .modeling_posenc import PosEncModel  # noqa: F401
+    from .position_base import PositionScheme  # noqa: F401
+    from .position_combined import CombinedPosition  # noqa: F401
+    from .position_math import tracing  # noqa: F401
+    from .safe_loading import guarded_loading  # noqa: F401
+    from .unpadding import Batch  # noqa: F401
 
 logger = logging.get_logger(__name__)
 
