@@ -33,7 +33,7 @@ class PositionScheme(nn.Module):
 
     There is one scheme per model; its weights are `position.*` in the checkpoint. Its constructor takes, as
     keyword-only arguments, any of the sizes `hidden_size`, `head_dim`, `num_heads`, `num_layers`, `max_positions`,
-    `token_rms` and `rope_asked_for` (filled from the config by name), then its own arguments with defaults
+    `token_rms` and `rope_parameters` (filled from the config by name), then its own arguments with defaults
     (`config.position_embedding_kwargs`). Weights live in `nn.Linear` / `nn.Embedding` children; there are no buffers:
     constants are recomputed in float32 from Python numbers, so that loading can't leave them behind.
     """

@@ -264,15 +264,13 @@ def check_position_config(config: Any) -> dict[str, PositionScheme]:
 
     Those whose code comes with the checkpoint and isn't loaded are left out.
     """
-    classes = scheme_classes(config)
-    if config.rope_parameters is not None and not any(map(takes_rope_parameters, classes.values())):
+    if config.rope_parameters is not None and not any(map(takes_rope_parameters, scheme_classes(config).values())):
         raise ValueError(
             f"rope_parameters={config.rope_parameters!r} has no effect on "
             f"position_embedding_type={config.position_embedding_type!r}. Leave it out, or set it to None."
         )
-    given = given_arguments(config)
     with torch.device("meta"):
-        built = {name: _build(config, name, scheme, given[name]) for name, scheme in classes.items() if scheme}
+        built = _build_all(config)
     for name, part in built.items():
         limit = part.max_length
         if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
@@ -291,13 +289,14 @@ def make_position(config: Any) -> PositionScheme:
             comes with the checkpoint and isn't trusted.
     """
     load_classes(config, POSITIONS)
-    given = given_arguments(config)
-    parts = {
-        name: _build(config, name, scheme, given[name])
-        for name, scheme in scheme_classes(config).items()
-        if scheme is not None
-    }
+    parts = _build_all(config)
     return CombinedPosition(parts) if len(parts) > 1 else next(iter(parts.values()))
+
+
+def _build_all(config: Any) -> dict[str, PositionScheme]:
+    given = given_arguments(config)
+    classes = scheme_classes(config)
+    return {name: _build(config, name, scheme, given[name]) for name, scheme in classes.items() if scheme is not None}
 
 
 def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str, Any]) -> PositionScheme:
