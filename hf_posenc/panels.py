@@ -333,7 +333,7 @@ def read_effects(subject: Subject, max_positions: int | None, layer: int) -> lis
         effects.append(_rotation_effect(subject, length, layer))
     if scheme.uses("bias"):
         positions, first = _grid(length)
-        bias = scheme.bias(positions, first)
+        bias = scheme.ask("bias", positions, first, **one_text(positions))
         if bias is not None:
             effects.append(_bias_effect(bias[0].float(), "bias", ""))
     if scheme.uses("layer_bias"):
@@ -385,7 +385,8 @@ def _encodings(subject: Subject, length: int) -> Tensor:
         width = 1  # `none` adds nothing whatever the width
     else:
         width = _size(subject, "hidden_size", lambda config: config.embedding_width)
-    return scheme.embed(torch.zeros(1, length, width), torch.arange(length).unsqueeze(0))[0].float()
+    positions = torch.arange(length).unsqueeze(0)
+    return scheme.ask("embed", torch.zeros(1, length, width), positions, **one_text(positions))[0].float()
 
 
 def _embedding_effect(encodings: Tensor) -> Effect:
@@ -460,10 +461,19 @@ def _embedding_effect(encodings: Tensor) -> Effect:
     return Effect("embeddings", (heat, matrix, profile, neighbours, moments, norm), matrix, profile)
 
 
+def one_text(positions: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """What hooks may ask for beside positions (1, S): one text of equal tokens."""
+    return {
+        "input_ids": lambda: torch.zeros_like(positions),
+        "sequence": lambda: torch.zeros_like(positions),
+        "lengths": lambda: torch.full_like(positions, positions.shape[-1]),
+    }
+
+
 def rotated_units(scheme: PositionScheme, heads: int, head_dim: int, length: int, layer: int) -> Tensor:
     """The rotated unit vectors, R_h(p) e_a: (H, S, d, d), a row for each a; H is 1 where all heads are turned alike."""
     positions = torch.arange(length).unsqueeze(0)
-    state = scheme.ask("rotary", positions, lengths=lambda: torch.full_like(positions, length))
+    state = scheme.ask("rotary", positions, **one_text(positions))
     rows = []
     for unit in torch.eye(head_dim):
         q = unit.expand(1, length, heads, head_dim)
@@ -494,6 +504,9 @@ def _rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     head_dim = _size(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
     heads = subject.config.num_attention_heads if subject.config else getattr(subject.scheme, "num_heads", 1)
     turned = rotated_units(subject.scheme, heads, head_dim, length, layer)
+    if turned.shape[-1] != head_dim:
+        said = f"{head_dim} entries of queries and keys become {turned.shape[-1]}:\nthere are no angles to draw."
+        return Effect("queries", (Note("Queries and keys", said),), None, None)
     decay = _decay(turned)
     found = [_pairs(head) for head in turned]
     pairs, wavelengths = found[0]
@@ -695,7 +708,8 @@ def _layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
         """q and k (n, H, d), the same at every place -> (n, H, S, S)."""
         q, k = (t[:, :, None].expand(-1, -1, length, -1) for t in (q, k))
         try:
-            found = subject.scheme.layer_bias(q, k, positions, layer)
+            x = torch.zeros(len(q), length, heads * head_dim)
+            found = subject.scheme.ask("layer_bias", q, k, positions, layer, x=lambda: x, **one_text(positions))
         except IndexError as error:
             raise ValueError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
         assert found is not None

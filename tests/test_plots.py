@@ -1,5 +1,6 @@
 """Pictures show the scheme's own numbers, whatever hooks it uses; nothing global is touched; files are whole."""
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -563,3 +564,16 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
     assert list(tmp_path.iterdir()) == []
     assert len(said) == 2
     assert all(str(error) in line and "There is no picture of" in line for line in said)
+
+
+@pytest.mark.parametrize("name", ["bipe", "cable", "pope"])
+def test_a_scheme_that_asks_for_tokens_or_hidden_states_or_widens_queries_is_drawn(name, monkeypatch, tmp_path):
+    source = Path(__file__).parent / "strangers" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (scheme,) = (v for v in vars(module).values() if isinstance(v, type) and v.__module__ == name)
+    monkeypatch.setitem(hf_posenc.POSITIONS, name, scheme)
+    monkeypatch.setattr(scheme, "name", name, raising=False)
+    save_figure(plot_position(tiny_config(name)), tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000

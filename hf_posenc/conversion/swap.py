@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import given_arguments, scheme_names
-from ..panels import rotated_units
+from ..panels import one_text, rotated_units
 from .loading import build_config
 
 EXTENSIONS = ("tile", "interpolate", "hierarchical")
@@ -611,7 +611,7 @@ def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 15
     wanted = wanted - wanted.mean(-1, keepdim=True)
 
     def bias() -> Tensor:
-        grid = part.bias(positions, positions == 0)
+        grid = part.ask("bias", positions, positions == 0, **one_text(positions))
         assert grid is not None
         return grid[0] - grid[0].mean(-1, keepdim=True)
 
@@ -627,9 +627,15 @@ def _bias_by_distance(
     H is 1 for a scheme that tells all heads the same.
     """
     if queries is None:
-        grids = [part.bias(positions, positions == 0)]
+        grids = [part.ask("bias", positions, positions == 0, **one_text(positions))]
     else:
-        grids = [part.layer_bias(q, k, positions, layer) for layer, (q, k) in enumerate(zip(*queries, strict=True))]
+        grids = []
+        for layer, (q, k) in enumerate(zip(*queries, strict=True)):
+            extras: dict[str, Any] = {
+                "x": functools.partial(lambda q: q.transpose(1, 2).flatten(-2), q),
+                **one_text(positions),
+            }
+            grids.append(part.ask("layer_bias", q, k, positions, layer, **extras))
     found = torch.cat([grid for grid in grids if grid is not None])  # (L x samples, H or 1, S, S)
     line = torch.cat((found[:, :, -1, :-1], found[:, :, 0, :]), -1)
     return (line - _mean(line, weight).unsqueeze(-1)).permute(2, 0, 1)

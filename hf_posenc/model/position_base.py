@@ -184,6 +184,9 @@ class DistanceBias(PositionScheme):
         return function
 
 
+PositionScheme.__init_subclass__()  # of itself: a scheme that overrides no hook
+
+
 class AddedPosition(PositionScheme):
     """A scheme that adds `encodings(positions)` to the embeddings: x'_i = x_i + e(p_i).
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 from hub_server import STRANGER, WRITER, Hub, no_token_lies_in
 from huggingface_hub import ModelCard
@@ -103,6 +104,13 @@ def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(
     assert world.commits[job] in module
 
 
+since_hub_2 = pytest.mark.skipif(
+    int(huggingface_hub.__version__.partition(".")[0]) < 2,
+    reason="huggingface_hub 1.x sends small files by LFS, and after a refused connection answers nothing more",
+)
+
+
+@since_hub_2
 def test_files_went_the_way_that_was_asked_for(world: World) -> None:
     for mode in MODES:
         (weights,) = (b for p, b in _head(world, f"me/{mode}-own").items() if p == "model.safetensors")
@@ -182,6 +190,7 @@ def test_no_token_is_published_printed_or_sent_to_the_storage(world: World) -> N
         assert request.token is None or not request.path.startswith(("/put/", "/get/"))
 
 
+@since_hub_2
 def test_with_the_server_gone_what_was_loaded_once_still_loads(world: World) -> None:
     assert_same_outputs(world.later.outputs("cached"), world.expected("lfs-own-2"))
     assert_same_outputs(world.later.outputs("cached commit"), world.expected("xet-own-1"))
