@@ -113,6 +113,13 @@ def test_a_backend_that_would_drop_a_bias_is_refused(scheme, backend):
             PosEncModel(tiny_config(scheme, attn_implementation=backend))
 
 
+def test_the_attention_of_a_model_can_be_set_later():
+    model = encoder("rope")
+    for name in ("eager", "sdpa", "flex_attention"):
+        model.set_attn_implementation(name)
+        assert model.config._attn_implementation == name
+
+
 class NoMod(PositionScheme):
     """A bias whose score_mod says nothing."""
 

@@ -150,8 +150,14 @@ class PosEncPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
+    _supports_attention_backend = True
     # The losses here average over `num_items_in_batch` where the Trainer gives it.
     accepts_loss_kwargs = True
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        """Transformers looks for ALL_ATTENTION_FUNCTIONS in this file's text; here attention.py asks it."""
+        return True
 
     @torch.no_grad()
     def initialize_weights(self) -> None:

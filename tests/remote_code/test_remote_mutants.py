@@ -76,9 +76,9 @@ MUTANTS = {
         ),
     ),
     "a scheme ignored under sdpa": Mutant(
-        "modeling_posenc.py",
-        "        if hooks.rotate is not None:\n",
-        "        if hooks.rotate is not None and self.config._attn_implementation != 'sdpa':\n",
+        "attention.py",
+        '        if scheme.uses("rotate"):\n',
+        "        if scheme.uses('rotate') and module.config._attn_implementation != 'sdpa':\n",
         "rope",
         frozenset(
             {
