@@ -101,7 +101,7 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
     Anything but a plain `nn.Linear` is called as it is: a quantised or adapted layer, or one that somebody hooked.
     """
-    if type(layer) is not nn.Linear or _is_watched(layer) or not _fits(x, layer.weight, layer.bias):
+    if type(layer) is not nn.Linear or not _fits(x, layer.weight, layer.bias) or _is_watched(layer):
         return layer(x)
     if torch.is_grad_enabled():
         return _OneDNNLinear.apply(x.contiguous(), layer.weight, layer.bias)
