@@ -250,10 +250,10 @@ def owned(output_dir: str | Path) -> Iterator[None]:
     """
     path = Path(output_dir) / LOCK_NAME
     lock = FileLock(path)
+    holder = path.read_text(encoding="utf-8").strip() if path.exists() else ""  # an older filelock empties the file
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        holder = path.read_text(encoding="utf-8").strip() if path.exists() else ""
         raise UserError(
             f"--output_dir {str(output_dir)!r}: {holder or 'another process'} is training into it. Wait until it has "
             "ended, or name another folder."
