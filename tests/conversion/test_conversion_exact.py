@@ -48,6 +48,8 @@ def assert_same(mine, theirs, task, pad=0):
 @pytest.mark.parametrize(("family", "task"), CASES)
 def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family, task, tmp_path):
     theirs = tiny_source(tmp_path / "source", family, task)
+    if task == "multiple-choice" and getattr(theirs.base_model, "pooler", theirs) is None:
+        pytest.skip(f"this transformers gives {family}'s multiple-choice head no pooler, and can't run it")
     pad = theirs.config.pad_token_id
     model, report = convert(tmp_path / "source", tmp_path / "out")
     assert report.to_scheme == ("rope" if family == "roformer" else "learned")
