@@ -120,6 +120,41 @@ def test_the_attention_of_a_model_can_be_set_later():
         assert model.config._attn_implementation == name
 
 
+def test_attention_moves_to_another_device_with_its_batch():
+    batch = make_batch(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
+    x = torch.zeros(*batch.positions.shape, 32)
+    attend, _ = attention.choose_attention(tiny_config("rope"), MADE["rope"], batch, x, None, False, False)
+    moved = attend.to("meta")
+    assert (moved.batch.positions.device.type, attend.batch.positions.device.type) == ("meta", "cpu")
+
+
+class Silent(PositionScheme):
+    """Overrides every hook and uses none."""
+
+    name = "silent"
+
+    def rotary(self, positions):
+        return None
+
+    def rotate(self, q, k, state, layer):
+        return None
+
+    def bias(self, positions, is_first):
+        return None
+
+    def layer_bias(self, q, k, positions, layer):
+        return None
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+def test_a_hook_may_return_none(backend, monkeypatch):
+    monkeypatch.setitem(POSITIONS, "silent", Silent)
+    silent, none = (encoder(name, attn_implementation=backend) for name in ("silent", "none"))
+    none.load_state_dict(silent.state_dict())
+    got, expected = (model(IDS, attention_mask=MASK).last_hidden_state for model in (silent, none))
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
+
+
 class NoMod(PositionScheme):
     """A bias whose score_mod says nothing."""
 

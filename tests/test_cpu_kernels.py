@@ -171,7 +171,9 @@ def test_direct_kernels_give_what_ordinary_operations_give(scheme, unpadded, mon
     ids, mask = padded([tokens(n, seed=n) for n in ((9, 4, 6) if unpadded else (6, 6, 6))])
     results = []
     for direct in (True, False):
-        monkeypatch.setattr(cpu_kernels, "_enabled", direct)
+        monkeypatch.setattr(cpu_kernels, "_enabled", True)  # and back to what it was at the end
+        cpu_kernels.set_enabled(direct)
+        assert cpu_kernels.runs_by_sequence(torch.zeros(1)) == direct
         torch.manual_seed(0)
         model = perturb(PosEncForSequenceClassification(tiny_config(scheme)))
         loss = model(ids, attention_mask=mask, labels=torch.tensor([0, 1, 0])).loss

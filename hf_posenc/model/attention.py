@@ -64,7 +64,7 @@ class Attention:
             precise = self.run is _by_sequence
             bias = add_bias(bias, own, torch.promote_types(q.dtype, torch.float32) if precise else q.dtype)
         if scheme.uses("rotate"):
-            q, k = scheme.rotate(q, k, tree_unflatten(state, self._state_tree), layer)
+            q, k = scheme.rotate(q, k, tree_unflatten(state, self._state_tree), layer) or (q, k)
         wider = q.shape[-1] - module.head_dim
         if wider:  # of a scheme whose rotation gives another width: most kernels take one for all three
             v = nn.functional.pad(v, (0, wider))

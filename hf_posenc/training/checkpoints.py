@@ -250,7 +250,9 @@ def owned(output_dir: str | Path) -> Iterator[None]:
     """
     path = Path(output_dir) / LOCK_NAME
     lock = FileLock(path)
-    holder = path.read_text(encoding="utf-8").strip() if path.exists() else ""  # an older filelock empties the file
+    holder = ""
+    with contextlib.suppress(OSError):  # before the lock is tried, for an older filelock then empties the file
+        holder = path.read_text(encoding="utf-8").strip()
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
