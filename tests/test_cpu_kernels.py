@@ -23,7 +23,7 @@ def written_out(q, k, v, bias, lengths, scale):
 
 
 @pytest.mark.parametrize("shape", [None, (1, 1), (1, 3), (4, 1), (4, 3)])
-@pytest.mark.parametrize("lengths", [[7, 1, 12, 3], [260, 2, 300, 256]])
+@pytest.mark.parametrize("lengths", [[7, 1, 12, 3], [260, 2, 300, 256], [5, 5, 5, 2]])
 def test_attention_by_sequence_equals_softmax_written_out_in_values_and_all_gradients(lengths, shape):
     tokens_in_all, longest = sum(lengths), max(lengths)
     q, k, v = (torch.randn(tokens_in_all, 3, 8, requires_grad=True) for _ in range(3))
@@ -46,13 +46,13 @@ def test_a_bias_used_by_several_layers_gets_the_sum_of_their_gradients():
     torch.testing.assert_close(torch.autograd.grad(twice, bias)[0], 3 * once, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [None, (2, 1)])
-def test_attention_by_sequence_can_be_differentiated_twice(shape):
-    q, k, v = (torch.randn(5, 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3))
+@pytest.mark.parametrize(("shape", "lengths"), [(None, [3, 2]), ((2, 1), [3, 2]), ((2, 1), [3, 3])])
+def test_attention_by_sequence_can_be_differentiated_twice(shape, lengths):
+    q, k, v = (torch.randn(sum(lengths), 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3))
     bias = [] if shape is None else [torch.randn(*shape, 3, 3, dtype=torch.float64, requires_grad=True)]
 
     def attend(q, k, v, bias=None):
-        return cpu_kernels.attend_by_sequence(q, k, v, bias, [3, 2], 0.3)
+        return cpu_kernels.attend_by_sequence(q, k, v, bias, lengths, 0.3)
 
     assert torch.autograd.gradgradcheck(attend, (q, k, v, *bias))
     k.requires_grad_(False)  # one that needs no gradient leaves the others in their places
@@ -70,6 +70,11 @@ def test_a_bias_that_broadcasts_gives_what_its_expanded_self_gives(shape):
     torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
+def test_neighbours_of_equal_length_share_a_call_until_their_logits_fill_a_block(monkeypatch):
+    monkeypatch.setattr(cpu_kernels, "BLOCK", 3 * 4**2)
+    assert cpu_kernels._runs([4, 4, 4, 4, 2, 4, 9, 9]) == [(3, 4), (1, 4), (1, 2), (1, 4), (1, 9), (1, 9)]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_attention_by_sequence_takes_other_dtypes(dtype):
     lengths = [7, 3]
@@ -81,6 +86,8 @@ def test_attention_by_sequence_takes_other_dtypes(dtype):
     assert got.dtype == dtype
     atol = 1e-5 if dtype == torch.float64 else 0.05
     torch.testing.assert_close(got.float(), expected, atol=atol, rtol=atol)
+    with torch.no_grad():  # the kernel computes in half precision itself
+        torch.testing.assert_close(cpu_kernels.attend_by_sequence(*leaves, lengths, 0.3), got, atol=atol, rtol=atol)
     got.float().sum().backward()
     assert [leaf.grad.dtype for leaf in leaves] == [dtype] * 3 + [torch.float32]
 

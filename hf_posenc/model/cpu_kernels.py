@@ -159,7 +159,7 @@ BLOCK = 2**18
 """Logits that the gradient of a bias works on at a time, or those of one head if there are more: they stay in cache."""
 
 HALF_FROM = 512
-"""Tokens from which the kernel is given half precision: in shorter sequences its backward is up to ten times slower."""
+"""Tokens from which gradients are computed in half precision: in shorter sequences that is up to ten times slower."""
 
 
 def runs_by_sequence(q: Tensor) -> bool:
@@ -187,7 +187,8 @@ def attend_by_sequence(
     if min(lengths, default=0) < 1:
         raise ValueError(f"lengths={lengths!r}: each sequence needs a token. Leave empty ones out.")
     dtype = q.dtype
-    if dtype in (torch.bfloat16, torch.float16) and max(lengths) < HALF_FROM:
+    half = dtype in (torch.bfloat16, torch.float16)
+    if half and max(lengths) < HALF_FROM and torch.is_grad_enabled():
         q = q.float()
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k.to(q.dtype), v.to(q.dtype)))
     if bias is not None:  # what broadcasts to (n, H, L, L) may be smaller
@@ -198,30 +199,43 @@ def attend_by_sequence(
     return _BySequence.apply(q, k, v, bias, lengths, scale).to(dtype)
 
 
+def _runs(lengths: list[int]) -> list[tuple[int, int]]:
+    """Neighbours of equal length go together, as (how many, tokens of each), as far as their logits fit a block."""
+    runs: list[tuple[int, int]] = []
+    for length in lengths:
+        count = runs[-1][0] + 1 if runs and runs[-1][1] == length else 1
+        if count > 1 and count * length**2 <= BLOCK:
+            runs[-1] = (count, length)
+        else:
+            runs.append((1, length))
+    return runs
+
+
 class _BySequence(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, lengths: list[int], scale: float
     ) -> Tensor:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+        runs = _runs(lengths)
         outs, sums = [], []
-        for place, (one_q, one_k, one_v) in enumerate(zip(*(_split(t, lengths) for t in (q, k, v)), strict=True)):
-            mask = _of_sequence(bias, place, lengths)
-            out, log_sum = kernel(one_q, one_k, one_v, 0.0, False, attn_mask=mask, scale=scale)
+        for *one, mask in zip(*(_split(t, runs) for t in (q, k, v)), _split_bias(bias, runs), strict=True):
+            out, log_sum = kernel(*one, 0.0, False, attn_mask=mask, scale=scale)
             outs.append(out)
             sums.append(log_sum)
         out = _join(outs)
-        ctx.save_for_backward(q, k, v, bias, out, torch.cat(sums, -1))
-        ctx.lengths, ctx.scale = lengths, scale
+        ctx.save_for_backward(q, k, v, bias, out, *sums)
+        ctx.runs, ctx.scale = runs, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        q, k, v, bias, out, log_sum = ctx.saved_tensors
+        q, k, v, bias, out, *log_sums = ctx.saved_tensors
+        runs, scale = ctx.runs, ctx.scale
         if torch.is_grad_enabled():  # a gradient that is to be differentiated again is made of ordinary operations
             pairs = list(zip((q, k, v, bias, None, None), ctx.needs_input_grad, strict=True))
             with torch.autocast("cpu", enabled=False):
-                out = _ordinary(q, k, v, bias, ctx.lengths, ctx.scale)
+                out = _ordinary(q, k, v, bias, runs, scale)
                 found = torch.autograd.grad(out, [t for t, needed in pairs if needed], gradient, create_graph=True)
             rest = iter(found)
             return tuple(next(rest) if needed else None for _, needed in pairs)
@@ -230,14 +244,13 @@ class _BySequence(torch.autograd.Function):
         if bias is not None and ctx.needs_input_grad[3]:
             bias_gradient = torch.zeros_like(bias, dtype=torch.promote_types(bias.dtype, torch.float32))
         gradients: tuple[list[Tensor], ...] = ([], [], [])
-        tensors = [_split(t, ctx.lengths) for t in (gradient, q, k, v, out)]
-        for place, (*one, one_sum) in enumerate(zip(*tensors, log_sum.split(ctx.lengths, -1), strict=True)):
-            mask = _of_sequence(bias, place, ctx.lengths)
-            if bias_gradient is None:
-                parts = kernel(*one, one_sum, 0.0, False, attn_mask=mask, scale=ctx.scale)
+        split = (_split(t, runs) for t in (gradient, q, k, v, out))
+        biases = (_split_bias(t, runs) for t in (bias, bias_gradient))
+        for *one, log_sum, mask, total in zip(*split, log_sums, *biases, strict=True):
+            if total is None:
+                parts = kernel(*one, log_sum, 0.0, False, attn_mask=mask, scale=scale)
             else:
-                total = _of_sequence(bias_gradient, place, ctx.lengths)
-                parts = _gradients(one, one_sum, mask, total, ctx.scale)
+                parts = _gradients(one, log_sum, mask, total, scale)
             for all_of_them, part in zip(gradients, parts, strict=True):
                 all_of_them.append(part)
         if bias_gradient is not None:
@@ -245,71 +258,74 @@ class _BySequence(torch.autograd.Function):
         return *(_join(parts) for parts in gradients), bias_gradient, None, None
 
 
-def _ordinary(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, lengths: list[int], scale: float) -> Tensor:
+def _ordinary(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, runs: list[tuple[int, int]], scale: float
+) -> Tensor:
     """What `_BySequence` gives, from operations that can be differentiated any number of times."""
-    outs = []
-    for place, one in enumerate(zip(*(_split(t, lengths) for t in (q, k, v)), strict=True)):
-        mask = _of_sequence(bias, place, lengths)
-        outs.append(torch.ops.aten._scaled_dot_product_attention_math(*one, attn_mask=mask, scale=scale)[0])
-    return _join(outs)
+    attend = torch.ops.aten._scaled_dot_product_attention_math
+    split = zip(*(_split(t, runs) for t in (q, k, v)), _split_bias(bias, runs), strict=True)
+    return _join([attend(*one, attn_mask=mask, scale=scale)[0] for *one, mask in split])
 
 
-def _split(x: Tensor, lengths: list[int]) -> tuple[Tensor, ...]:
-    """(T, H, d) -> (1, H, l, d) for each sequence, without a copy."""
-    return x.transpose(0, 1).unsqueeze(0).split(lengths, 2)
+def _split(x: Tensor, runs: list[tuple[int, int]]) -> list[Tensor]:
+    """(T, H, d) -> (m, H, l, d) for each run of m sequences of l tokens, without a copy."""
+    parts = x.split([count * length for count, length in runs])
+    return [part.unflatten(0, run).transpose(1, 2) for part, run in zip(parts, runs, strict=True)]
 
 
 def _join(parts: list[Tensor]) -> Tensor:
-    """(1, H, l, d) of each sequence -> (T, H, d)."""
-    return torch.cat([part.transpose(1, 2) for part in parts], 1)[0]
+    """(m, H, l, d) of each run -> (T, H, d)."""
+    return torch.cat([part.transpose(1, 2).flatten(0, 1) for part in parts])
 
 
-def _of_sequence(bias: Tensor | None, place: int, lengths: list[int]) -> Tensor | None:
+def _split_bias(bias: Tensor | None, runs: list[tuple[int, int]]) -> list[Tensor | None]:
+    """(1 or n, 1 or H, L, L) -> (1 or m, 1 or H, l, l) for each run, without a copy."""
     if bias is None:
-        return None
-    row = place if bias.shape[0] > 1 else 0
-    return bias[row : row + 1, :, : lengths[place], : lengths[place]]
+        return [None] * len(runs)
+    rows = bias.split([count for count, _ in runs]) if bias.shape[0] > 1 else [bias] * len(runs)
+    return [row[:, :, :length, :length] for row, (_, length) in zip(rows, runs, strict=True)]
 
 
 def _gradients(one: list[Tensor], log_sum: Tensor, bias: Any, total: Any, scale: float) -> list[Tensor]:
-    """Gradients of one sequence's q, k and v; that of the bias is added to `total`, a block of heads at a time.
+    """Gradients of one run's q, k and v; that of the bias is added to `total`, a block of heads at a time.
 
     With P = exp(scale q k^T + bias - log_sum) and dS = P (dO v^T - rowsum(dO O)): dq = scale dS k, dk = scale dS^T q,
-    dv = P^T dO, dbias = dS. `one` holds dO, q, k, v and O, each (1, H, l, d).
+    dv = P^T dO, dbias = dS. `one` holds dO, q, k, v and O, each (m, H, l, d).
     """
     gradients = [torch.empty_like(t) for t in one[1:4]]
-    heads, length = one[0].shape[1:3]
-    size = max(1, BLOCK // length**2)
+    count, heads, length = one[0].shape[:3]
+    size = max(1, BLOCK // (count * length**2))
     with torch.autocast("cpu", enabled=False):
         for first in range(0, heads, size):
             block = slice(first, first + size)
             shared = block if total.shape[1] > 1 else slice(None)
             d_out, q, k, v, out = (
-                t[0, block].to(torch.promote_types(t.dtype, torch.float32)).contiguous() for t in one
+                t[:, block].to(torch.promote_types(t.dtype, torch.float32)).contiguous() for t in one
             )
             q = q * scale
-            p = _matmul(q, k.transpose(1, 2)).add_(bias[0, shared])
-            p = p.sub_(log_sum[0, block].unsqueeze(-1)).exp_()
-            ds = _matmul(d_out, v.transpose(1, 2))
+            p = _matmul(q, k.transpose(-1, -2)).add_(bias[:, shared])
+            p = p.sub_(log_sum[:, block].unsqueeze(-1)).exp_()
+            ds = _matmul(d_out, v.transpose(-1, -2))
             ds = ds.sub_((d_out * out).sum(-1, keepdim=True)).mul_(p)
-            total[0, shared] += ds if total.shape[1] > 1 else ds.sum(0, keepdim=True)
+            total[:, shared] += ds.sum_to_size(total[:, shared].shape)
             parts = (
                 _matmul(ds, k) * scale,
                 _matmul_t(ds, q),
                 _matmul_t(p, d_out),
             )
             for gradient, part in zip(gradients, parts, strict=True):
-                gradient[0, block] = part
+                gradient[:, block] = part
     return gradients
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    """(h, m, k) (h, k, n) -> (h, m, n)."""
-    if a.shape[0] == 1 and max(a.shape[1:]) >= 256 and a.dtype == torch.float32 and onednn_is_faster():
-        return product(a[0], b[0].t()).unsqueeze(0)
+    """(m, h, l, k) (m, h, k, n) -> (m, h, l, n)."""
+    one = a.shape[0] == a.shape[1] == 1
+    if one and max(a.shape[2:]) >= 256 and a.dtype == torch.float32 and onednn_is_faster():
+        return product(a[0, 0], b[0, 0].t())[None, None]
     return torch.matmul(a, b)
 
 
 def _matmul_t(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b: (h, k, m) (h, k, n) -> (h, m, n), as (b^T a)^T: what oneDNN makes contiguous is then the smaller one."""
-    return _matmul(b.transpose(1, 2), a).transpose(1, 2)
+    """a^T b of (m, h, k, l) and (m, h, k, n), as (b^T a)^T: what oneDNN makes contiguous is then the smaller one."""
+    return _matmul(b.transpose(-1, -2), a).transpose(-1, -2)
