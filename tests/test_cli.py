@@ -520,7 +520,7 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, monkeypatch):
     assert "1 failed" in out
     for arguments, message in (
         (("alibi", "--kwargs", "[1]"), "--kwargs '[1]' is no JSON object"),
-        (("alibi", "--kwargs", "{x"), "--kwargs '{x' is no JSON: Expecting property name"),
+        (("alibi", "--kwargs", "{x"), "--kwargs '{x' is no JSON (Expecting property name"),
         (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from signature"),
         (("alib",), "Did you mean 'alibi'?"),
     ):

@@ -1,0 +1,226 @@
+"""`predict` and `evaluate`: what a checkpoint answers, and how well."""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hf_posenc.training.errors import UserError
+
+from .application import app, loading, show_metrics
+from .options import IN_BF16, Checkpoint, Revision, TextColumns, TextDelimiter, Trust
+
+
+@app.command()
+def predict(
+    checkpoint: Checkpoint,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
+    text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="Read .txt (a text per line), .csv, .tsv, .json, .jsonl (also .gz) or .parquet; - is standard input.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write .csv, .tsv, .jsonl (also .gz) or .parquet: all columns of the file, and the answers.",
+            show_default=False,
+        ),
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Between csv columns; default: found.")] = None,
+    text_column_names: TextColumns = None,
+    text_column_delimiter: TextDelimiter = None,
+    output_format: Annotated[
+        str | None,
+        typer.Option("--format", help="On the screen: `table` (default) or `jsonl` (one JSON object per line)."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")] = 32,
+    threshold: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those with a probability above this."
+        ),
+    ] = 0.5,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels; default: all.")
+    ] = None,
+    bf16: Annotated[
+        str | None,
+        typer.Option(metavar="[true|false]", help="Mixed precision. Default: where the processor has bfloat16."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
+
+    The file's other columns are kept beside the answers; one that is called `label` becomes `input_label`. Empty texts
+    are answered too, and said.
+    """
+    with loading():
+        import torch
+
+        from hf_posenc.training.arguments import DataArguments
+        from hf_posenc.training.data import remembered_columns
+        from hf_posenc.training.precision import best_dtype
+        from hf_posenc.training.prediction import Text, load_classifier, task_of
+        from hf_posenc.training.prediction import predict as run
+        from hf_posenc.training.prediction_files import check_input, check_output, read_inputs
+
+    if bf16 not in (None, "true", "false"):
+        raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
+    if output_format not in (None, "table", "jsonl"):
+        raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
+    if output_format is not None and output is not None:
+        raise UserError(
+            f"--format is of the screen. The suffix of --output {output!r} says its format; give one of them."
+        )
+    if bool(texts) == bool(file):
+        raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
+    if text_pair is not None and len(texts or []) != 1:
+        raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
+    if file is not None:
+        check_input(file)
+    if output is not None:
+        check_output(output, file)
+    options = DataArguments(
+        delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
+    )
+    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+    known = remembered_columns(classifier.model.config)
+    read = read_inputs(file, options, known, twice=output is not None) if file else None
+    half = best_dtype(classifier.device) == torch.bfloat16 if bf16 is None else bf16 == "true"
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    if half and bf16 is None:
+        errors.print(IN_BF16, style="dim")
+    inputs: Any = read or [Text(text, text_pair) for text in texts or []]
+    predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k, bf16=half)
+    _give_answers(predictions, task_of(classifier.model.config), inputs, output, output_format)
+    for remark in read.remarks() if read is not None else ():
+        errors.print(remark)
+
+
+def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, output_format: str | None) -> None:
+    """Writes answers to a file with a bar of progress, or prints them."""
+    from rich.markup import escape
+    from rich.progress import track
+
+    from hf_posenc.training.model import TOKENS
+    from hf_posenc.training.prediction_files import Inputs, json_line, write_answers
+
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    if output is not None:
+        count, names = (inputs.count, inputs.names) if isinstance(inputs, Inputs) else (len(inputs), inputs[0].columns)
+        shown = track(predictions, "Labelling", count, console=errors, transient=True, disable=not errors.is_terminal)
+        written = write_answers(output, shown, task, inputs, list(names))
+        errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
+        return
+    if output_format == "jsonl":
+        for prediction in predictions:
+            print(json_line(prediction, task), flush=True)
+        return
+    is_number, of_words = task.problem_type == "regression", task.problem_type == TOKENS
+    heads = (
+        ("text", "prediction") if is_number else ("text", "labels") if of_words else ("text", "label", "probabilities")
+    )
+    table = Table(*heads)
+    for prediction in predictions:
+        given, answer = prediction.input, prediction.answer
+        shown_text = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
+        if is_number:
+            numbers = answer.get("predictions") or {"": answer["prediction"]}
+            table.add_row(escape(shown_text), ", ".join(f"{name} {n:.4g}".strip() for name, n in numbers.items()))
+            continue
+        if of_words:
+            pairs = zip(answer["words"], answer["labels"], strict=True)
+            table.add_row(escape(shown_text), escape("  ".join(f"{word}/{label}" for word, label in pairs)))
+            continue
+        label = answer["label"]
+        chosen = ", ".join(label) or "(none)" if isinstance(label, list) else label
+        every = ", ".join(f"{name} {share:.3f}" for name, share in answer["probabilities"].items())
+        table.add_row(*map(escape, (shown_text, chosen, every)))
+    Console().print(table)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Checkpoint,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", help="Labelled data: .csv, .json, .jsonl, .parquet.")
+    ] = None,
+    dataset_name: Annotated[
+        str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
+    delimiter: Annotated[str | None, typer.Option(help="Between csv columns; default: found.")] = None,
+    text_column_names: TextColumns = None,
+    label_column_name: Annotated[str | None, typer.Option(help="Label column. Default: as trained.")] = None,
+    label_delimiter: Annotated[str | None, typer.Option(help="What separates several labels in a csv cell.")] = None,
+    text_column_delimiter: TextDelimiter = None,
+    skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave rows without label or text out.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
+    with loading():
+        from hf_posenc.conversion import fine_tune
+        from hf_posenc.training import make_arguments
+
+    if (file is None) == (dataset_name is None):
+        raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
+    # What is no validation split is a test, also in what is said on the way.
+    role = "validation" if file is None and split in ("validation", "valid", "val", "dev") else "test"
+    source = {"test_file": file} if file else {"dataset_name": dataset_name, f"{role}_split_name": split}
+    kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}
+    columns = {
+        "delimiter": delimiter,
+        "text_column_names": text_column_names,
+        "label_column_name": label_column_name,
+        "label_delimiter": label_delimiter,
+        "text_column_delimiter": text_column_delimiter,
+    }
+    # Whatever the Trainer prints goes to standard error: standard output holds the result alone.
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        result = fine_tune(
+            *make_arguments(
+                model_name_or_path=checkpoint,
+                trust_remote_code=trust_remote_code,
+                output_dir=folder,
+                skip_missing=skip_missing,
+                per_device_eval_batch_size=batch_size,
+                disable_tqdm=as_json,
+                **source,
+                **kind,
+                **{name: value for name, value in columns.items() if value is not None},
+            ),
+            console=Console(stderr=True),
+        )
+    left_out = ("runtime", "_per_second", "preparation_time", "epoch")
+    prefix = "eval_" if role == "validation" else "test_"
+    metrics = {
+        name.removeprefix(prefix): float(value) for name, value in result.metrics.items() if not name.endswith(left_out)
+    }
+    examples = next(iter(result.summary.examples.values()))
+    if as_json:
+        print(
+            json.dumps(
+                {"data": file or dataset_name, "split": role if file else split, "examples": examples, **metrics}
+            )
+        )
+    else:
+        where = f"{os.path.basename(file)}, as test data" if file else f"{dataset_name}, split {split!r}"
+        Console().print(f"{where}: {examples:,} examples", highlight=False, markup=False)
+        show_metrics(metrics)

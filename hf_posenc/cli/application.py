@@ -1,0 +1,128 @@
+"""The command line itself: its commands are in the files beside it, its errors one line each."""
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+import hf_posenc
+from hf_posenc import _ctrl_c
+from hf_posenc.training.errors import as_typed, explain, speak_as_typed
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
+
+
+class _Ended(Exception):
+    """Carries what typer would end in its own way, without our line."""
+
+
+@contextlib.contextmanager
+def _in_our_words(ctx: Any) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        raise _Ended from error
+    except _UsageError as error:
+        where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
+        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+        raise ValueError(f"{text}. `{where} --help` lists what there is.") from error
+
+
+class _Commands(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:  # the help
+            return super().parse_args(ctx, args)
+        with _in_our_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_our_words(ctx):
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="hf-posenc",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hf-posenc {hf_posenc.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _hf_posenc(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Encoders whose positional scheme is one config value: train, evaluate, predict, inspect."""
+
+
+def show_metrics(metrics: dict[str, float]) -> None:
+    """Prints a table of scores."""
+    table = Table("metric", "value")
+    table.columns[1].justify = "right"
+    for name, value in metrics.items():
+        if not name.endswith(("_per_second", "_runtime", "total_flos")):
+            table.add_row(name, f"{value:.4f}")
+    Console().print(table)
+
+
+class _Notes(logging.Handler):
+    """Prints what the package warns of, wrapped to the terminal, in the words of the options that were typed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = as_typed(record.getMessage())
+        if sys.stderr.isatty():
+            text = textwrap.fill(text, shutil.get_terminal_size().columns - 1)
+        print(text, file=sys.stderr)
+
+
+_NOTES = _Notes()
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """A sign of life while PyTorch is imported, which takes seconds."""
+    console = Console(stderr=True)
+    with console.status("Loading PyTorch and transformers") if console.is_interactive else contextlib.nullcontext():
+        yield
+
+
+def main() -> None:
+    """Entry point: runs a command; whatever goes wrong ends in one line and an exit code (see `explain`)."""
+    _ctrl_c.end()
+    speak_as_typed(sys.argv[1:], with_dashes=True)
+    logging.getLogger("hf_posenc").addHandler(_NOTES)
+    try:
+        app(prog_name="hf-posenc")
+    except (Exception, KeyboardInterrupt) as caught:
+        error = (caught.__cause__ or caught) if isinstance(caught, _Ended) else caught
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has all that it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        from rich.markup import escape
+
+        line, code = explain(error)
+        kind, _, text = line.partition(":")
+        if line:
+            errors = Console(stderr=True, highlight=False)
+            errors.soft_wrap = not errors.is_terminal
+            errors.print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
+        sys.exit(code)

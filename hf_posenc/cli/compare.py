@@ -1,0 +1,210 @@
+"""`compare`, `report`, `quickstart` and `benchmark`: schemes side by side."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from hf_posenc.training.errors import UserError, one_line
+
+from .application import app, loading
+from .options import complete_preset, numbers, words
+
+
+@app.command()
+def compare(
+    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
+    plan: Annotated[
+        str | None, typer.Option(help="A YAML file that says all of the below, or the name of a plan that comes along.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False
+        ),
+    ] = None,
+    masked_lm: Annotated[
+        list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
+    ] = None,
+    schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
+    scheme_file: Annotated[
+        list[str] | None,
+        typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are compared with; default: the folder's, or the first.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(autocompletion=complete_preset, help="Size: tiny (default), mini, small, base.")
+    ] = None,
+    pretrained: Annotated[
+        str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
+    ] = None,
+    train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
+    test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,
+    train_examples: Annotated[int | None, typer.Option(help="Training examples per task.")] = None,
+    test_examples: Annotated[int | None, typer.Option(help="Test examples per part and length.")] = None,
+    options: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")
+    ] = None,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            help="Choose a learning rate for each scheme: 3 trials each, on a seed and data that aren't reported.",
+        ),
+    ] = False,
+    shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
+) -> None:
+    """Compare schemes: the same encoder, data, seeds and budget; only positions change.
+
+    What is done is skipped, so that the same command goes on after Ctrl-C, and other seeds or schemes are added to a
+    folder. Several processes may work on one folder: each run is made by one of them. `hf-posenc report` writes the
+    report, also while runs are missing.
+    """
+    from hf_posenc.comparison import execute, read_plan
+    from hf_posenc.comparison.plan import SEARCH_FACTORS
+    from hf_posenc.training.arguments import parse_json_option
+
+    if sum((plan is not None, quick)) > 1:
+        raise UserError("--plan and --quick are both given. Give one of them.")
+    tasks: list[Any] = [*(data or []), *({"masked_lm": name} for name in masked_lm or [])]
+    chosen = read_plan(
+        "quick" if quick else plan or {},
+        tasks=tasks or None,
+        schemes=None if schemes is None else words(schemes),
+        scheme_files=scheme_file or None,
+        seeds=None if seeds is None else numbers("seeds", seeds) if "," in seeds else numbers("seeds", seeds)[0],
+        baseline=baseline,
+        preset=preset,
+        pretrained=pretrained,
+        train_length=train_length,
+        test_lengths=None if test_lengths is None else numbers("test-lengths", test_lengths),
+        train_examples=train_examples,
+        test_examples=test_examples,
+        options=parse_json_option("options", options),
+        search=SEARCH_FACTORS if search else None,
+    )
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit()):
+        raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
+    if dry_run:
+        for run in chosen.work(int(part), int(parts)):
+            print(run.name)
+        return
+    made = execute(chosen, output_dir, shard=(int(part), int(parts)))
+    others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
+    Console().print(
+        f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed. "
+        f"Report: hf-posenc report {output_dir}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if made.failed:
+        Console().print("The same command tries those that failed again.")
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)],
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", "-o", help="Folder for the report; default: the results' own.")
+    ] = None,
+) -> None:
+    """Write the report of a comparison: report.md, and report.html, one page that holds everything."""
+    from hf_posenc.comparison.report import write_report
+
+    try:
+        markdown, page = write_report(results, output_dir)
+    except ImportError as error:
+        raise UserError(one_line(error)) from error
+    Console().print(f"The report is in {markdown} and {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def quickstart(
+    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the checkpoints.")] = "quickstart",
+    schemes: Annotated[
+        str | None, typer.Option(help="Schemes to compare, with commas; default: all five basic ones.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
+    overwrite_output_dir: Annotated[
+        bool, typer.Option("--overwrite-output-dir", help="Replace each checkpoint there when its new one is whole.")
+    ] = False,
+) -> None:
+    """See word order being learned: a tiny encoder per scheme on real sentences, in about six minutes."""
+    with loading():
+        from hf_posenc.training.quick_start import SCHEMES
+        from hf_posenc.training.quick_start import quickstart as run
+
+    chosen = tuple(name.strip() for name in schemes.split(",")) if schemes else SCHEMES
+    run(output_dir, chosen, seed, overwrite_output_dir=overwrite_output_dir)
+
+
+@app.command()
+def benchmark(
+    contenders: Annotated[
+        str,
+        typer.Option(
+            help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first; NAME:eager, "
+            "NAME:flex_attention, PEER:equal_dropout, SCHEME:frozen_words."
+        ),
+    ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
+    sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",
+    works: Annotated[str, typer.Option(help="sst2 (32 sentences of real lengths) or ROWSxTOKENS.")] = "sst2,8x128",
+    modes: Annotated[
+        str, typer.Option(help="inference, training (forward, backward), step (and optimizer).")
+    ] = "inference,training",
+    dtype: Annotated[str, typer.Option(help="Of all but the first: float32, bfloat16, float16.")] = "float32",
+    reference_dtype: Annotated[str, typer.Option(help="Of the first: float32, bfloat16, float16.")] = "float32",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Say where the time goes, too.")] = False,
+    startup: Annotated[bool, typer.Option("--startup", help="Measure imports and loading instead.")] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Results: .json, and a .md table and .png plot beside it.")
+    ] = None,
+) -> None:
+    """Measure speed and memory of schemes against transformers' encoders, in turns on the same batches."""
+    import torch
+
+    from hf_posenc.benchmark import (
+        markdown_table,
+        measure_startup,
+        run_benchmark,
+        startup_table,
+        write_results,
+    )
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if output is not None and not output.endswith(".json"):
+        raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
+    lists = [[part.strip() for part in text.split(",")] for text in (contenders, sizes, works, modes)]
+    errors = Console(stderr=True)
+    if startup:
+        found = measure_startup(lists[1][0], rounds)
+        print(startup_table(found))
+    else:
+        found = run_benchmark(
+            lists[0],
+            sizes=lists[1],
+            works=lists[2],
+            modes=lists[3],
+            dtype=dtype,
+            reference_dtype=reference_dtype,
+            rounds=rounds,
+            device=device,
+            profile=profile,
+            report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+            save=lambda found: write_results(found, output) if output else None,
+        )
+        print(markdown_table(found))
+    for path in write_results(found, output) if output else ():
+        errors.print(f"Wrote {path}", highlight=False, markup=False)

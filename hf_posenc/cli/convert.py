@@ -1,0 +1,110 @@
+"""`convert` and `export-bert`: from and to other models."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .application import app
+from .options import Checkpoint, Revision, complete_scheme
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer or PosEnc: folder or Hub name.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    position_embedding_type: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=complete_scheme,
+            help="Positional scheme: see `schemes`; default: the source's own, exactly.",
+        ),
+    ] = None,
+    position_embedding_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")
+    ] = None,
+    rope_parameters: Annotated[str | None, typer.Option(metavar="JSON", help="RoPE's parameters.")] = None,
+    max_position_embeddings: Annotated[
+        int | None, typer.Option(min=1, help="How long inputs may be; default: as in the source.")
+    ] = None,
+    extension: Annotated[
+        str | None,
+        typer.Option(help="How: tile (default), interpolate, hierarchical for tables; linear, dynamic, yarn for RoPE."),
+    ] = None,
+    heal: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time for healing; default: 10.", show_default=False)] = None,
+    bf16: Annotated[bool, typer.Option(help="Heal in mixed precision: about twice as fast where it is.")] = False,
+    eval_text: Annotated[
+        str | None, typer.Option(help="Text to measure on; default: a part of --heal, or sentences that come along.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Head of the result, such as text-classification; default: the source's.")
+    ] = None,
+    num_labels: Annotated[int | None, typer.Option(min=1, help="Labels of a new classifier.")] = None,
+    allow_pickle: Annotated[bool, typer.Option(help="Read a .bin file where there is no safetensors file.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
+    revision: Revision = None,
+) -> None:
+    """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
+
+    Without a scheme the result computes what the source does. With another one it doesn't: the report says how far it
+    is from the original, and `--heal` brings it nearer. A healing that was stopped goes on where it was: give the
+    same command again.
+    """
+    from hf_posenc.conversion import convert as run
+    from hf_posenc.conversion.heal import read_training_texts
+    from hf_posenc.training.arguments import parse_json_option
+
+    _, report = run(
+        source,
+        out,
+        position_embedding_type=position_embedding_type,
+        position_embedding_kwargs=parse_json_option("position_embedding_kwargs", position_embedding_kwargs),
+        rope_parameters=parse_json_option("rope_parameters", rope_parameters),
+        max_position_embeddings=max_position_embeddings,
+        extension=extension,
+        heal=heal,
+        minutes=minutes,
+        healing={"bf16": True} if bf16 else None,
+        eval_texts=None if eval_text is None else read_training_texts(eval_text),
+        task=task,
+        num_labels=num_labels,
+        allow_pickle=allow_pickle,
+        overwrite=overwrite,
+        seed=seed,
+        revision=revision,
+    )
+    Console().print(report)
+    Console().print(f"The checkpoint and conversion.json are in {out}", highlight=False, markup=False)
+
+
+@app.command("export-bert")
+def export_bert(
+    source: Checkpoint,
+    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    model_type: Annotated[
+        str | None,
+        typer.Option(help="bert, roberta, xlm-roberta, camembert, distilbert or electra; default: what can hold it."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    revision: Revision = None,
+) -> None:
+    """Write a `learned` checkpoint with BERT's body as transformers' own model, and measure that it is the same."""
+    from hf_posenc.conversion import export_bert as run
+
+    model, found = run(source, out, model_type=model_type, overwrite=overwrite, revision=revision)
+    Console().print(
+        f"{type(model).__name__} is in {out}: hidden states differ by at most {found.hidden_max:.2g} on "
+        f"{found.sequences} texts ({found.texts}).",
+        highlight=False,
+        markup=False,
+    )

@@ -1,0 +1,69 @@
+"""Options and arguments that several commands share, and what reads their values."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from hf_posenc.training.errors import UserError, check_is_checkpoint, check_local
+
+
+def one_of(*choices: str) -> Callable[[str], list[str]]:
+    """Completion in the shell."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+# Not read from the table of schemes: completion can't wait for PyTorch. A test compares them.
+SCHEMES = (
+    *("alibi", "deberta", "fire", "fourier", "kerple", "learned", "lspe", "mlp_bias", "none", "relative_key"),
+    *("relative_key_query", "rope", "sinusoidal", "t5", "tupe"),
+)
+complete_scheme = one_of(*SCHEMES)
+complete_preset = one_of("tiny", "mini", "small", "base")
+
+
+def _checkpoint(name: str) -> str:
+    check_is_checkpoint(name)  # before PyTorch is imported
+    return name
+
+
+def here_or_hub(parameter: typer.CallbackParam, name: str | None) -> str | None:
+    """Refuses a wrong local path before PyTorch is imported, and before the Hub is asked for it."""
+    if name is not None:
+        check_local(f"--{parameter.name}", name)
+    return name
+
+
+Checkpoint = Annotated[
+    str,
+    typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False, callback=_checkpoint),
+]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a checkpoint on the Hub.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the checkpoint's code, for a scheme of its author's own.")
+]
+TextColumns = Annotated[
+    str | None,
+    typer.Option(help="Text column; two, with a comma, for pairs. Default: those the model was trained on, or text."),
+]
+TextDelimiter = Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")]
+SchemeFile = Annotated[str | None, typer.Option(help="A Python file with a scheme of your own.", show_default=False)]
+
+IN_BF16 = "Computing in bfloat16 mixed precision, which this machine does fastest; --bf16 false for float32."
+
+
+def words(text: str) -> list[str]:
+    """What stands between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """Whole numbers between commas.
+
+    Raises:
+        UserError: one isn't.
+    """
+    parts = words(text)
+    if not parts or not all(part.isdigit() for part in parts):
+        raise UserError(f"--{option} {text!r} are no whole numbers. Write 64 or 64,128.")
+    return [int(part) for part in parts]

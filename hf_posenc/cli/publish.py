@@ -1,0 +1,47 @@
+"""`publish`: to the Hub."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .application import app
+from .options import Trust
+
+
+@app.command()
+def publish(
+    checkpoint: Annotated[str, typer.Argument(help="A checkpoint's folder.", show_default=False)],
+    repo_id: Annotated[str, typer.Option(help="Where to: owner/name.", show_default=False)],
+    private: Annotated[
+        bool | None,
+        typer.Option(
+            "--private/--public", help="Who sees a repository that is made now; default: the owner's setting."
+        ),
+    ] = None,
+    create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch; made if it doesn't exist.")] = None,
+    commit_message: Annotated[str, typer.Option(help="Title of the commit.")] = "Upload a PosEnc model",
+    trust_remote_code: Trust = False,
+) -> None:
+    """Publish a checkpoint on the Hub: weights, code, tokenizer, card and checksums; then load it back and compare.
+
+    The token is that of `hf auth login` or the environment variable HF_TOKEN. What isn't part of the model stays here.
+    """
+    from hf_posenc.hub import publish as send
+
+    done = send(
+        checkpoint,
+        repo_id,
+        private=private,
+        create_pr=create_pr,
+        revision=revision,
+        commit_message=commit_message,
+        trust_remote_code=trust_remote_code,
+    )
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    if done.left_out:
+        console.print(f"Not sent: {', '.join(done.left_out)}")
+    console.print(
+        "Published and verified:" if done.changed else "Nothing has changed since it was published:", done.url
+    )

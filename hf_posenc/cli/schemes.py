@@ -1,0 +1,163 @@
+"""`schemes`, `plot`, `check` and `inspect`: what there is, and what a checkpoint holds."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hf_posenc.training.errors import UserError, one_line
+
+from .application import app
+from .options import Checkpoint, Revision, SchemeFile, Trust, complete_preset, complete_scheme
+
+
+@app.command()
+def schemes() -> None:
+    """List the positional schemes: what each is, its parameters at base size, its length limit, its cost."""
+    from hf_posenc.inspection import describe_schemes
+
+    table = Table("scheme", "what it is", "parameters", "max length", "cost", title="Positional schemes")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    table.columns[0].no_wrap = True  # names are to be copied
+    table.columns[1].overflow = table.columns[4].overflow = "fold"
+    for row in describe_schemes():
+        length = "any" if row.max_length is None else f"{row.max_length:,}"
+        table.add_row(row.name, row.summary, f"{row.parameters:,}", length, row.cost)
+    console = Console()
+    console.print(table)
+    console.print("Parameters at base size (12 layers, D = 768, 12 heads, 512 positions).", style="dim")
+    console.print(
+        "model_cards/SCHEME.md in the repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
+        style="dim",
+    )
+
+
+@app.command()
+def plot(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCHEME|CHECKPOINT...",
+            help="Schemes, by name, or checkpoints; several are compared on one sheet.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.", show_default=False)
+    ],
+    max_positions: Annotated[int | None, typer.Option(help="Positions shown; default 128.")] = None,
+    layer: Annotated[int, typer.Option(help="Layer, from 0, of what differs by layer.")] = 0,
+    config_preset: Annotated[
+        str, typer.Option(autocompletion=complete_preset, help="Size, for a scheme's name: tiny, mini, small, base.")
+    ] = "base",
+    position_embedding_kwargs: Annotated[
+        str | None, typer.Option(help="Arguments of a scheme given by name, as JSON.")
+    ] = None,
+    rope_parameters: Annotated[str | None, typer.Option(help="RoPE's parameters, as JSON.")] = None,
+    revision: Revision = None,
+    scheme_file: SchemeFile = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
+    from hf_posenc.model.configuration_posenc import PosEncConfig
+    from hf_posenc.model.modeling_posenc import PosEncModel
+    from hf_posenc.panels import is_scheme
+    from hf_posenc.plots import check_picture_path, plot_comparison, plot_position, save_figure
+    from hf_posenc.scheme_file import register_scheme_file
+    from hf_posenc.training.arguments import parse_json_option
+
+    check_picture_path(output)
+    if scheme_file is not None:
+        register_scheme_file(scheme_file, "+".join(sources))
+    given = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
+    fields = {name: parse_json_option(name, text) for name, text in given.items() if text is not None}
+    if fields and (len(sources) > 1 or not is_scheme(sources[0])):
+        raise UserError(f"--{next(iter(fields))} goes with one scheme's name. A checkpoint has its own.")
+    read = [
+        PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
+        if is_scheme(source)
+        else PosEncModel.from_pretrained(source, revision=revision or "main", trust_remote_code=True)
+        if trust_remote_code
+        else source
+        for source in sources
+    ]
+    options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
+    try:
+        figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
+    except (ImportError, OSError) as error:
+        raise UserError(one_line(error)) from error
+    save_figure(figure, output)
+    Console().print(f"The picture is in {output}", highlight=False, markup=False)
+
+
+@app.command()
+def check(
+    scheme: Annotated[
+        str,
+        typer.Argument(autocompletion=complete_scheme, help="A positional scheme: see `schemes`.", show_default=False),
+    ],
+    kwargs: Annotated[str | None, typer.Option(help="The scheme's own arguments, as a JSON object.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
+    scheme_file: SchemeFile = None,
+) -> None:
+    """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
+    from hf_posenc.conformance import check_position
+    from hf_posenc.scheme_file import register_scheme_file
+    from hf_posenc.training.arguments import parse_json_option
+
+    if scheme_file is not None:
+        register_scheme_file(scheme_file, scheme)
+    report = check_position(scheme, kwargs=parse_json_option("kwargs", kwargs) or {}, checks=only or None)
+    Console().print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command("inspect")
+def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_remote_code: Trust = False) -> None:
+    """Show a checkpoint's scheme, size and scores, what it was trained on, for how long and from what, and versions."""
+    from safetensors import SafetensorError
+
+    from hf_posenc.inspection import inspect_checkpoint
+
+    try:
+        found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
+    share = found.position_parameters / max(found.parameters, 1)
+    length = "any" if found.max_length is None else f"{found.max_length:,} tokens"
+    if not found.scheme_loaded:
+        length = "what the scheme's own code says: --trust-remote-code runs it"
+    rows: dict[str, Any] = {
+        "model": found.architecture,
+        "scheme": found.position_embedding_type,
+        "scheme arguments": ", ".join(f"{k}={v!r}" for k, v in found.position_embedding_kwargs.items()) or "none",
+        "rope parameters": found.rope_parameters and ", ".join(f"{k}={v!r}" for k, v in found.rope_parameters.items()),
+        "own code": found.own_code,
+        "max length": length,
+        "parameters": f"{found.parameters:,}, of them {found.position_parameters:,} positional ({share:.2%})",
+        "weights": ", ".join(found.dtypes),
+        "labels": ", ".join(found.labels),
+        **{f"{split} scores": _words_of(scores) for split, scores in found.training.scores.items()},
+        "to beat": _words_of(found.training.baselines),
+        "doubts": " ".join(found.training.warnings),
+        "data": found.training.data,
+        "training": found.training.length,
+        "made from": found.training.source,
+        "hf_posenc": found.posenc_version,
+        "transformers": found.transformers_version,
+        "code": f"travels with it, {len(found.code_files)} files"
+        if found.code_files
+        else "none: it loads only where hf_posenc is installed",
+        "missing code": ", ".join(found.missing_code_files),
+    }
+    table = Table(title=found.source, show_header=False)
+    for name, value in rows.items():
+        if value:
+            table.add_row(name, str(value))
+    Console().print(table)
+
+
+def _words_of(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
