@@ -7,10 +7,13 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .loading import load
-from .measure import OWN_TEXTS, compare, encode, own_texts, random_rows, special_tokens, verify
+from .heal import accepted_options, read_training_texts, remove_work, set_aside
+from .heal import heal as run_healing
+from .loading import Loaded, load
+from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
 from .output import check_free, load_tokenizer, model_written, write_report
 from .report import ConversionReport
+from .swap import EXTENSIONS, swap, target_config
 
 _EXACT = 1e-5
 """What a conversion without a swap is off at most, on the models that were measured."""
@@ -72,30 +75,12 @@ def convert(
         ValueError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
             doesn't exist, `minutes` or `healing` is given without `heal`, or `out` is taken.
     """
-    from .swap import EXTENSIONS as TABLE_EXTENSIONS
-    from .swap import swap, target_config
-
     source = str(source)
-    if max_position_embeddings is not None and max_position_embeddings < 1:
-        raise ValueError(
-            f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
-        )
-    if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
-        raise ValueError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
-    if heal is None and (minutes is not None or healing):
-        given = f"healing={healing!r}" if minutes is None else f"minutes={minutes!r}"
-        raise ValueError(f"{given} has no effect without text to heal with. Give that as heal, or leave it out.")
-    if healing:
-        from .heal import accepted_options
-
-        unknown = sorted(set(healing) - accepted_options())
-        if unknown:
-            raise ValueError(f"healing has no {unknown[0]!r}. It takes {', '.join(sorted(accepted_options()))}.")
+    _check(max_position_embeddings, eval_texts, heal, minutes, healing)
     if out is not None:
         check_free(out, overwrite, source)
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
     original = loaded.model
-    before = original.config
     tokenizer = load_tokenizer(loaded.folder, source)
     config, changed = target_config(
         original,
@@ -105,19 +90,76 @@ def convert(
         max_position_embeddings=max_position_embeddings,
         extension=extension,
     )
-    if heal is not None and tokenizer is None:
+    if heal is not None:
+        _check_healing(source, tokenizer, config, changed)
+    shorter = min(original.config, config, key=lambda one: one.max_position_embeddings)
+    texts = _Texts(heal, eval_texts, tokenizer, shorter, loaded.task)
+    report = _begin_report(source, loaded, config, tokenizer)
+    if measure:
+        _measure_exactness(report, loaded, texts)
+    model = original
+    if changed:
+        model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
+        report.before = texts.agreement(model, original) if measure else None
+    if heal is not None:
+        options = {"work_dir": None if out is None else work_folder(out), **(healing or {}), "seed": seed}
+        _heal(report, model, original, texts, options if minutes is None else {**options, "minutes": minutes})
+    model.eval()
+    if loaded.dtype != torch.float32:
+        model.to(loaded.dtype)  # type: ignore[arg-type]
+    if tokenizer is not None:
+        tokenizer.model_max_length = _model_max_length(tokenizer, original.config, model, max_position_embeddings)
+    if out is not None:
+        with model_written(out) as folder:
+            model.save_pretrained(folder)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+            write_report(folder, report)
+        if heal is not None:
+            remove_work(work_folder(out))
+    return model, report
+
+
+def _check(
+    max_position_embeddings: int | None,
+    eval_texts: Sequence[str] | None,
+    heal: Any,
+    minutes: float | None,
+    healing: dict[str, Any] | None,
+) -> None:
+    """Refuses arguments of `convert` that can't be, before anything is loaded."""
+    if max_position_embeddings is not None and max_position_embeddings < 1:
+        raise ValueError(
+            f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
+        )
+    if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
+        raise ValueError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
+    if heal is None and (minutes is not None or healing):
+        given = f"healing={healing!r}" if minutes is None else f"minutes={minutes!r}"
+        raise ValueError(f"{given} has no effect without text to heal with. Give that as heal, or leave it out.")
+    unknown = sorted(set(healing or {}) - accepted_options())
+    if unknown:
+        raise ValueError(f"healing has no {unknown[0]!r}. It takes {', '.join(sorted(accepted_options()))}.")
+
+
+def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
+    if tokenizer is None:
         raise ValueError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
-    if heal is not None and not changed:
+    if not changed:
         raise ValueError(
             f"heal has no effect: the scheme stays {config.position_embedding_type!r} and the model computes what the "
             "source does. Leave it out, or name another scheme."
         )
-    texts = _Texts(heal, eval_texts, tokenizer, min(before, config, key=lambda one: one.max_position_embeddings))
+
+
+def _begin_report(
+    source: str, loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None
+) -> ConversionReport:
     report = ConversionReport(
         source=_shown(source),
         family=loaded.model_type,
         task=loaded.task,
-        from_scheme=before.position_embedding_type,
+        from_scheme=loaded.model.config.position_embedding_type,
         to_scheme=config.position_embedding_type,
         max_position_embeddings=config.max_position_embeddings,
         keys=loaded.keys,
@@ -126,67 +168,44 @@ def convert(
     )
     if tokenizer is None:
         report.notes.append("The source has no tokenizer.")
-    if measure:
-        report.exact = verify(loaded, texts.held_out[:64], texts.name)
-        if report.exact is None and loaded.model_type != "posenc":
-            report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
-        if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:
-            report.notes.append(
-                f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
-                f"{report.exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
-            )
-    model = original
-    if changed:
-        model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
-        if measure:
-            report.before = _agreement(model, original, texts, loaded.task, tokenizer)
-    if heal is not None:
-        from .heal import heal as run
+    return report
 
-        options = dict(healing or {})
-        if minutes is not None:
-            options["minutes"] = minutes
-        carried_over = {name: value.clone() for name, value in model.state_dict().items()} if measure else {}
-        report.healing = run(
-            model,
-            original,
-            texts.training,
-            tokenizer=tokenizer,
-            seed=seed,
-            work_dir=options.pop("work_dir", None) or (None if out is None else work_folder(out)),
-            **options,
+
+def _measure_exactness(report: ConversionReport, loaded: Loaded, texts: "_Texts") -> None:
+    """How far the model, as loaded and with its own scheme, is from transformers' own."""
+    report.exact = verify(loaded, texts.held_out[:64], texts.name)
+    if report.exact is None and loaded.model_type != "posenc":
+        report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
+    if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:
+        report.notes.append(
+            f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
+            f"{report.exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
         )
-        read = report.healing["longest"]
-        is_extended = any(line.get("how") in TABLE_EXTENSIONS for line in report.carried)
-        if is_extended and config.max_position_embeddings > read:
-            report.notes.append(
-                f"Healing read at most {read} tokens: the table's rows from {read} on are as the extension made them. "
-                "Give longer texts, and healing={'max_length': ...}."
-            )
-        if measure:
-            report.after = _agreement(model, original, texts, loaded.task, tokenizer)
-            assert report.before is not None
-            if (
-                not report.after.hidden_mse <= report.before.hidden_mse
-            ):  # the swap was nearly exact, or the time too short
-                model.load_state_dict(carried_over)
-                report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
-    model.eval()
-    if loaded.dtype != torch.float32:
-        model.to(loaded.dtype)  # type: ignore[arg-type]
-    if tokenizer is not None:
-        tokenizer.model_max_length = _model_max_length(tokenizer, before, model, max_position_embeddings)
-    if out is not None:
-        with model_written(out) as folder:
-            model.save_pretrained(folder)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(folder)
-            write_report(folder, report)
-        if heal is not None:
-            from .heal import remove_work
 
-            remove_work(work_folder(out))
-    return model, report
+
+def _heal(
+    report: ConversionReport,
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    texts: "_Texts",
+    options: dict[str, Any],
+) -> None:
+    """Heals the model in place, unless that takes it farther from the original."""
+    as_swapped = {name: value.clone() for name, value in model.state_dict().items()} if report.before else {}
+    report.healing = run_healing(model, original, texts.training, tokenizer=texts.tokenizer, **options)
+    read = report.healing["longest"]
+    is_extended = any(line.get("how") in EXTENSIONS for line in report.carried)
+    if is_extended and model.config.max_position_embeddings > read:
+        report.notes.append(
+            f"Healing read at most {read} tokens: the table's rows from {read} on are as the extension made them. "
+            "Give longer texts, and healing={'max_length': ...}."
+        )
+    if report.before is None:  # nothing is measured
+        return
+    report.after = texts.agreement(model, original)
+    if not report.after.hidden_mse <= report.before.hidden_mse:  # the swap was nearly exact, or the time too short
+        model.load_state_dict(as_swapped)
+        report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
 
 
 def work_folder(out: str | Path) -> Path:
@@ -204,15 +223,13 @@ class _Texts:
         held_out: Sequence[str] | None,
         tokenizer: PreTrainedTokenizerBase | None,
         config: Any,
+        task: str,
     ) -> None:
+        self.tokenizer, self.task = tokenizer, task
         self.training: list[str] = []
-        self.name = OWN_TEXTS
+        self.name = OWN_TEXTS if held_out is None else "eval_texts"
         chosen = None if held_out is None else list(held_out)
-        if chosen is not None:
-            self.name = "eval_texts"
         if heal is not None:
-            from .heal import read_training_texts, set_aside
-
             self.training = read_training_texts(heal)
             if chosen is None:
                 self.training, chosen = set_aside(self.training)
@@ -229,17 +246,11 @@ class _Texts:
         if not self.held_out:
             raise ValueError("There is no text to measure on. Give at least one.")
 
-
-def _agreement(
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    texts: _Texts,
-    task: str,
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> Any:
-    special = set() if tokenizer is None else special_tokens(tokenizer)
-    measured = tokenizer if task == "fill-mask" else None
-    return compare(model, original, texts.held_out, texts.name, tokenizer=measured, special=special)
+    def agreement(self, model: PreTrainedModel, original: PreTrainedModel) -> Agreement:
+        """How near two models are on the texts that are measured on."""
+        special = set() if self.tokenizer is None else special_tokens(self.tokenizer)
+        measured = self.tokenizer if self.task == "fill-mask" else None
+        return compare(model, original, self.held_out, self.name, tokenizer=measured, special=special)
 
 
 def _model_max_length(

@@ -1,16 +1,7 @@
 """Healing: a model whose scheme was swapped learns, on unlabelled text, to say again what the original says.
 
-The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
-(a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
-alike; with a masked-LM head also the divergence between the two predictions, at up to 256 tokens of a batch, for
-logits of a whole batch take gigabytes where the vocabulary is large. The token embeddings stay as they are.
-Biases learn faster than the rest, see `hf_posenc.optimizer`. In half of the texts two neighbouring tokens change
-places, for the original and for the model alike, so that it learns what their order does, too. Where the new scheme
-adds to the embeddings, one layer after the other is added in the first half of the time, from below: the first has most
-to learn, for it reads the new positions, its steps cost a fraction of the whole model's, and what stands above it would
-otherwise adapt to what it doesn't say yet. Schemes that act on attention have as much to learn in every layer, and did
-no better with it.
-Underneath is the stock Trainer: checkpoints, resuming, progress.
+It is a layer-by-layer self-distillation (see `heal_trainer`). In half of the texts two neighbouring tokens change
+places, for the original and for the model alike, so that it learns what their order does, too.
 """
 
 import contextlib
@@ -18,43 +9,25 @@ import hashlib
 import inspect
 import json
 import os
-import random
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
-from tqdm.auto import tqdm
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.trainer_callback import ExportableState, PrinterCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..model.modeling_posenc import PosEncForMaskedLM
-from ..optimizer import speed_up_positions
-from ..training.errors import Diverged
-from ..training.precision import not_finite
-from .measure import check_tokens, encode, pad_rows, special_tokens, swap_neighbours
+from ..training.checkpoints import newest_complete, write_json
+from ..training.errors import Diverged, Interrupted
+from ..training.prediction_files import read_inputs
+from ..training.run import StopOnInterrupt
+from .heal_trainer import Clock, Distillation, ProgressBar, Rows, SaveByTime
+from .measure import check_tokens, encode, pad_rows, special_tokens
 from .sources import fingerprint
 
 logger = logging.get_logger(__name__)
-
-_FIRST_ALONE, _ALL_FROM = 0.15, 0.5
-"""Shares of the budget: up to here the first layer alone is trained, and from here on all of them."""
-
-_PREDICTED = 256
-"""At most so many tokens of a batch have their predictions compared."""
 
 HELD_OUT = 500
 """At most so many texts are set aside to measure on, and at most a tenth."""
@@ -67,8 +40,6 @@ def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
         ValueError: there is no such file, or no text in it.
     """
     if isinstance(source, (str, Path)):
-        from ..training.prediction_files import read_inputs
-
         found = [
             text.text if text.text_pair is None else f"{text.text} {text.text_pair}"
             for text in read_inputs(str(source))
@@ -95,217 +66,6 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
         raise ValueError(f"Healing has {len(different)} different texts. Give at least 20, better thousands.")
     held_out = different[: max(1, min(HELD_OUT, len(different) // 10))]
     return [text for text in texts if text not in set(held_out)], held_out
-
-
-class _Clock(TrainerCallback, ExportableState):
-    """How much of the budget is spent, also over interruptions; stops the training when all is."""
-
-    def __init__(self, seconds: float, max_steps: int | None, spent: float = 0.0) -> None:
-        self.seconds, self.max_steps, self.spent = seconds, max_steps, spent
-        self._since: float | None = None
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"args": {"seconds": self.seconds, "max_steps": self.max_steps, "spent": self.used}, "attributes": {}}
-
-    @property
-    def used(self) -> float:
-        """Seconds of training so far."""
-        return self.spent + (0.0 if self._since is None else time.monotonic() - self._since)
-
-    def progress(self, step: int) -> float:
-        """The share of the budget that is spent, by steps where their number is given."""
-        return step / self.max_steps if self.max_steps else min(1.0, self.used / self.seconds)
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Starts it."""
-        self._since = time.monotonic()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stops the training, after a last checkpoint is of no use."""
-        if not self.max_steps and self.used >= self.seconds:
-            control.should_training_stop = True
-
-
-class _Progress(TrainerCallback):
-    """A bar of the budget: the Trainer's own counts steps, and how many there will be isn't known."""
-
-    def __init__(self, trainer: Any, minutes: float, max_steps: int | None) -> None:
-        self.trainer, self.total = trainer, max_steps or round(minutes * 60)
-        self.unit = "step" if max_steps else "s"
-        self.bar: Any = None
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Draws it."""
-        self.bar = tqdm(total=self.total, unit=self.unit, desc="Healing")
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Moves it."""
-        self.bar.n = round(self.trainer.clock.progress(state.global_step) * self.total)
-        self.bar.refresh()
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> None:
-        """Says the loss."""
-        if logs and "loss" in logs and self.bar is not None:
-            self.bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Closes it."""
-        self.bar.close()
-
-
-class _Distillation(Trainer):
-    """The stock Trainer with the loss of this module."""
-
-    original: PreTrainedModel
-    clock: _Clock
-    warmup_steps = 20
-
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """See the module."""
-        mine = self.accelerator.unwrap_model(model)
-        bodies = [cast(Any, one).base_model for one in (mine, self.original)]
-        depth = None
-        if bodies[0].position.uses("embed"):
-            depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
-        with _first_layers(bodies, depth):
-            with torch.no_grad(), self.accelerator.autocast():
-                theirs = bodies[1](**inputs, output_hidden_states=True)
-            with self.accelerator.autocast():
-                ours = bodies[0](**inputs, output_hidden_states=True)
-        real = inputs["attention_mask"].bool()
-        loss = hidden_states_loss(ours.hidden_states, theirs.hidden_states, real)
-        # Only a masked-LM head has anything to learn from; one of another task may want other inputs than texts.
-        if depth is None and isinstance(mine, PosEncForMaskedLM):
-            some = torch.randperm(int(real.sum()), device=real.device)[:_PREDICTED]
-            with torch.no_grad(), self.accelerator.autocast():
-                expected = cast(Any, self.original).predict_tokens(theirs.last_hidden_state[real][some])
-            with self.accelerator.autocast():
-                given = mine.predict_tokens(ours.last_hidden_state[real][some])
-            loss = loss + divergence(given, expected)
-        if not torch.isfinite(loss):
-            raise Diverged("The loss is no number any more.")
-        return (loss, ours) if return_outputs else loss
-
-    def _save(self, *args: Any, **kwargs: Any) -> None:
-        self.check_weights()
-        super()._save(*args, **kwargs)
-
-    def check_weights(self) -> None:
-        """Raises Diverged where they aren't finite."""
-        if bad := not_finite(cast(Any, self.model).named_parameters()):
-            raise Diverged(f"{bad[0]} is no number any more.")
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> torch.utils.data.Sampler:
-        return _LikeLengths(self)
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW, in which biases move as fast as they have to."""
-        optimizer = super().create_optimizer(model)
-        speed_up_positions(optimizer, cast(Any, self.model))
-        return optimizer
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """A short warm-up, then down to 0 as the budget is spent."""
-
-        def factor(step: int) -> float:
-            return min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1 - self.clock.progress(step))
-
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(cast(Any, optimizer or self.optimizer), factor)
-        return self.lr_scheduler
-
-
-class _LikeLengths(torch.utils.data.Sampler):
-    """Batches of texts of like lengths, in random order: less padding and fewer kernels, half as much again on a CPU.
-
-    transformers' own grouping goes from long to short again and again, and draws another order where a training is
-    resumed. Here an epoch's order follows from the seed alone, and so does the seed that comes with each text: of what
-    is changed in it.
-    """
-
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-        self.lengths = torch.tensor([len(row["input_ids"]) for row in trainer.train_dataset.rows])
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[tuple[int, str]]:
-        size = self.trainer.args.train_batch_size
-        epoch = self.trainer.args.seed + self.trainer.state.global_step // -(-len(self) // size)
-        for index in batches_of_like_lengths(self.lengths, size, epoch):
-            yield index, f"{epoch} {index}"
-
-
-def batches_of_like_lengths(lengths: Tensor, size: int, seed: int, among: int = 50) -> list[int]:
-    """Indices of all texts, batch by batch: like lengths are together among the texts of so many batches.
-
-    Args:
-        lengths: (n,), int.
-        size: of a batch. The last one has what is left.
-        seed: the order follows from it.
-        among: 1: no grouping.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    batches: list[Tensor] = []
-    for some in torch.randperm(len(lengths), generator=generator).split(among * size):
-        batches += some[lengths[some].argsort(stable=True)].split(size)
-    last = [batch for batch in batches if len(batch) < size]  # at most one, and it must come at the end
-    whole = [batch for batch in batches if len(batch) == size]
-    order = torch.randperm(len(whole), generator=generator).tolist()
-    return torch.cat([*(whole[place] for place in order), *last]).tolist()
-
-
-def depth_at(progress: float, layers: int) -> int | None:
-    """How many of the layers are trained at a share of the budget; None: all, and the head."""
-    for depth in range(1, layers):
-        if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
-            return depth
-    return None
-
-
-@contextlib.contextmanager
-def _first_layers(bodies: list[Any], depth: int | None) -> Iterator[None]:
-    """Bodies that end after so many layers."""
-    kept = [body.layers for body in bodies]
-    try:
-        for body in bodies:
-            body.layers = body.layers[:depth]
-        yield
-    finally:
-        for body, layers in zip(bodies, kept, strict=True):
-            body.layers = layers
-
-
-def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: Tensor) -> Tensor:
-    """The mean over layers of the squared difference at real tokens, relative to the original's variance there.
-
-    Args:
-        ours, theirs: hidden states (B, S, D), the embeddings' first: those aren't compared.
-        real (Tensor): (B, S), bool.
-    """
-    losses = []
-    for mine, other in zip(ours[1:], theirs[1:], strict=True):
-        wanted = other[real].float()
-        losses.append((mine[real].float() - wanted).square().mean() / wanted.var().clamp(min=1e-6))
-    return torch.stack(losses).mean()
-
-
-def divergence(given: Tensor, expected: Tensor) -> Tensor:
-    """The mean Kullback-Leibler divergence KL(expected || given) of logits (N, V), in nats."""
-    return torch.nn.functional.kl_div(
-        given.float().log_softmax(-1), expected.float().log_softmax(-1), log_target=True, reduction="batchmean"
-    )
 
 
 def _check_number(name: str, value: Any, or_zero: bool = False) -> None:
@@ -361,7 +121,7 @@ def heal(
         bf16: mixed precision.
         swapped: share of texts in which two neighbouring tokens, drawn anew each time, change places.
         save_minutes: how often a checkpoint is written into `work_dir`; 0: after every step.
-        work_dir: where checkpoints are written, and a training that was stopped is gone on with. None: no checkpoints.
+        work_dir: where checkpoints are written, and an interrupted healing resumes. None: no checkpoints.
         disable_tqdm: show no progress.
         seed: of the order of texts, and of what is swapped in them.
 
@@ -375,107 +135,36 @@ def heal(
     """
     if learning_rate is None:
         learning_rate = default_rate(model.config.hidden_size)
-    _check_number("minutes", minutes)
-    _check_number("learning_rate", learning_rate)
-    _check_number("save_minutes", save_minutes, or_zero=True)
-    if isinstance(swapped, bool) or not isinstance(swapped, (int, float)) or not 0 <= swapped <= 1:
-        raise ValueError(f"swapped={swapped!r} is out of range. It must be a share of the texts, from 0 to 1.")
-    _check_count("batch_size", batch_size, 1)
-    _check_count("max_length", max_length, 3)
-    _check_count("seed", seed, 0, 2**32 - 1)
-    if max_steps is not None:
-        _check_count("max_steps", max_steps, 1, unless="None")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
-        )
+    _check_settings(minutes, max_steps, learning_rate, batch_size, max_length, swapped, save_minutes, seed)
     assert tokenizer is not None
     if not texts:
         raise ValueError(
             "There is no text to heal with that isn't measured on, too. Give more text, or other eval_texts."
         )
-    limit = model.config.max_position_embeddings
-    rows = encode(tokenizer, texts, min(max_length, limit, original.config.max_position_embeddings))
+    limit = min(model.config.max_position_embeddings, original.config.max_position_embeddings)
+    rows = encode(tokenizer, texts, min(max_length, limit))
     check_tokens(rows, model.config.vocab_size)
     resume = None
     if work_dir is not None:
-        work_dir = Path(work_dir)
-        resume = _resume_point(work_dir, model, original, rows, learning_rate, batch_size, seed, bf16, float(swapped))
-    clock = _Clock(minutes * 60, max_steps, 0.0 if resume is None else _spent(resume))
-    steps = max_steps or 10**7
-    unused = None if work_dir is not None else tempfile.TemporaryDirectory()  # the Trainer makes its folder anyway
-    arguments = TrainingArguments(
-        output_dir=str(work_dir) if unused is None else unused.name,
-        per_device_train_batch_size=batch_size,
-        max_steps=steps,
-        learning_rate=learning_rate,
-        weight_decay=0.0,
-        bf16=bf16,
-        seed=seed,
-        save_strategy="no",
-        logging_strategy="steps",
-        logging_steps=20,
-        report_to="none",
-        disable_tqdm=True,  # its bar counts steps, see _Progress
-        remove_unused_columns=False,
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-    pad = tokenizer.pad_token_id or 0
-    words = cast(Any, model.base_model).embeddings.word_embeddings.weight
-    trainable = words.requires_grad
-    words.requires_grad_(False)
-    dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
-    rates = [module.p for module in dropouts]
-    for module in dropouts:  # the target has none either, and noise would only blur it
-        module.p = 0.0
-    attention = model.config.attention_probs_dropout_prob
-    model.config.attention_probs_dropout_prob = 0.0
-    trainer = _Distillation(
-        model=model,
-        args=arguments,
-        train_dataset=cast(Any, _Rows(rows, special_tokens(tokenizer), swapped)),
-        data_collator=lambda batch: pad_rows(batch, pad),
-        callbacks=[clock],
-    )
-    trainer.original = original.eval().to(trainer.args.device)  # type: ignore[arg-type]
-    trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
-    trainer.model_accepts_loss_kwargs = False
-    trainer.remove_callback(PrinterCallback)
-    if not disable_tqdm:
-        trainer.add_callback(_Progress(trainer, minutes, max_steps))
-    if work_dir is not None:
-        trainer.add_callback(_SaveByTime(save_minutes * 60))
-    from ..training.checkpoints import newest_complete
-    from ..training.errors import Interrupted
-    from ..training.run import StopOnInterrupt
-
-    stop = StopOnInterrupt()
-    if work_dir is not None:  # elsewhere nothing could be kept
-        trainer.add_callback(stop)
-    try:
-        with stop if work_dir is not None else contextlib.nullcontext():
-            trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-            trainer.check_weights()
-        if stop.agreed:
-            last, _ = newest_complete(str(work_dir), of_a_run=False)
-            raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to go on.")
-        trainer.clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, _Clock))
-    except Diverged as error:
+        settings = (learning_rate, batch_size, seed, bf16, float(swapped))
+        resume = _resume_point(Path(work_dir), model, original, rows, *settings)
+    clock = Clock(minutes * 60, max_steps, 0.0 if resume is None else _spent(resume))
+    with _prepared(model, original), contextlib.ExitStack() as stack:
+        # The Trainer makes its folder in any case.
+        folder = work_dir if work_dir is not None else stack.enter_context(tempfile.TemporaryDirectory())
+        trainer = Distillation(
+            model=model,
+            args=_arguments(folder, batch_size, max_steps, learning_rate, bf16, seed),
+            train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), swapped)),
+            data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id or 0),
+            callbacks=[clock],
+        )
+        trainer.prepare(original)
+        if not disable_tqdm:
+            trainer.add_callback(ProgressBar(trainer, minutes, max_steps))
         if work_dir is not None:
-            remove_work(work_dir)  # no use in going on from there
-        raise Diverged(
-            f"Healing diverged after {trainer.state.global_step} steps with learning_rate={learning_rate:g}: the loss "
-            f"is no number any more. Give a lower one, such as {learning_rate / 3:.1g}."
-        ) from error
-    finally:
-        if unused is not None:
-            unused.cleanup()
-        model.config.attention_probs_dropout_prob = attention
-        for module, rate in zip(dropouts, rates, strict=True):
-            module.p = rate
-        words.requires_grad_(trainable)
-        model.to("cpu"), original.to("cpu")  # type: ignore[arg-type]
+            trainer.add_callback(SaveByTime(save_minutes * 60))
+        _train(trainer, resume, None if work_dir is None else Path(work_dir))
     model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
@@ -496,52 +185,112 @@ def heal(
     }
 
 
+def _check_settings(
+    minutes: Any,
+    max_steps: Any,
+    learning_rate: Any,
+    batch_size: Any,
+    max_length: Any,
+    swapped: Any,
+    save_minutes: Any,
+    seed: Any,
+) -> None:
+    _check_number("minutes", minutes)
+    _check_number("learning_rate", learning_rate)
+    _check_number("save_minutes", save_minutes, or_zero=True)
+    if isinstance(swapped, bool) or not isinstance(swapped, (int, float)) or not 0 <= swapped <= 1:
+        raise ValueError(f"swapped={swapped!r} is out of range. It must be a share of the texts, from 0 to 1.")
+    _check_count("batch_size", batch_size, 1)
+    _check_count("max_length", max_length, 3)
+    _check_count("seed", seed, 0, 2**32 - 1)
+    if max_steps is not None:
+        _check_count("max_steps", max_steps, 1, unless="None")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
+        )
+
+
+@contextlib.contextmanager
+def _prepared(model: PreTrainedModel, original: PreTrainedModel) -> Iterator[None]:
+    """The model without dropout and with frozen token embeddings; afterwards as it was, and both on the CPU."""
+    words = cast(Any, model.base_model).embeddings.word_embeddings.weight
+    trainable = words.requires_grad
+    dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    rates = [module.p for module in dropouts]
+    attention = model.config.attention_probs_dropout_prob
+    try:
+        words.requires_grad_(False)
+        model.config.attention_probs_dropout_prob = 0.0
+        for module in dropouts:  # the target has none either, and noise would only blur it
+            module.p = 0.0
+        yield
+    finally:
+        model.config.attention_probs_dropout_prob = attention
+        for module, rate in zip(dropouts, rates, strict=True):
+            module.p = rate
+        words.requires_grad_(trainable)
+        model.to("cpu"), original.to("cpu")  # type: ignore[arg-type]
+
+
+def _arguments(
+    folder: str | Path, batch_size: int, max_steps: int | None, learning_rate: float, bf16: bool, seed: int
+) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=batch_size,
+        max_steps=max_steps or 10**7,
+        learning_rate=learning_rate,
+        weight_decay=0.0,
+        bf16=bf16,
+        seed=seed,
+        save_strategy="no",
+        logging_strategy="steps",
+        logging_steps=20,
+        report_to="none",
+        disable_tqdm=True,  # its bar counts steps, see ProgressBar
+        remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) -> None:
+    """Trains until the budget is spent.
+
+    Raises:
+        Interrupted: Ctrl-C. Without a folder nothing could be kept, and it ends the program as elsewhere.
+        Diverged: a loss or a weight isn't finite.
+    """
+    stop = StopOnInterrupt()
+    if work_dir is not None:
+        trainer.add_callback(stop)
+    try:
+        with stop if work_dir is not None else contextlib.nullcontext():
+            trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+            trainer.check_weights()
+    except Diverged as error:
+        if work_dir is not None:
+            remove_work(work_dir)  # its checkpoints lead there again
+        rate = trainer.args.learning_rate
+        raise Diverged(
+            f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss "
+            f"is no number any more. Give a lower one, such as {rate / 3:.1g}."
+        ) from error
+    if stop.agreed:
+        last, _ = newest_complete(str(work_dir), of_a_run=False)
+        raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to resume.")
+
+
 def accepted_options() -> set[str]:
     """What `convert` passes on to `heal`: its keywords but those that `convert` has itself."""
     keywords = {name for name, one in inspect.signature(heal).parameters.items() if one.kind is one.KEYWORD_ONLY}
     return keywords - {"tokenizer", "minutes", "seed"}
 
 
-class _Rows(torch.utils.data.Dataset):
-    """Rows by index and seed: some of them with two tokens swapped."""
-
-    def __init__(self, rows: list[dict[str, list[int]]], special: set[int], swapped: float) -> None:
-        self.rows, self.special, self.swapped = rows, special, swapped
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: tuple[int, str]) -> dict[str, list[int]]:
-        index, seed = place
-        draw = random.Random(seed)
-        row = self.rows[index]
-        return swap_neighbours(row, self.special, draw) if draw.random() < self.swapped else row
-
-
-class _SaveByTime(TrainerCallback):
-    """Asks for a checkpoint every so many seconds, and keeps two."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.last = time.monotonic()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Looks at the clock."""
-        if time.monotonic() - self.last >= self.seconds:
-            self.last = time.monotonic()
-            control.should_save = True
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Removes all but the two newest."""
-        from ..training.checkpoints import checkpoints
-
-        for path in checkpoints(str(args.output_dir))[:-2]:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def _spent(checkpoint: Path) -> float:
     """Seconds that went into a checkpoint."""
-    kept = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks.get("_Clock", {})
+    kept = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks.get(Clock.__name__, {})
     return float(kept.get("args", {}).get("spent", 0.0)) if isinstance(kept, dict) else 0.0
 
 
@@ -557,8 +306,6 @@ def _resume_point(
     Raises:
         ValueError: the folder holds something else.
     """
-    from ..training.checkpoints import newest_complete, write_json
-
     digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
     for one in (model, original):
         digest.update(json.dumps(one.config.to_dict(), default=str, sort_keys=True).encode())

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import sys
 
 import pytest
 import torch
@@ -12,15 +13,10 @@ from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from hf_posenc.conversion import convert
+from hf_posenc.conversion import convert, heal_trainer
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import (
-    batches_of_like_lengths,
-    default_rate,
-    depth_at,
-    read_training_texts,
-    set_aside,
-)
+from hf_posenc.conversion.heal import default_rate, read_training_texts, set_aside
+from hf_posenc.conversion.heal_trainer import batches_of_like_lengths, depth_at
 from hf_posenc.conversion.measure import pad_rows, swap_neighbours
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
@@ -78,7 +74,7 @@ ABOVE = ("model.layers.1", "dense", "head_norm", "decoder")
     ("scheme", "depth", "still"), [("sinusoidal", 1, ABOVE), ("sinusoidal", None, ()), ("rope", 1, ())]
 )
 def test_the_layers_above_stay_as_they_are_until_their_turn(source, monkeypatch, scheme, depth, still):
-    monkeypatch.setattr(module, "depth_at", lambda progress, layers: depth)
+    monkeypatch.setattr(heal_trainer, "depth_at", lambda progress, layers: depth)
     swapped, _ = convert(source, position_embedding_type=scheme, measure=False)
     healed, _ = convert(
         source,
@@ -184,8 +180,8 @@ def test_in_mixed_precision_the_original_runs_in_it_too(source, monkeypatch, bf1
             hook.remove()
         return found
 
-    compute = module._Distillation.compute_loss
-    monkeypatch.setattr(module._Distillation, "compute_loss", heard)
+    compute = heal_trainer.Distillation.compute_loss
+    monkeypatch.setattr(heal_trainer.Distillation, "compute_loss", heard)
     heal(source, max_steps=2, bf16=bf16, measure=False)
     assert kinds == {torch.bfloat16 if bf16 else torch.float32}
 
@@ -208,7 +204,7 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
             if state.global_step == 14:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        module._Clock.on_step_end = on_step_end
+        heal_trainer.Clock.on_step_end = on_step_end
         heal(source, tmp_path / "out", **options)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -262,8 +258,8 @@ def test_ctrl_c_saves_a_checkpoint_and_the_same_command_goes_on(source, tmp_path
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Clock, "on_step_end", on_step_end)
-        with pytest.raises(KeyboardInterrupt, match="out.healing/checkpoint-[56]'. Give the same command to go on"):
+        patch.setattr(heal_trainer.Clock, "on_step_end", on_step_end)
+        with pytest.raises(KeyboardInterrupt, match="out.healing/checkpoint-[56]'. Give the same command to resume"):
             heal(source, tmp_path / "out", max_steps=8)
     assert not (tmp_path / "out").exists()
     _, report = heal(source, tmp_path / "out", max_steps=8)
@@ -272,10 +268,10 @@ def test_ctrl_c_saves_a_checkpoint_and_the_same_command_goes_on(source, tmp_path
 
 
 def test_time_that_was_spent_before_an_interruption_counts(source):
-    clock = module._Clock(60, None, spent=45.0)
+    clock = heal_trainer.Clock(60, None, spent=45.0)
     assert clock.progress(3) == 0.75
     assert clock.state()["args"] == {"seconds": 60, "max_steps": None, "spent": 45.0}
-    assert module._Clock(60, 10).progress(5) == 0.5
+    assert heal_trainer.Clock(60, 10).progress(5) == 0.5
 
 
 def test_a_healing_that_is_gone_on_with_keeps_to_the_time_it_began_with(source, tmp_path, monkeypatch):
@@ -286,11 +282,12 @@ def test_a_healing_that_is_gone_on_with_keeps_to_the_time_it_began_with(source, 
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Clock, "on_step_end", interrupt)
-        with pytest.raises(KeyboardInterrupt, match="Give the same command to go on"):
+        patch.setattr(heal_trainer.Clock, "on_step_end", interrupt)
+        with pytest.raises(KeyboardInterrupt, match="Give the same command to resume"):
             convert(source, tmp_path / "out", **command)
-    seen, progress = [], module._Clock.progress
-    monkeypatch.setattr(module._Clock, "progress", lambda self, step: seen.append(progress(self, step)) or seen[-1])
+    seen, progress = [], heal_trainer.Clock.progress
+    listen = lambda self, step: seen.append(progress(self, step)) or seen[-1]  # noqa: E731
+    monkeypatch.setattr(heal_trainer.Clock, "progress", listen)
     _, report = convert(source, tmp_path / "out", **command)
     assert 0.6 < seen[0] < 1.5
     assert report.healing["seconds"] >= 3.0
@@ -366,14 +363,14 @@ def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_
 
 def test_a_healing_never_keeps_a_checkpoint_without_numbers(source, tmp_path, monkeypatch):
     """Its second step takes the weights out of the range of numbers; the loss, taken before it, is one."""
-    save = module._SaveByTime.on_step_end
+    save = heal_trainer.SaveByTime.on_step_end
 
     def ruin(self, args, state, control, model=None, **kwargs):
         if state.global_step == 2:
             model.base_model.layers[0].output.weight.data.fill_(float("nan"))
         save(self, args, state, control, **kwargs)
 
-    monkeypatch.setattr(module._SaveByTime, "on_step_end", ruin)
+    monkeypatch.setattr(heal_trainer.SaveByTime, "on_step_end", ruin)
     monkeypatch.setattr(module, "remove_work", lambda folder: None)
     healing = {**QUIET, "max_steps": 3, "save_minutes": 0}
     with pytest.raises(ValueError, match="Healing diverged after 2 steps"):
@@ -388,7 +385,7 @@ def test_numbers_that_are_none_are_farther_from_the_original(source, monkeypatch
             model.base_model.layers[0].output.weight.fill_(float("nan"))
         return {"longest": 9}
 
-    monkeypatch.setattr(module, "heal", ruin)
+    monkeypatch.setattr(sys.modules[convert.__module__], "run_healing", ruin)
     model, report = convert(source, position_embedding_type="alibi", heal=sentences(100))
     assert report.notes[-1].startswith("Healing took it farther from the original")
     assert all(value.isfinite().all() for value in model.parameters())

@@ -1,0 +1,293 @@
+"""The training that healing is: the stock Trainer with healing's loss, order of texts, clock and bar.
+
+The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
+(a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
+alike; with a masked-LM head also the divergence between the two predictions, at up to 256 tokens of a batch, for
+logits of a whole batch take gigabytes where the vocabulary is large. The token embeddings stay as they are.
+Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer
+after the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
+positions, its steps cost a fraction of the whole model's, and what stands above it would otherwise adapt to what it
+doesn't say yet. Schemes that act on attention have as much to learn in every layer, and did no better with it.
+"""
+
+import contextlib
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState, PrinterCallback
+
+from ..model.modeling_posenc import PosEncForMaskedLM
+from ..optimizer import speed_up_positions
+from ..training.checkpoints import checkpoints
+from ..training.errors import Diverged
+from ..training.precision import not_finite
+from .measure import swap_neighbours
+
+_FIRST_ALONE, _ALL_FROM = 0.15, 0.5
+"""Shares of the budget: up to here the first layer alone is trained, and from here on all of them."""
+
+_PREDICTED = 256
+"""At most so many tokens of a batch have their predictions compared."""
+
+
+class Clock(TrainerCallback, ExportableState):
+    """How much of the budget is spent, also over interruptions; stops the training when all is."""
+
+    def __init__(self, seconds: float, max_steps: int | None, spent: float = 0.0) -> None:
+        self.seconds, self.max_steps, self.spent = seconds, max_steps, spent
+        self._since: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"args": {"seconds": self.seconds, "max_steps": self.max_steps, "spent": self.used}, "attributes": {}}
+
+    @property
+    def used(self) -> float:
+        """Seconds of training so far."""
+        return self.spent + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def progress(self, step: int) -> float:
+        """The share of the budget that is spent, by steps where their number is given."""
+        return step / self.max_steps if self.max_steps else min(1.0, self.used / self.seconds)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Starts it."""
+        self._since = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stops the training, after a last checkpoint is of no use."""
+        if not self.max_steps and self.used >= self.seconds:
+            control.should_training_stop = True
+
+
+class ProgressBar(TrainerCallback):
+    """A bar of the budget: the Trainer's own counts steps, and how many there will be isn't known."""
+
+    def __init__(self, trainer: Any, minutes: float, max_steps: int | None) -> None:
+        self.trainer, self.total = trainer, max_steps or round(minutes * 60)
+        self.unit = "step" if max_steps else "s"
+        self.bar: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Draws it."""
+        self.bar = tqdm(total=self.total, unit=self.unit, desc="Healing")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Moves it."""
+        self.bar.n = round(self.trainer.clock.progress(state.global_step) * self.total)
+        self.bar.refresh()
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> None:
+        """Says the loss."""
+        if logs and "loss" in logs and self.bar is not None:
+            self.bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Closes it."""
+        self.bar.close()
+
+
+class Distillation(Trainer):
+    """The stock Trainer with the loss of this module."""
+
+    original: PreTrainedModel
+    warmup_steps = 20
+
+    def prepare(self, original: PreTrainedModel) -> None:
+        """What the constructor can't take: the model to learn from."""
+        self.original = original.eval().to(self.args.device)  # type: ignore[arg-type]
+        self.model_accepts_loss_kwargs = False
+        self.remove_callback(PrinterCallback)
+
+    @property
+    def clock(self) -> Clock:
+        """The one that runs: resuming makes it anew."""
+        return next(item for item in self.callback_handler.callbacks if isinstance(item, Clock))
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """See the module."""
+        mine = self.accelerator.unwrap_model(model)
+        bodies = [cast(Any, one).base_model for one in (mine, self.original)]
+        depth = None
+        if bodies[0].position.uses("embed"):
+            depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
+        with _first_layers(bodies, depth):
+            with torch.no_grad(), self.accelerator.autocast():
+                theirs = bodies[1](**inputs, output_hidden_states=True)
+            with self.accelerator.autocast():
+                ours = bodies[0](**inputs, output_hidden_states=True)
+        real = inputs["attention_mask"].bool()
+        loss = hidden_states_loss(ours.hidden_states, theirs.hidden_states, real)
+        # Only a masked-LM head has anything to learn from; one of another task may want other inputs than texts.
+        if depth is None and isinstance(mine, PosEncForMaskedLM):
+            some = torch.randperm(int(real.sum()), device=real.device)[:_PREDICTED]
+            with torch.no_grad(), self.accelerator.autocast():
+                expected = cast(Any, self.original).predict_tokens(theirs.last_hidden_state[real][some])
+            with self.accelerator.autocast():
+                given = mine.predict_tokens(ours.last_hidden_state[real][some])
+            loss = loss + divergence(given, expected)
+        if not torch.isfinite(loss):
+            raise Diverged("The loss is no number any more.")
+        return (loss, ours) if return_outputs else loss
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        self.check_weights()
+        super()._save(*args, **kwargs)
+
+    def check_weights(self) -> None:
+        """Raises Diverged where they aren't finite."""
+        if bad := not_finite(cast(Any, self.model).named_parameters()):
+            raise Diverged(f"{bad[0]} is no number any more.")
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> torch.utils.data.Sampler:
+        return LikeLengths(self)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """AdamW, in which biases move as fast as they have to."""
+        optimizer = super().create_optimizer(model)
+        speed_up_positions(optimizer, cast(Any, self.model))
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """A short warm-up, then down to 0 as the budget is spent."""
+
+        def factor(step: int) -> float:
+            return min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1 - self.clock.progress(step))
+
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(cast(Any, optimizer or self.optimizer), factor)
+        return self.lr_scheduler
+
+
+class LikeLengths(torch.utils.data.Sampler):
+    """Batches of texts of like lengths, in random order: less padding and fewer kernels, half as much again on a CPU.
+
+    transformers' own grouping goes from long to short again and again, and draws another order where a training is
+    resumed. Here an epoch's order follows from the seed alone, and so does the seed that comes with each text: of what
+    is changed in it.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.lengths = torch.tensor([len(row["input_ids"]) for row in trainer.train_dataset.rows])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        size = self.trainer.args.train_batch_size
+        epoch = self.trainer.args.seed + self.trainer.state.global_step // -(-len(self) // size)
+        for index in batches_of_like_lengths(self.lengths, size, epoch):
+            yield index, f"{epoch} {index}"
+
+
+def batches_of_like_lengths(lengths: Tensor, size: int, seed: int, among: int = 50) -> list[int]:
+    """Indices of all texts, batch by batch: like lengths are together among the texts of so many batches.
+
+    Args:
+        lengths: (n,), int.
+        size: of a batch. The last one has what is left.
+        seed: the order follows from it.
+        among: 1: no grouping.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    batches: list[Tensor] = []
+    for some in torch.randperm(len(lengths), generator=generator).split(among * size):
+        batches += some[lengths[some].argsort(stable=True)].split(size)
+    last = [batch for batch in batches if len(batch) < size]  # at most one, and it must come at the end
+    whole = [batch for batch in batches if len(batch) == size]
+    order = torch.randperm(len(whole), generator=generator).tolist()
+    return torch.cat([*(whole[place] for place in order), *last]).tolist()
+
+
+def depth_at(progress: float, layers: int) -> int | None:
+    """How many of the layers are trained at a share of the budget; None: all, and the head."""
+    for depth in range(1, layers):
+        if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
+            return depth
+    return None
+
+
+@contextlib.contextmanager
+def _first_layers(bodies: list[Any], depth: int | None) -> Iterator[None]:
+    """Bodies that end after so many layers."""
+    kept = [body.layers for body in bodies]
+    try:
+        for body in bodies:
+            body.layers = body.layers[:depth]
+        yield
+    finally:
+        for body, layers in zip(bodies, kept, strict=True):
+            body.layers = layers
+
+
+def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: Tensor) -> Tensor:
+    """The mean over layers of the squared difference at real tokens, relative to the original's variance there.
+
+    Args:
+        ours, theirs: hidden states (B, S, D), the embeddings' first: those aren't compared.
+        real (Tensor): (B, S), bool.
+    """
+    losses = []
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):
+        wanted = other[real].float()
+        losses.append((mine[real].float() - wanted).square().mean() / wanted.var().clamp(min=1e-6))
+    return torch.stack(losses).mean()
+
+
+def divergence(given: Tensor, expected: Tensor) -> Tensor:
+    """The mean Kullback-Leibler divergence KL(expected || given) of logits (N, V), in nats."""
+    return torch.nn.functional.kl_div(
+        given.float().log_softmax(-1), expected.float().log_softmax(-1), log_target=True, reduction="batchmean"
+    )
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows by index and seed: some of them with two tokens swapped."""
+
+    def __init__(self, rows: list[dict[str, list[int]]], special: set[int], swapped: float) -> None:
+        self.rows, self.special, self.swapped = rows, special, swapped
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: tuple[int, str]) -> dict[str, list[int]]:
+        index, seed = place
+        draw = random.Random(seed)
+        row = self.rows[index]
+        return swap_neighbours(row, self.special, draw) if draw.random() < self.swapped else row
+
+
+class SaveByTime(TrainerCallback):
+    """Asks for a checkpoint every so many seconds, and keeps two."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.last = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Looks at the clock."""
+        if time.monotonic() - self.last >= self.seconds:
+            self.last = time.monotonic()
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Removes all but the two newest."""
+        for path in checkpoints(str(args.output_dir))[:-2]:
+            shutil.rmtree(path, ignore_errors=True)
