@@ -1,4 +1,4 @@
-"""Every command and every code block of the README runs, and prints what stands below it."""
+"""README and guides: every command and every code block runs and prints what stands below it; every link resolves."""
 
 import json
 import os
@@ -15,11 +15,28 @@ import pytest
 from hf_posenc import cli
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
-EXAMPLES = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [line.split("  #")[0].strip() for kind, block in BLOCKS if kind == "bash" for line in block.splitlines()]
-LAUNCHED = [command for command in COMMANDS if command.startswith("accelerate launch ")]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+README = PAGES["README.md"]
+BLOCKS = {page: re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for page, text in PAGES.items()}
+EXAMPLES = {
+    page: re.findall(r"^```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    for page, text in PAGES.items()
+}
+EXAMPLES = {page: examples for page, examples in EXAMPLES.items() if examples}
+COMMANDS = {
+    page: [
+        " ".join(line.split("  #")[0].split())
+        for kind, block in blocks
+        if kind == "bash"
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    for page, blocks in BLOCKS.items()
+}
+ALL_COMMANDS = list(dict.fromkeys(command for commands in COMMANDS.values() for command in commands))
+LAUNCHED = [command for command in ALL_COMMANDS if command.startswith("accelerate launch ")]
 RUN_ELSEWHERE = {
     "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
     "hf-posenc train -o runs/tuned --train-file mine.csv --pretrained sentence-transformers/all-MiniLM-L6-v2": "tests/"
@@ -36,6 +53,9 @@ RUN_ELSEWHERE = {
     "hf-posenc compare --data mine --schemes none,learned,rope --seeds 5 -o results/mine": "tests/comparison",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
     "make test": "this is it; the target is checked below",
+    "python -m hf_posenc.recipe_study --data FOLDER --output try.json --parts scratch/comparisons --seeds 1 --options "
+    """'{"config_overrides": "initializer_range=0.05", "hidden_dropout_prob": 0.1, "num_train_epochs": 20}'""": "tests/"
+    "test_recipe_study.py",
     "pip install torch": "needs a network; the name is checked below",
     "pip install hf-posenc": "needs a network; the name is checked below",
 }
@@ -46,14 +66,24 @@ classify = pipeline("text-classification", "runs/mine", trust_remote_code=True)
 """
 
 
-def test_every_block_and_every_command_is_run_by_a_test():
-    assert {kind for kind, _ in BLOCKS} == {"bash", "python", "text"}
-    python = [block for kind, block in BLOCKS if kind == "python"]
-    assert set(python) == {LOADS, *(code for code, _ in EXAMPLES)}
-    assert sum(kind == "text" for kind, _ in BLOCKS) == len(EXAMPLES) >= 3
-    for command in COMMANDS:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_and_every_command_is_run_by_a_test(page):
+    kinds = [kind for kind, _ in BLOCKS[page]]
+    assert set(kinds) <= {"bash", "python", "text"}
+    python = {block for kind, block in BLOCKS[page] if kind == "python"}
+    examples = EXAMPLES.get(page, [])
+    assert python - {LOADS} == {code for code, _ in examples}
+    assert kinds.count("text") == len(examples)
+    for command in COMMANDS[page]:
         assert command in RUN_ELSEWHERE or command in LAUNCHED or _is_run_here(command), command
-    assert set(RUN_ELSEWHERE) <= set(COMMANDS)
+
+
+def test_what_is_run_elsewhere_is_still_said_and_names_its_test():
+    assert set(RUN_ELSEWHERE) <= set(ALL_COMMANDS)
+    for where in RUN_ELSEWHERE.values():
+        for path in re.findall(r"tests/[\w/.]+", where):
+            assert (ROOT / path).exists(), path
+    assert LOADS in {block for blocks in BLOCKS.values() for _, block in blocks}
 
 
 def _is_run_here(command):
@@ -62,9 +92,9 @@ def _is_run_here(command):
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """The folder of someone who follows the README: two files, and what stands for the Hub's data set."""
+    """The folder of someone who follows the pages: two files, and what stands for the Hub's data set."""
     rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20)
-    reviews = tmp_path / re.search(r"--dataset-name (\S+/\S+)", README).group(1)
+    reviews = tmp_path / re.search(r"--dataset-name (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
     reviews.mkdir(parents=True)
     for path in (tmp_path / "mine.csv", tmp_path / "test.csv", reviews / "train.csv", reviews / "test.csv"):
         path.write_text("text,label\n" + rows)
@@ -75,7 +105,7 @@ def reader(tmp_path, monkeypatch):
 
 def test_the_commands_work_as_written(reader, monkeypatch, capsys):
     out = {}
-    for command in filter(_is_run_here, COMMANDS):
+    for command in filter(_is_run_here, ALL_COMMANDS):
         name, *arguments = shlex.split(command)
         script = arguments[0] if name == "python" else name
         monkeypatch.setattr(sys, "argv", [script, *arguments[1 if name == "python" else 0 :]])
@@ -104,25 +134,53 @@ def test_the_launched_command_starts_as_many_processes_as_it_says(reader):
     assert json.loads((reader / folder / "results.json").read_text())["processes"] == 2
 
 
-@pytest.mark.parametrize(("code", "output"), EXAMPLES, ids=[code.split("\n")[2] for code, _ in EXAMPLES])
-def test_python_blocks_print_what_stands_below_them(code, output, tmp_path):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_python_blocks_print_what_stands_below_them(page, tmp_path):
+    """One process a page: each block has a module of its own."""
+    run = "import json, sys\nfor code in json.load(sys.stdin): exec(code, {'__name__': '__main__'}); print('=====')"
+    codes = json.dumps([code for code, _ in EXAMPLES[page]])
+    command = [sys.executable, "-c", run]
+    done = subprocess.run(command, input=codes, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == output
+    assert done.stdout.split("=====\n") == [*(output for _, output in EXAMPLES[page]), ""]
 
 
 def test_what_is_installed_is_what_the_project_is_called():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {f"{project['name']}[{extra}]" for extra in project["optional-dependencies"]}
     names = {re.split(r"[<>=]", name)[0] for name in [project["name"], *project["dependencies"]]}
-    assert {command.split()[-1] for command in COMMANDS if command.startswith("pip install ")} <= names
+    installed = {shlex.split(command)[-1] for command in ALL_COMMANDS if command.startswith("pip install ")}
+    assert installed <= names | extras
 
 
 def test_make_targets_in_the_documents_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    for document in ("README.md", "CONTRIBUTING.md"):
+    for document in (*PAGES, "CONTRIBUTING.md"):
         named = set(re.findall(r"^make ([a-z-]+)", (ROOT / document).read_text(), flags=re.MULTILINE))
-        assert named
+        assert named or document.startswith("docs/")
         assert named <= targets
+
+
+def _anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+LINKED = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "examples/accelerate/README.md", "examples/space/README.md"]
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_relative_links_lead_to_a_file_and_a_heading(page):
+    path = ROOT / page
+    text = re.sub(r"^```.*?^```|`[^`]*`", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        found = path.parent / name if name else path
+        assert found.exists(), target
+        assert not anchor or anchor in _anchors(found.read_text()), target
 
 
 def test_the_table_of_schemes_names_every_scheme():
