@@ -173,7 +173,7 @@ def study(
 
 
 def markdown_table(found: dict[str, Any]) -> str:
-    """The results as the README shows them."""
+    """The results as docs/speed.md shows them."""
     heads = ["accuracy", "int8", "same answer", "MB", "int8", *(f"faster, {work}" for work in WORKS)]
     lines = [f"| | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
     for name, run in found["runs"].items():

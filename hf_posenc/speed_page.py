@@ -1,4 +1,4 @@
-"""Fills the measured tables into README.md, model_cards/speed.md and docs/recipe.md: speed, conversions, the recipe.
+"""Fills the measured tables into README.md, model_cards/speed.md and the guides: speed, conversions, the recipe.
 
 python -m hf_posenc.speed_page
 """
@@ -94,25 +94,18 @@ def render_pages(folder: Path) -> dict[Path, str]:
     }
     converted = read_results(folder, "conversion")
     recipe = read_results(folder, "recipe")
-    page, readme, chosen = folder / "speed.md", folder.parent / "README.md", folder.parent / "docs" / "recipe.md"
-    return {
-        page: fill_marks(page, page.read_text(encoding="utf-8"), parts),
-        readme: fill_marks(
-            readme,
-            readme.read_text(encoding="utf-8"),
-            {
-                "quickstart": seeds_table(read_results(folder, "quickstart")),
-                "speed": f"{ratio_table(found[''])}\n\nMeasured on an {parts['machine']}",
-                "conversion": f"{short_words(converted)}\n\n{table(converted)}",
-                "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
-            },
-        ),
-        chosen: fill_marks(
-            chosen,
-            chosen.read_text(encoding="utf-8"),
-            {"scratch": scratch_table(recipe), "pretrained": pretrained_table(recipe)},
-        ),
+    root = folder.parent
+    pages = {
+        folder / "speed.md": parts,
+        root / "README.md": {"quickstart": seeds_table(read_results(folder, "quickstart"))},
+        root / "docs" / "speed.md": {"speed": f"{ratio_table(found[''])}\n\nMeasured on an {parts['machine']}"},
+        root / "docs" / "pretrained-weights.md": {
+            "conversion": f"{short_words(converted)}\n\n{table(converted)}",
+            "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
+        },
+        root / "docs" / "recipe.md": {"scratch": scratch_table(recipe), "pretrained": pretrained_table(recipe)},
     }
+    return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
 
 
 def _sizes(found: dict[str, Any]) -> list[str]:

@@ -209,14 +209,14 @@ def test_the_page_on_speed_shows_the_measured_numbers(tmp_path):
     from hf_posenc import speed_page
     from hf_posenc.cards import FOLDER
 
-    readme = (FOLDER.parent / "README.md").read_text()
-    assert "Measured on an AMD EPYC, 2 threads" in readme
+    guide = (FOLDER.parent / "docs/speed.md").read_text()
+    assert "Measured on an AMD EPYC, 2 threads" in guide
     profiled = {
         (row["work"], row["mode"], row["contender"]): row["parts"]["linear layers"]
         for row in speed_page.read_results(FOLDER, "benchmark_profile")["rows"]
     }
     slower = profiled["8x128", "inference", "bert"] / profiled["8x128", "inference", "rope"]
-    assert f"take\n{slower:.1f} times as long in inference" in readme
+    assert f"take\n{slower:.1f} times as long in inference" in guide
     for path, text in speed_page.render_pages(FOLDER).items():
         assert path.read_text(encoding="utf-8") == text, "run `make cards`"
     (tmp_path / "model_cards").mkdir()

@@ -420,9 +420,9 @@ def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, cap
         assert len(err.strip().splitlines()) == 1
 
 
-def test_the_commands_of_the_readme_draw(matplotlib, tmp_path, monkeypatch, capsys):
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    lines = [line.partition("  #")[0].split() for line in readme.splitlines() if line.startswith("hf-posenc plot")]
+def test_the_commands_of_the_guide_draw(matplotlib, tmp_path, monkeypatch, capsys):
+    guide = (Path(__file__).parent.parent / "docs/positions.md").read_text()
+    lines = [line.partition("  #")[0].split() for line in guide.splitlines() if line.startswith("hf-posenc plot")]
     assert len(lines) == 2
     monkeypatch.chdir(tmp_path)
     encoder("learned").save_pretrained("runs/mine")

@@ -11,6 +11,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from common import SCHEMES
+from remote_code_harness import WORDS, tiny_tokenizer
+from transformers import BertConfig, BertModel
 
 from hf_posenc import cli
 
@@ -37,27 +40,38 @@ COMMANDS = {
 }
 ALL_COMMANDS = list(dict.fromkeys(command for commands in COMMANDS.values() for command in commands))
 LAUNCHED = [command for command in ALL_COMMANDS if command.startswith("accelerate launch ")]
+OWN_SCHEME = "tests/test_own_scheme.py, with the same file"
 RUN_ELSEWHERE = {
     "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
-    "hf-posenc train -o runs/tuned --train-file mine.csv --pretrained sentence-transformers/all-MiniLM-L6-v2": "tests/"
-    "conversion/test_conversion_fine_tune.py",
+    "make test": "this is it; the target is checked below",
+    "make gpu TORCH=torch": "needs a GPU; the target is checked below",
+    "pip install torch": "needs a network; the name is checked below",
+    "pip install -e .": "is how this is installed",
+    "python -m hf_posenc.training.quick_start --output_dir runs/seeds --seeds 0 1 2 3 4": "tests/training/"
+    "test_training_quick_start.py",
+    "python -m hf_posenc.training.quick_start --baselines model_cards/results/quickstart.json": "tests/training/"
+    "test_training_quick_start.py",
     "hf-posenc plot rope -o rope.png": "tests/test_plots.py, which needs matplotlib",
-    "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "the same",
+    "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --position-embedding-type rope "
-    "--heal sentences.txt": "the same",
-    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "the same",
-    "hf-posenc export-bert minilm minilm-bert": "the same",
+    "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "tests/"
+    "conversion/test_conversion_sources.py",
+    "hf-posenc export-bert minilm minilm-bert": "tests/conversion/test_conversion_sources.py",
     "hf-posenc compare --quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
-    "hf-posenc report results": "the same",
-    "hf-posenc compare --data mine --schemes none,learned,rope --seeds 5 -o results/mine": "tests/comparison",
+    "hf-posenc report results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
-    "make test": "this is it; the target is checked below",
+    "hf-posenc check recency --scheme-file my_scheme.py": OWN_SCHEME,
+    "hf-posenc train --scheme-file my_scheme.py --position-embedding-type recency -o runs/recency "
+    "--train-file mine.csv": OWN_SCHEME,
+    'hf-posenc predict runs/recency "A text to classify." --trust-remote-code': OWN_SCHEME,
+    "hf-posenc compare --scheme-file my_scheme.py --schemes none,rope,recency --data mine -o results/recency": "tests/"
+    "comparison/test_comparison_scheme_file.py",
+    "python examples/own_scheme/run.py --output_dir runs/recency": OWN_SCHEME,
     "python -m hf_posenc.recipe_study --data FOLDER --output try.json --parts scratch/comparisons --seeds 1 --options "
     """'{"config_overrides": "initializer_range=0.05", "hidden_dropout_prob": 0.1, "num_train_epochs": 20}'""": "tests/"
     "test_recipe_study.py",
-    "pip install torch": "needs a network; the name is checked below",
-    "pip install hf-posenc": "needs a network; the name is checked below",
 }
 # The block that loads what the commands trained.
 LOADS = """from transformers import pipeline
@@ -69,6 +83,7 @@ classify = pipeline("text-classification", "runs/mine", trust_remote_code=True)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_and_every_command_is_run_by_a_test(page):
     kinds = [kind for kind, _ in BLOCKS[page]]
+    assert PAGES[page].count("```") == 2 * len(kinds)  # none is indented, where it wouldn't be found
     assert set(kinds) <= {"bash", "python", "text"}
     python = {block for kind, block in BLOCKS[page] if kind == "python"}
     examples = EXAMPLES.get(page, [])
@@ -92,23 +107,35 @@ def _is_run_here(command):
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """The folder of someone who follows the pages: two files, and what stands for the Hub's data set."""
-    rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20)
+    """The folder of someone who follows the pages: files, and what stands for a model and a data set of the Hub."""
+    rows = "text,label\n" + "".join(
+        f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20
+    )
     reviews = tmp_path / re.search(r"--dataset-name (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
-    reviews.mkdir(parents=True)
-    for path in (tmp_path / "mine.csv", tmp_path / "test.csv", reviews / "train.csv", reviews / "test.csv"):
-        path.write_text("text,label\n" + rows)
+    for folder in (reviews, tmp_path / "mine"):
+        folder.mkdir(parents=True)
+        for split in ("train.csv", "test.csv"):
+            (folder / split).write_text(rows)
+    for name in ("mine.csv", "test.csv"):
+        (tmp_path / name).write_text(rows)
+    pretrained = tmp_path / re.search(r"--pretrained (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained(pretrained)
+    tiny_tokenizer().save_pretrained(pretrained)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     return tmp_path
 
 
 def test_the_commands_work_as_written(reader, monkeypatch, capsys):
+    """A comparison takes minutes: its runs are listed."""
     out = {}
     for command in filter(_is_run_here, ALL_COMMANDS):
         name, *arguments = shlex.split(command)
         script = arguments[0] if name == "python" else name
-        monkeypatch.setattr(sys, "argv", [script, *arguments[1 if name == "python" else 0 :]])
+        arguments = arguments[1 if name == "python" else 0 :]
+        listed = ["--dry-run"] if arguments[0] == "compare" else []
+        monkeypatch.setattr(sys, "argv", [script, *arguments, *listed])
         with pytest.raises(SystemExit) as ended:
             cli.main() if name == "hf-posenc" else runpy.run_path(str(ROOT / script), run_name="__main__")
         out[command], err = capsys.readouterr()
@@ -134,23 +161,47 @@ def test_the_launched_command_starts_as_many_processes_as_it_says(reader):
     assert json.loads((reader / folder / "results.json").read_text())["processes"] == 2
 
 
-@pytest.mark.parametrize("page", EXAMPLES)
-def test_python_blocks_print_what_stands_below_them(page, tmp_path):
-    """One process a page: each block has a module of its own."""
-    run = "import json, sys\nfor code in json.load(sys.stdin): exec(code, {'__name__': '__main__'}); print('=====')"
-    codes = json.dumps([code for code, _ in EXAMPLES[page]])
-    command = [sys.executable, "-c", run]
-    done = subprocess.run(command, input=codes, capture_output=True, text=True, cwd=tmp_path, check=False)
+RUN_BLOCKS = """
+import contextlib, io, json, os, sys, traceback
+printed = {}
+for page, codes in json.load(sys.stdin).items():
+    os.makedirs(page)
+    with contextlib.chdir(page):
+        for code in codes:
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                try:
+                    exec(code, {"__name__": "__main__"})
+                except Exception:
+                    traceback.print_exc(file=sys.stdout)
+            printed.setdefault(page, []).append(out.getvalue())
+print(json.dumps(printed))
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """What the Python blocks print, by page: one process, a folder for each page, own names for each block."""
+    codes = json.dumps({page: [code for code, _ in examples] for page, examples in EXAMPLES.items()})
+    folder = tmp_path_factory.mktemp("pages")
+    command = [sys.executable, "-c", RUN_BLOCKS]
+    done = subprocess.run(command, input=codes, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("=====\n") == [*(output for _, output in EXAMPLES[page]), ""]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_python_blocks_print_what_stands_below_them(page, printed):
+    assert printed[page] == [output for _, output in EXAMPLES[page]]
 
 
 def test_what_is_installed_is_what_the_project_is_called():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {f"{project['name']}[{extra}]" for extra in project["optional-dependencies"]}
-    names = {re.split(r"[<>=]", name)[0] for name in [project["name"], *project["dependencies"]]}
-    installed = {shlex.split(command)[-1] for command in ALL_COMMANDS if command.startswith("pip install ")}
-    assert installed <= names | extras
+    extras = project["optional-dependencies"]
+    names = {re.split(r"[<>=]", name)[0] for name in [project["name"], *project["dependencies"], *extras["dev"]]}
+    installed = re.findall(r"pip install (?:-e )?([^\s`]+)", " ".join(PAGES.values()))
+    assert {name for name in installed if not name.startswith(('"', "."))} <= names
+    assert set(extras) == {"plots", "lora", "dev"}
+    assert "The extras are `plots`, `lora` and `dev`:" in README
 
 
 def test_make_targets_in_the_documents_exist():
@@ -183,11 +234,16 @@ def test_relative_links_lead_to_a_file_and_a_heading(page):
         assert not anchor or anchor in _anchors(found.read_text()), target
 
 
-def test_the_table_of_schemes_names_every_scheme():
-    from common import SCHEMES
-
+@pytest.mark.parametrize("page", ["README.md", "docs/positions.md"])
+def test_the_table_of_schemes_names_every_scheme(page):
     for scheme in SCHEMES:
-        assert f"| `{scheme}` |" in README
+        assert f"| `{scheme}` |" in PAGES[page]
+
+
+def test_the_readme_is_one_page_and_leads_to_every_guide():
+    assert len(README.encode()) < 8_000
+    for page in PAGES:
+        assert page == "README.md" or f"]({page})" in README
 
 
 def test_the_quick_start_table_is_what_was_measured():

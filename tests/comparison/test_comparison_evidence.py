@@ -1,4 +1,4 @@
-"""The page of evidence and the README show what the committed results say."""
+"""The page of evidence and the guides show what the committed results say."""
 
 import dataclasses
 import json
@@ -25,11 +25,11 @@ def test_the_page_says_what_the_results_say():
     assert text == evidence.render_evidence(), f"Run `{evidence.COMMAND}` and commit what it writes."
 
 
-def test_the_readme_shows_the_same_table_and_the_command():
-    readme = (ROOT / "README.md").read_text()
+def test_the_guide_shows_the_same_table_and_the_command():
+    guide = (ROOT / "docs/comparing.md").read_text()
     study = evidence.studies()["probes"]
-    assert evidence.part_table(study, "probes", 64) in readme
-    assert evidence.command("probes") in readme
+    assert evidence.part_table(study, "probes", 64) in guide
+    assert evidence.command("probes") in guide
 
 
 def test_results_are_those_of_the_plans_that_come_along():
@@ -42,8 +42,8 @@ def test_results_are_those_of_the_plans_that_come_along():
 
 
 def test_the_time_that_a_plan_says_it_took_is_what_its_runs_took():
-    readme = (ROOT / "README.md").read_text()
-    assert "(82 minutes of a CPU core)" in readme
+    guide = (ROOT / "docs/comparing.md").read_text()
+    assert "(82 minutes of a CPU core)" in guide
     for name, study in evidence.studies().items():
         said = re.search(r"(\d+) runs, (\d+) minutes of one CPU core", about(name))
         assert said, f"The plan {name!r} doesn't say how long it took."
@@ -84,7 +84,7 @@ def test_lengths_of_the_same_texts_are_compared_in_pairs():
     assert study.changes(task, 256, 2048)["rope"].verdict() == "better"
 
 
-def test_the_readme_says_of_lengths_what_the_tests_say():
+def test_the_guide_says_of_lengths_what_the_tests_say():
     worse = {}
     for name, ends in {"listops": (128, 1024), "probes": (64, 512), "long": (256, 2048)}.items():
         study = evidence.studies()[name]
@@ -94,12 +94,12 @@ def test_the_readme_says_of_lengths_what_the_tests_say():
     assert set(worse["listops"]) == {"worse"}
     assert worse["probes"].count("worse") > len(worse["probes"]) / 2
     assert "worse" not in worse["long"]
-    words = " ".join((ROOT / "README.md").read_text().split())
+    words = " ".join((ROOT / "docs/positions.md").read_text().split())
     assert "from 128 to 1,024 tokens every one lost on `listops`, and from 64 to 512 most lost on the probes" in words
     assert "every scheme degrades" not in words
 
 
-def test_the_readme_says_where_word_pairs_win():
+def test_the_guide_says_where_word_pairs_win():
     found = evidence.studies()
     probes = found["probes"].tasks[0]
     for part in ("swap", "brackets"):
@@ -107,7 +107,8 @@ def test_the_readme_says_where_word_pairs_win():
         assert all(found["probes"].score(probes, scheme, 64, part).mean <= pairs for scheme in SCHEMES)
     (scratch,) = found["scratch"].tasks
     pairs = found["scratch"].score(scratch, WORD_PAIRS, 64).mean
-    assert f"(`--plan scratch`; word pairs get {pairs:.3f})" in (ROOT / "README.md").read_text()
+    guide = " ".join((ROOT / "docs/comparing.md").read_text().split())
+    assert f"sentences that only word order makes right or wrong; word pairs score {pairs:.3f}" in guide
     for name, task, length in (("long", 0, 2048), ("pretrained", 2, 64)):
         study = found[name]
         assert study.unbeaten(study.tasks[task], length)[0] == WORD_PAIRS

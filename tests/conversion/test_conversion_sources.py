@@ -280,9 +280,9 @@ def test_the_command_line(source, tmp_path, run):
     assert "BertForMaskedLM" in out
 
 
-def test_the_commands_of_the_readme_work_as_written(tmp_path, run, monkeypatch):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    commands = re.findall(r"^hf-posenc ((?:convert|export-bert) .*)$", readme, flags=re.MULTILINE)
+def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
+    guide = (Path(__file__).parents[2] / "docs/pretrained-weights.md").read_text()
+    commands = re.findall(r"^hf-posenc ((?:convert|export-bert) .*)$", guide, flags=re.MULTILINE)
     assert len(commands) == 4
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "sentence-transformers/all-MiniLM-L6-v2"
@@ -296,16 +296,16 @@ def test_the_commands_of_the_readme_work_as_written(tmp_path, run, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} >= {"minilm", "minilm-rope", "minilm-2048", "minilm-bert"}
 
 
-def test_the_table_of_the_readme_is_what_was_measured():
+def test_the_tables_of_the_guide_are_what_was_measured():
     root = Path(__file__).parents[2]
     parts = json.loads((root / "model_cards/results/conversion.json").read_text())["parts"]
-    readme = (root / "README.md").read_text()
+    guide = (root / "docs/pretrained-weights.md").read_text()
     assert parts["exact/agreement"]["exact"]["hidden_max"] <= 1e-5
-    assert f"{parts['exact/agreement']['exact']['hidden_max']:.1e}".replace("e-06", "e-6") in readme
+    assert f"{parts['exact/agreement']['exact']['hidden_max']:.1e}".replace("e-06", "e-6") in guide
     stock, converted = (parts[f"exact/fine-tuned/{name}"] for name in ("stock", "converted"))
     assert stock["accuracy"] == converted["accuracy"]
     assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-4)
-    assert table({"parts": parts}) in readme
+    assert table({"parts": parts}) in guide
 
     def lost(
         scheme, task="bshift_novels"
@@ -317,7 +317,7 @@ def test_the_table_of_the_readme_is_what_was_measured():
         return 100 * (means[0] - means[1])
 
     assert max(lost("rope"), lost("sinusoidal")) <= 2
-    words = " ".join(readme.split())
+    words = " ".join(guide.split())
     assert f"`t5` is {lost('t5'):.1f} below, and `alibi`" in words
     assert f"can only fall with distance, {lost('alibi'):.0f}." in words
     seeds = [parts[f"heal/rope/bshift_novels{seed}"]["accuracy"] for seed in ("", "/seed1")]
@@ -336,8 +336,8 @@ def test_the_table_of_the_readme_is_what_was_measured():
     assert {healings[scheme]["threads"] for scheme in ("alibi", "sinusoidal", "t5")} == {2}
     assert healings["t5"]["learning_rate"] == 2 * healings["rope"]["learning_rate"]
     assert (healings["t5"]["swapped"], "swapped" in healings["rope"]) == (0.5, False)
-    assert f"{short_words({'parts': parts})}\n\n{table({'parts': parts})}" in readme
-    assert f"{long_words({'parts': parts})}\n\n{long_table({'parts': parts})}" in readme
+    assert f"{short_words({'parts': parts})}\n\n{table({'parts': parts})}" in guide
+    assert f"{long_words({'parts': parts})}\n\n{long_table({'parts': parts})}" in guide
 
 
 def test_a_table_that_word_pairs_win_says_so_and_has_them_first():

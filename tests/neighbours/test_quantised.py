@@ -57,10 +57,10 @@ def test_the_study_measures_both_on_the_same_texts() -> None:
     assert "| `rope`, tiny | 0.667 |" in markdown_table({"runs": {"rope, tiny": found}})
 
 
-def test_the_readme_shows_what_was_measured() -> None:
+def test_the_guide_shows_what_was_measured() -> None:
     found = json.loads((ROOT / "model_cards/results/quantised.json").read_text())
     assert set(found["runs"]) == {"learned, tiny", "lspe, tiny", "rope, tiny"}
-    assert markdown_table(found) in (ROOT / "README.md").read_text()
+    assert markdown_table(found) in (ROOT / "docs/speed.md").read_text()
     for run in found["runs"].values():
         assert run["float32"]["accuracy"] > 0.85
         assert abs(run["int8"]["accuracy"] - run["float32"]["accuracy"]) < 0.01
