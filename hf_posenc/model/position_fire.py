@@ -38,9 +38,7 @@ class FirePosition(PositionScheme):
     def __init__(self, *, num_heads: int, intermediate_size: int = 32, threshold: float = 64.0) -> None:
         super().__init__()
         require_size("intermediate_size", intermediate_size, 2**16)
-        if require_positive("threshold", threshold) > 2**24:
-            raise ValueError(f"threshold={threshold!r} is out of range. It must be positive, at most {2**24}.")
-        self.threshold = threshold
+        self.threshold = require_positive("threshold", threshold, f", at most {2**24}", most=2**24)
         self.scales = nn.Embedding(2, 1)
         self.up = nn.Linear(1, intermediate_size)
         self.down = nn.Linear(intermediate_size, num_heads)

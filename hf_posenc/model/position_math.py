@@ -11,9 +11,10 @@ from torch.autograd import forward_ad
 from transformers import initialization as init
 
 
-def require_positive(name: str, value: float, hint: str = "") -> float:
-    """The value, if it is a positive, finite number; else a ValueError that says so."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+def require_positive(name: str, value: float, hint: str = "", least: float = 0.0, most: float = math.inf) -> float:
+    """The value, if it is a positive, finite number from `least` to `most`; else a ValueError that says so."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    if not (number and least <= value <= most):
         raise ValueError(f"{name}={value!r} is out of range. It must be a positive number{hint}.")
     return float(value)
 

@@ -1,6 +1,7 @@
 """`rope`: rotary position embedding, queries and keys turned by an angle that grows with the position."""
 
 import difflib
+import math
 from typing import Any
 
 import torch
@@ -13,32 +14,33 @@ from .position_math import per_distinct_position, plain, require_positive, requi
 
 logger = logging.get_logger(__name__)
 
+_LENGTH = "original_max_position_embeddings"
 # What each type takes beyond `rope_type`, `rope_theta` and `partial_rotary_factor`: keys that must be given, and
 # keys with a default (None: derived, or left out).
 ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "default": ((), {}),
     "linear": (("factor",), {}),
-    "dynamic": (("factor",), {"original_max_position_embeddings": None}),
+    "dynamic": (("factor",), {_LENGTH: None}),
     "yarn": (
         ("factor",),
         {
-            "original_max_position_embeddings": None,
-            "attention_factor": None,
+            **dict.fromkeys((_LENGTH, "attention_factor", "mscale", "mscale_all_dim")),
             "beta_fast": 32.0,
             "beta_slow": 1.0,
-            "mscale": None,
-            "mscale_all_dim": None,
             "truncate": True,
         },
     ),
-    "longrope": (
-        ("short_factor", "long_factor"),
-        {"original_max_position_embeddings": None, "factor": None, "attention_factor": None},
-    ),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), {"original_max_position_embeddings": None}),
+    "longrope": (("short_factor", "long_factor"), dict.fromkeys((_LENGTH, "factor", "attention_factor"))),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), {_LENGTH: None}),
     "proportional": ((), {"factor": 1.0}),
 }
 _COMMON = ("rope_type", "rope_theta", "partial_rotary_factor")
+# What the error says of a number, its least and its most; the others may be any positive number.
+_BOUNDS = {
+    "rope_theta": ("; 10000 is usual", 0.0, math.inf),
+    "partial_rotary_factor": (" up to 1", 0.0, 1.0),
+    "factor": (" of at least 1: how many times the trained length inputs may be", 1.0, math.inf),
+}
 
 
 def complete_rope_parameters(
@@ -56,94 +58,86 @@ def complete_rope_parameters(
     """
     given = {key: value for key, value in (given or {}).items() if value is not None}
     old_name = given.pop("type", None)
-    if old_name is not None and given.setdefault("rope_type", old_name) != old_name:
+    parameters = {"rope_type": old_name or "default", "rope_theta": rope_theta, **given}
+    rope_type = parameters["rope_type"]
+    if old_name not in (None, rope_type):
         raise ValueError(
-            f"rope_parameters: rope_type={given['rope_type']!r} and its old name, type={old_name!r}, differ. "
+            f"rope_parameters: rope_type={rope_type!r} and its old name, type={old_name!r}, differ. "
             "Give rope_type alone."
         )
-    parameters = {"rope_type": "default", "rope_theta": rope_theta, **given}
-    rope_type = parameters["rope_type"]
     if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
         raise ValueError(f"rope_parameters: rope_type={rope_type!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}.")
     required, optional = ROPE_TYPES[rope_type]
     known = (*_COMMON, *required, *optional)
-    unused = "original_max_position_embeddings"  # transformers leaves it there when a scaling is taken off
-    if unused not in known and (value := parameters.pop(unused, None)) is not None:
+    if _LENGTH in parameters and _LENGTH not in known:  # transformers leaves it there when a scaling is taken off
         logger.warning_once(
-            f"rope_parameters: {unused}={value!r} has no effect with rope_type={rope_type!r}: left out."
+            f"rope_parameters: {_LENGTH}={parameters.pop(_LENGTH)!r} has no effect with rope_type={rope_type!r}: "
+            "left out."
         )
+    if _LENGTH in known and max_positions is not None:
+        parameters.setdefault(_LENGTH, max_positions)
+    _check_keys(parameters, (*required, *(key for key in optional if key == _LENGTH)), known)
+    for key, value in parameters.items():
+        _check_value(key, value)
+    parameters |= {key: x for key, x in optional.items() if x is not None and key not in parameters}
+    _check_together(parameters)
+    if rope_type == "longrope" and "factor" not in parameters:
+        trained = parameters[_LENGTH]
+        parameters["factor"] = max(1.0, (max_positions or trained) / trained)
+    return parameters
+
+
+def _check_keys(parameters: dict[str, Any], required: tuple[str, ...], known: tuple[str, ...]) -> None:
+    rope_type = parameters["rope_type"]
     for key in parameters:
         if key not in known:
             others = [name for name, (must, may) in ROPE_TYPES.items() if key in must or key in may]
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"That belongs to {', '.join(others)}. " if others else ""
-            hint += f"Did you mean {near[0]!r}? " if near and not others else ""
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            hint = f"That belongs to {', '.join(others)}. " if others else hint
             raise ValueError(
                 f"rope_parameters has no {key!r} for rope_type={rope_type!r}. {hint}It takes {', '.join(known)}."
             )
     for key in required:
         if key not in parameters:
+            length = "the length that the weights were trained with"
             raise ValueError(
-                f"rope_parameters lacks {key!r}, which rope_type={rope_type!r} needs. Give {', '.join(required)}."
+                f"rope_parameters lacks {key!r}, which rope_type={rope_type!r} needs. "
+                f"Give {length if key == _LENGTH else ', '.join(name for name in required if name != _LENGTH)}."
             )
-    _check_ranges(parameters)
-    for key, default in optional.items():
-        if key == "original_max_position_embeddings" and key not in parameters:
-            if max_positions is None:
-                raise ValueError(
-                    f"rope_parameters lacks {key!r}, which rope_type={rope_type!r} needs. Give the length that the "
-                    "weights were trained with."
-                )
-            parameters[key] = max_positions
-        elif default is not None:
-            parameters.setdefault(key, default)
-    if rope_type == "longrope" and "factor" not in parameters:
-        trained = parameters["original_max_position_embeddings"]
-        parameters["factor"] = max(1.0, (max_positions or trained) / trained)
-    return parameters
 
 
-def _check_ranges(parameters: dict[str, Any]) -> None:
-    def positive(key: str, hint: str = "") -> float:
-        return require_positive(f"rope_parameters: {key}", parameters[key], hint)
+def _check_value(key: str, value: Any) -> None:
+    name = f"rope_parameters: {key}"
+    if key == _LENGTH:
+        require_size(name, value)
+    elif key == "truncate":
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}={value!r} is neither True nor False.")
+    elif key in ("short_factor", "long_factor"):
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name}={value!r} is no list of numbers, one per pair.")
+        for place, factor in enumerate(value):
+            require_positive(f"{name}[{place}]", factor)
+    elif key != "rope_type":
+        require_positive(name, value, *_BOUNDS.get(key, ()))
 
-    for key in parameters:
-        if key == "rope_theta":
-            positive(key, "; 10000 is usual")
-        elif key == "partial_rotary_factor":
-            if positive(key, " up to 1") > 1:
-                raise ValueError(f"rope_parameters: {key}={parameters[key]!r} is out of range. It lies in (0, 1].")
-        elif key == "factor":
-            if positive(key, " of at least 1") < 1:
-                raise ValueError(
-                    f"rope_parameters: factor={parameters[key]!r} is out of range. It must be at least 1: how many "
-                    "times the trained length inputs may be."
-                )
-        elif key == "original_max_position_embeddings":
-            require_size(f"rope_parameters: {key}", parameters[key])
-        elif key == "truncate":
-            if not isinstance(parameters[key], bool):
-                raise ValueError(f"rope_parameters: truncate={parameters[key]!r} is neither True nor False.")
-        elif key in ("short_factor", "long_factor"):
-            if not isinstance(parameters[key], (list, tuple)):
-                raise ValueError(f"rope_parameters: {key}={parameters[key]!r} is no list of numbers, one per pair.")
-            for place, value in enumerate(parameters[key]):
-                require_positive(f"rope_parameters: {key}[{place}]", value)
-        elif key != "rope_type":
-            positive(key)
-    complete = {**ROPE_TYPES[parameters["rope_type"]][1], **parameters}
+
+def _check_together(parameters: dict[str, Any]) -> None:
     for less, more in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
-        if less in complete and not complete[less] < complete[more]:
-            raise ValueError(f"rope_parameters: {less}={complete[less]!r} must be less than {more}={complete[more]!r}.")
+        if less in parameters and not parameters[less] < parameters[more]:
+            raise ValueError(
+                f"rope_parameters: {less}={parameters[less]!r} must be less than {more}={parameters[more]!r}."
+            )
     if ("mscale" in parameters) != ("mscale_all_dim" in parameters):
         raise ValueError("rope_parameters: mscale and mscale_all_dim act together. Give both or neither.")
-    if parameters["rope_type"] == "yarn" and parameters["rope_theta"] <= 1:
+    rope_type = parameters["rope_type"]
+    key = {"yarn": "rope_theta", "longrope": _LENGTH}.get(rope_type)  # their logarithms divide
+    if key is not None and parameters[key] <= 1:
         raise ValueError(
-            f"rope_parameters: rope_theta={parameters['rope_theta']!r} is out of range for rope_type='yarn'. It must "
-            "be more than 1."
+            f"rope_parameters: {key}={parameters[key]!r} is out of range for rope_type={rope_type!r}. It must be more "
+            "than 1."
         )
-    if parameters["rope_type"] == "longrope" and parameters.get("original_max_position_embeddings", 2) < 2:
-        raise ValueError("rope_parameters: original_max_position_embeddings=1 is out of range for 'longrope': least 2.")
 
 
 class _FrequencySettings:
@@ -153,7 +147,7 @@ class _FrequencySettings:
         self.head_dim = self.hidden_size = head_dim
         self.num_attention_heads = 1
         self.rope_parameters = rope_parameters
-        self.max_position_embeddings = rope_parameters.get("original_max_position_embeddings")
+        self.max_position_embeddings = rope_parameters.get(_LENGTH)
 
     def standardize_rope_params(self) -> None:
         """They are complete."""
@@ -328,7 +322,7 @@ class RotaryPosition(PositionScheme):
         assert lengths is not None
         if self.rope_type == "dynamic":
             return function(settings, device, seq_len=lengths.unsqueeze(-1))  # type: ignore[arg-type]
-        trained = parameters["original_max_position_embeddings"]
+        trained = parameters[_LENGTH]
         (short, factor), (long, _) = (function(settings, cpu, seq_len=trained + more) for more in (0, 1))
         return torch.where(lengths.unsqueeze(-1) > trained, long.to(device), short.to(device)), factor
 
