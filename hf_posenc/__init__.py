@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
     from .model.position_t5 import T5Position
     from .model.position_tupe import TupePosition
-    from .model.positions import POSITIONS, make_position, register_position
+    from .model.positions import POSITIONS, make_position
     from .optimizer import speed_up_positions
-    from .scheme_file import register_scheme_file
+    from .scheme_file import register_position, register_scheme_file
 
 # As the build reads it: importing the module would import PyTorch.
 _source = Path(__file__).with_name("model") / "configuration_posenc.py"

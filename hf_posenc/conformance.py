@@ -31,7 +31,8 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from .model.configuration_posenc import PosEncConfig
 from .model.modeling_posenc import PosEncForSequenceClassification
 from .model.position_base import PositionScheme
-from .model.positions import _ELSEWHERE, _SIZES, POSITIONS, own_arguments, register_position, scheme_class
+from .model.positions import _ELSEWHERE, _SIZES, POSITIONS, own_arguments, scheme_class
+from .scheme_file import register_position
 
 Outcome = Literal["passed", "failed", "skipped", "expected_failure", "unexpected_pass"]
 

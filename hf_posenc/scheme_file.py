@@ -1,4 +1,4 @@
-"""A user's scheme from a file: what `--scheme-file my_scheme.py` does."""
+"""Registering a user's schemes: a class, or those of a file, as `--scheme-file my_scheme.py` does."""
 
 import hashlib
 import importlib.util
@@ -7,11 +7,52 @@ from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
+from transformers.utils import logging
+
 from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.positions import POSITIONS, register_position
+from hf_posenc.model.positions import POSITIONS, overrides
+from hf_posenc.model.scheme_code import remember_code
+
+logger = logging.get_logger(__name__)
 
 _read: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 """The hash of the file that a module was made from."""
+
+
+def register_position(name: str, scheme: type[PositionScheme]) -> None:
+    """Adds a scheme to the table, so that `position_embedding_type=name` selects it in this process.
+
+    A class that is defined again, as by a notebook's cell that runs twice, takes the place of the one before; models
+    that were built keep theirs.
+
+    Raises:
+        ValueError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
+    """
+    if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
+        raise ValueError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
+    if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
+        raise ValueError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
+    known = POSITIONS.get(name)
+    again = known is not None and (known.__module__, known.__qualname__) == (scheme.__module__, scheme.__qualname__)
+    if known is not None and not again:
+        raise ValueError(f"name={name!r} is taken by {known.__name__}. Register under another name.")
+    if scheme in POSITIONS.values() and known is not scheme:
+        raise ValueError(
+            f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}."
+        )
+    hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias", "of_distance")
+    if not overrides(scheme, *hooks):
+        raise ValueError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
+    if scheme.__module__ == "__main__" and not again:
+        logger.warning(
+            f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To save or share one, "
+            "move the class to a file of its own, such as my_scheme.py, and import it from there."
+        )
+    scheme.name = name
+    POSITIONS[name] = scheme
+    remember_code(scheme)
 
 
 def file_hash(path: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""How a scheme is registered, and how one is built from a config."""
+"""The table of schemes, and how one is built from a config."""
 
 import contextlib
 import copy
@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
 from .position_rope import complete_rope_parameters
-from .scheme_code import collect_code, comes_along, load_classes, remember_code, travelled_class
-
-logger = logging.get_logger(__name__)
+from .scheme_code import collect_code, comes_along, load_classes, travelled_class
 
 POSITIONS: dict[str, type[PositionScheme]] = {}
 """Every scheme by its name: what `config.position_embedding_type` accepts. `configuration_posenc` fills it."""
@@ -73,50 +70,6 @@ _DECISIVE = (
 )
 # These start at the root mean square of the token embeddings unless the config says otherwise.
 _TOKEN_SCALED = ("rms", "std")
-
-
-def register_position(name: str, scheme: type[PositionScheme]) -> None:
-    """Adds a scheme to the table, so that `position_embedding_type=name` selects it in this process.
-
-    A class that is defined again, as by a notebook's cell that runs twice, takes the place of the one before; models
-    that were built keep theirs.
-
-    Raises:
-        ValueError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
-    """
-    if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-        raise ValueError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
-    if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
-        raise ValueError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
-    again = name in POSITIONS and _is_same(POSITIONS[name], scheme)
-    if name in POSITIONS and not again:
-        raise ValueError(f"name={name!r} is taken by {POSITIONS[name].__name__}. Register under another name.")
-    if scheme in POSITIONS.values() and POSITIONS.get(name) is not scheme:
-        raise ValueError(
-            f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}."
-        )
-    hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias", "of_distance")
-    if not any(hook in vars(base) for base in scheme.__mro__[:-1] for hook in hooks if _is_own(base)):
-        raise ValueError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
-    if scheme.__module__ == "__main__" and not again:
-        logger.warning(
-            f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To save or share one, "
-            "move the class to a file of its own, such as my_scheme.py, and import it from there."
-        )
-    scheme.name = name
-    POSITIONS[name] = scheme
-    remember_code(scheme)
-
-
-def _is_same(one: type, other: type) -> bool:
-    """Whether two classes are one, or its definition run again."""
-    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
-
-
-def _is_own(base: type) -> bool:
-    return not base.__module__.endswith("position_base")
 
 
 def scheme_class(name: str) -> type[PositionScheme]:
@@ -304,7 +257,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str
     _check_given(name, given, accepted)
     sizes = {
         # What is added to the embeddings is as wide as they are.
-        "hidden_size": config.embedding_width if _embeds(scheme) else config.hidden_size,
+        "hidden_size": config.embedding_width if overrides(scheme, "embed", "encodings") else config.hidden_size,
         "head_dim": config.hidden_size // config.num_attention_heads,
         "num_heads": config.num_attention_heads,
         "num_layers": config.num_hidden_layers,
@@ -329,8 +282,10 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str
     return built
 
 
-def _embeds(scheme: type[PositionScheme]) -> bool:
-    return any("embed" in vars(base) or "encodings" in vars(base) for base in scheme.__mro__ if _is_own(base))
+def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
+    """Whether the scheme has one of these methods from elsewhere than the protocol's file, whoever's copy that is."""
+    own = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
+    return any(method in vars(base) for base in own for method in methods)
 
 
 def _check_given(scheme: str, given: dict[str, Any], accepted: dict[str, Any]) -> None:
