@@ -1,6 +1,5 @@
 """`rope`: rotary position embedding, queries and keys turned by an angle that grows with the position."""
 
-import difflib
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
 from .position_base import PositionScheme, plain_positions
-from .position_math import per_distinct_position, plain, require_positive, require_size, tracing, wide
+from .position_math import did_you_mean, per_distinct_position, plain, require_positive, require_size, tracing, wide
 
 logger = logging.get_logger(__name__)
 
@@ -92,9 +91,7 @@ def _check_keys(parameters: dict[str, Any], required: tuple[str, ...], known: tu
     for key in parameters:
         if key not in known:
             others = [name for name, (must, may) in ROPE_TYPES.items() if key in must or key in may]
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
-            hint = f"That belongs to {', '.join(others)}. " if others else hint
+            hint = f"That belongs to {', '.join(others)}. " if others else did_you_mean(key, known)
             raise ValueError(
                 f"rope_parameters has no {key!r} for rope_type={rope_type!r}. {hint}It takes {', '.join(known)}."
             )

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import difflib
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
+from .position_math import did_you_mean
 from .position_rope import complete_rope_parameters
 from .scheme_code import collect_code, comes_along, load_classes, travelled_class
 
@@ -32,25 +32,15 @@ _OTHER_NAMES = {
 }
 # ... and those that aren't here, with the reason.
 _REFUSED = {
-    "xpos": "xPos (Sun et al. 2022, arXiv 2212.10554) scales queries up and keys down with the position, which decays "
-    "with distance only under a causal mask; in an encoder half of all pairs would grow. The nearest are 'rope', and "
-    "'rope+alibi' for a decay on both sides.",
-    "cope": "CoPE (Golovneva et al. 2024, arXiv 2405.18719) counts gates over the tokens between a query and an "
-    "earlier key, which is defined for causal attention alone. The nearest, whose bias depends on the content too, are "
-    "'relative_key_query' and 'deberta'.",
-    "transformer_xl": "Transformer-XL's positions (Dai et al. 2019, arXiv 1901.02860) serve a memory of earlier "
-    "segments, which an encoder doesn't have. The nearest are 'deberta' and 'relative_key_query', whose logits hold "
-    "the same content-position terms.",
-    "relative_value": "The value side of Shaw et al. 2018 (arXiv 1803.02155) adds positions to what attention returns, "
-    "which fused attention kernels can't do; the paper found no gain from it beside the key side. Use 'relative_key'.",
+    "xpos": "xPos (Sun et al. 2022, arXiv 2212.10554) decays with distance only under a causal mask; in an encoder "
+    "half of all pairs would grow. The nearest are 'rope', and 'rope+alibi' for a decay on both sides.",
+    "cope contextual": "CoPE (Golovneva et al. 2024, arXiv 2405.18719) counts gates between a query and an earlier "
+    "key, so it is defined for causal attention alone. The nearest are 'relative_key_query' and 'deberta'.",
+    "transformer_xl transformerxl transfo_xl": "Transformer-XL's positions (Dai et al. 2019, arXiv 1901.02860) serve a "
+    "memory of earlier segments, which an encoder doesn't have. The nearest are 'deberta' and 'relative_key_query'.",
+    "relative_value relative_key_value shaw_value": "The value side of Shaw et al. 2018 (arXiv 1803.02155) adds to "
+    "what attention returns, which fused kernels can't do; the paper found no gain from it. Use 'relative_key'.",
 }
-_REFUSED.update(
-    transformerxl=_REFUSED["transformer_xl"],
-    transfo_xl=_REFUSED["transformer_xl"],
-    relative_key_value=_REFUSED["relative_value"],
-    shaw_value=_REFUSED["relative_value"],
-    contextual=_REFUSED["cope"],
-)
 
 # Constructor arguments that a config fills by name ...
 _SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
@@ -80,12 +70,11 @@ def scheme_class(name: str) -> type[PositionScheme]:
     """
     if name in POSITIONS:
         return POSITIONS[name]
-    if name.lower().replace("-", "_") in _REFUSED:
-        raise ValueError(f"position_embedding_type={name!r}: {_REFUSED[name.lower().replace('-', '_')]}")
-    near = difflib.get_close_matches(name, POSITIONS, n=1)
-    meant = _OTHER_NAMES.get(name) or (near[0] if near else None)
+    for names, reason in _REFUSED.items():
+        if name.lower().replace("-", "_") in names.split():
+            raise ValueError(f"position_embedding_type={name!r}: {reason}")
     raise ValueError(
-        f"position_embedding_type={name!r} is unknown. {f'Did you mean {meant!r}? ' if meant else ''}"
+        f"position_embedding_type={name!r} is unknown. {did_you_mean(name, POSITIONS, _OTHER_NAMES.get(name))}"
         f"Choose one of {', '.join(POSITIONS)}, or several joined by '+'; one of your own after "
         "register_position (--scheme-file on the command line)."
     )
@@ -98,19 +87,19 @@ def scheme_names(position_embedding_type: str) -> list[str]:
         ValueError: the combination makes no sense.
     """
     names = position_embedding_type.split("+")
-    reason = None
-    if len(names) > 1:
-        if "" in names:
-            reason = "A part is missing. Write the names of two or more schemes with '+' between them."
-        elif "none" in names:
-            rest = "+".join(name for name in names if name != "none")
-            reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
-        elif len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            reason = f"{twice!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
-    if reason:
-        raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")
-    return names
+    if len(names) == 1:
+        return names
+    twice = [name for name in names if names.count(name) > 1]
+    if "" in names:
+        reason = "A part is missing. Write the names of two or more schemes with '+' between them."
+    elif "none" in names:
+        rest = "+".join(name for name in names if name != "none")
+        reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
+    elif twice:
+        reason = f"{twice[0]!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
+    else:
+        return names
+    raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")
 
 
 def scheme_classes(config: Any) -> dict[str, type[PositionScheme] | None]:
@@ -137,11 +126,10 @@ def own_code(config: Any) -> tuple[Any, dict[str, str]]:
 
 def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
     """What `position_embedding_kwargs` may hold for a scheme, with the defaults."""
-    parameters = inspect.signature(scheme.__init__).parameters.values()
     return {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in (*_SIZES, *_ELSEWHERE)
+        name: parameter.default
+        for name, parameter in inspect.signature(scheme.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in (*_SIZES, *_ELSEWHERE)
     }
 
 
@@ -183,55 +171,44 @@ def resolve_position_config(config: Any) -> None:
         before, resolved = vars(config).get(GIVEN, {}).get(field, (None, ...))
         said[field] = before if value == resolved else copy.deepcopy(value)
         setattr(config, field, copy.deepcopy(said[field]))
-    classes = scheme_classes(config)
+    classes = {name: scheme for name, scheme in scheme_classes(config).items() if scheme is not None}
     given = given_arguments(config)
     for name, scheme in classes.items():
-        if scheme is None:
-            continue
         accepted = own_arguments(scheme)
-        _check_given(name, given[name], accepted)
         scaled = {key: config.token_rms for key in _TOKEN_SCALED if key in accepted}
         defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
         given[name] = {**defaults, **scaled, **given[name]}
         if takes_rope_parameters(scheme):
             complete = getattr(scheme, "complete_rope_parameters", complete_rope_parameters)
             config.rope_parameters = complete(config.rope_parameters, max_positions=config.max_position_embeddings)
-    config.position_embedding_kwargs = given if len(given) > 1 else next(iter(given.values()))
-    built = check_position_config(config)
-    # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
-    for name, part in built.items():
-        for key, value in given[name].items():
-            if value is None and getattr(part, key, None) is not None:
-                given[name][key] = getattr(part, key)
-    resolved = {field: (value, copy.deepcopy(getattr(config, field))) for field, value in said.items()}
-    vars(config)[GIVEN] = {**resolved, "checked": _decisive(config)}
-
-
-def _decisive(config: Any) -> str:
-    """All that decides what schemes are built, and whether they can be."""
-    return repr((scheme_classes(config), [getattr(config, name) for name in _DECISIVE]))
-
-
-def check_position_config(config: Any) -> dict[str, PositionScheme]:
-    """The config's schemes by name, without weights; a ValueError if one can't be built.
-
-    Those whose code comes with the checkpoint and isn't loaded are left out.
-    """
     if config.rope_parameters is not None and not any(map(takes_rope_parameters, scheme_classes(config).values())):
         raise ValueError(
             f"rope_parameters={config.rope_parameters!r} has no effect on "
             f"position_embedding_type={config.position_embedding_type!r}. Leave it out, or set it to None."
         )
-    with torch.device("meta"):
-        built = _build_all(config)
-    for name, part in built.items():
-        limit = part.max_length
-        if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
-            raise ValueError(
-                f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
-                f"Make it {limit} or less, or raise max_position_embeddings."
-            )
-    return built
+    for name, scheme in classes.items():
+        with torch.device("meta"):
+            part = _build(config, name, scheme, given[name])
+        _check_augmentation(config, name, part.max_length)
+        # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
+        chosen = {key: getattr(part, key, None) for key, value in given[name].items() if value is None}
+        given[name] |= {key: value for key, value in chosen.items() if value is not None}
+    config.position_embedding_kwargs = given if len(given) > 1 else next(iter(given.values()))
+    resolved = {field: (value, copy.deepcopy(getattr(config, field))) for field, value in said.items()}
+    vars(config)[GIVEN] = {**resolved, "checked": _decisive(config)}
+
+
+def _check_augmentation(config: Any, name: str, limit: int | None) -> None:
+    if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
+        raise ValueError(
+            f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
+            f"Make it {limit} or less, or raise max_position_embeddings."
+        )
+
+
+def _decisive(config: Any) -> str:
+    """All that decides what schemes are built, and whether they can be."""
+    return repr((scheme_classes(config), [getattr(config, name) for name in _DECISIVE]))
 
 
 def make_position(config: Any) -> PositionScheme:
@@ -242,14 +219,10 @@ def make_position(config: Any) -> PositionScheme:
             comes with the checkpoint and isn't trusted.
     """
     load_classes(config, POSITIONS)
-    parts = _build_all(config)
-    return CombinedPosition(parts) if len(parts) > 1 else next(iter(parts.values()))
-
-
-def _build_all(config: Any) -> dict[str, PositionScheme]:
     given = given_arguments(config)
-    classes = scheme_classes(config)
-    return {name: _build(config, name, scheme, given[name]) for name, scheme in classes.items() if scheme is not None}
+    classes = {name: scheme for name, scheme in scheme_classes(config).items() if scheme is not None}
+    parts = {name: _build(config, name, scheme, given[name]) for name, scheme in classes.items()}
+    return CombinedPosition(parts) if len(parts) > 1 else next(iter(parts.values()))
 
 
 def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str, Any]) -> PositionScheme:
@@ -299,13 +272,8 @@ def _check_given(scheme: str, given: dict[str, Any], accepted: dict[str, Any]) -
         elif name in _ELSEWHERE:
             hint = _ELSEWHERE[name]
         else:
-            near = difflib.get_close_matches(name, accepted, n=1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
-            hint += (
-                f"It takes {', '.join(accepted)}."
-                if accepted
-                else "It takes none; leave position_embedding_kwargs out."
-            )
+            takes = ", ".join(accepted) or "none; leave position_embedding_kwargs out"
+            hint = f"{did_you_mean(name, accepted)}It takes {takes}."
             if theirs := [other for other, known in POSITIONS.items() if name in own_arguments(known)]:
                 hint += (
                     f" {', '.join(theirs)} {'take' if len(theirs) > 1 else 'takes'} it: where the config was another "
