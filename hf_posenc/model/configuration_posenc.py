@@ -1,6 +1,5 @@
 """`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
 
-import difflib
 import importlib.metadata
 import numbers
 import re
@@ -41,6 +40,7 @@ from .position_fourier import FourierPosition  # noqa: E402
 from .position_kerple import KerplePosition  # noqa: E402
 from .position_learned import LearnedPosition  # noqa: E402
 from .position_lspe import LSPEPosition  # noqa: E402
+from .position_math import did_you_mean  # noqa: E402
 from .position_mlp_bias import MLPBiasPosition  # noqa: E402
 from .position_none import NoPosition  # noqa: E402
 from .position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition  # noqa: E402
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from .modeling_posenc import PosEncModel  # noqa: F401
     from .position_base import PositionScheme  # noqa: F401
     from .position_combined import CombinedPosition  # noqa: F401
-    from .position_math import tracing  # noqa: F401
     from .safe_loading import guarded_loading  # noqa: F401
     from .unpadding import Batch  # noqa: F401
 
@@ -376,9 +375,7 @@ class PosEncConfig(PreTrainedConfig):
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
         for key, value in kwargs.items():
             self._refuse_misspelt(key, value)
-        if kwargs.get("num_labels", 0) is None:
-            del kwargs["num_labels"]
-        self._name_labels(kwargs.get("num_labels"))
+        self._name_labels(kwargs.pop("num_labels", None))
         torch_dtype = kwargs.pop("torch_dtype", None)
         dtype = torch_dtype if self.dtype is None else self.dtype
         self.dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
@@ -418,9 +415,8 @@ class PosEncConfig(PreTrainedConfig):
                     f"Give it as position_embedding_kwargs={given!r}."
                 )
         real = [field.name for field in fields(self)] + [name for name in _KEYWORDS if not name.startswith("_")]
-        near = difflib.get_close_matches(key, real, n=1, cutoff=cutoff)
-        if meant := _OTHER_NAMES.get(key) or next(iter(near), None):
-            raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). Did you mean {meant!r}?")
+        if hint := did_you_mean(key, real, _OTHER_NAMES.get(key), cutoff):
+            raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). {hint.strip()}")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -567,6 +563,8 @@ class PosEncConfig(PreTrainedConfig):
         given = {name: getattr(self, name) for name in ("id2label", "label2id")}
         found = [_names(name, labels) for name, labels in given.items() if labels is not None]
         if not found:
+            if count is not None:
+                self.num_labels = count
             return
         names = found[0]
         if found[-1] != names:
