@@ -66,8 +66,7 @@ class AlibiPosition(DistanceBias):
         self.log_slopes = (
             nn.Embedding(len(self.slopes) * (num_layers if per_layer else 1), num_heads) if learned else None
         )
-        if self.log_slopes is not None and self.log_slopes.weight.device.type != "meta":
-            self.init_weights(0.0)
+        self.init_weights(0.0)
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """The penalty, float32: (R,) -> (R, H)."""

@@ -42,8 +42,7 @@ class FirePosition(PositionScheme):
         self.scales = nn.Embedding(2, 1)
         self.up = nn.Linear(1, intermediate_size)
         self.down = nn.Linear(intermediate_size, num_heads)
-        if self.scales.weight.device.type != "meta":
-            self.init_weights(0.02)
+        self.init_weights(0.02)
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
         """MLP of the signed ratio: (1 or B, S) -> (1 or B, H, S, S)."""

@@ -38,8 +38,7 @@ class KerplePosition(DistanceBias):
         self.kernel = kernel
         self.directional = directional
         self.shape = nn.Embedding(4 if directional else 2, num_heads)
-        if self.shape.weight.device.type != "meta":
-            self.init_weights(0.0)
+        self.init_weights(0.0)
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """The kernel, float32: (R,) -> (R, H)."""

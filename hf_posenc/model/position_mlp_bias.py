@@ -39,8 +39,7 @@ class MLPBiasPosition(DistanceBias):
         self.reference = math.log2(1 + reference_distance)
         self.up = nn.Linear(1, intermediate_size)
         self.down = nn.Linear(intermediate_size, num_heads)
-        if self.up.weight.device.type != "meta":
-            self.init_weights(0.02)
+        self.init_weights(0.02)
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """The network: (R,) -> (R, H)."""

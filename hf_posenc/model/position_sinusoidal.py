@@ -66,8 +66,7 @@ class SinusoidalPosition(AddedPosition):
         rms = None if rms is None else require_positive("rms", rms, ", or None for the published formula")
         self.scale = 1.0 if rms is None else rms / 0.5**0.5
         self.alpha = nn.Embedding(1, 1) if learned_scale else None
-        if self.alpha is not None and self.alpha.weight.device.type != "meta":
-            self.init_weights(0.0)
+        self.init_weights(0.0)
 
     def encodings(self, positions: Tensor) -> Tensor:
         """s PE(positions), times alpha if learned, float32: (...) -> (..., D)."""

@@ -77,8 +77,7 @@ class T5Position(DistanceBias):
         self.tables = nn.ModuleList(
             [nn.Embedding(num_buckets, num_heads) for _ in range(num_layers if per_layer else 1)]
         )
-        if next(self.parameters()).device.type != "meta":
-            self.init_weights(0.02)
+        self.init_weights(0.02)
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """E[bucket(distance)]: (R,) -> (R, H)."""
