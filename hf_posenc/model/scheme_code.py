@@ -142,19 +142,23 @@ def _compare_code(config: Any, name: str, scheme: type[PositionScheme]) -> None:
         ours = _remembered.get(scheme) or _files_of(scheme)
     entry = ours.get(f"{scheme.__module__.rpartition('.')[2]}.py")
     for file, text in {**ours, f"{reference.partition('.')[0]}.py": entry}.items():
-        path: Any = os.path.join(source, file)
-        if source and not os.path.isdir(source):
-            with contextlib.suppress(ValueError):
-                path = try_to_load_from_cache(source, file, hub.get("cache_dir"), hub.get("revision"))
-        if source and isinstance(path, str) and os.path.isfile(path):
-            if Path(path).read_text(encoding="utf-8-sig", errors="replace") == text:
-                continue
+        path = _file_here(source, file, hub)
+        if path is not None and path.read_text(encoding="utf-8-sig", errors="replace") != text:
             logger.warning_once(
                 f"position_embedding_type={name!r}: {file} of the checkpoint {source} differs from the code of "
                 f"{scheme.__module__}.{scheme.__qualname__}, which is registered here, runs, and is what saving "
                 f"writes. To use the checkpoint's, load it in a process that doesn't register {name!r}, with "
                 "trust_remote_code=True."
             )
+
+
+def _file_here(source: str, file: str, hub: dict[str, Any]) -> Path | None:
+    """A file of a checkpoint, where it is on this machine: in its folder, or in the Hub's cache."""
+    path: Any = os.path.join(source, file)
+    if source and not os.path.isdir(source):
+        with contextlib.suppress(ValueError):
+            path = try_to_load_from_cache(source, file, hub.get("cache_dir"), hub.get("revision"))
+    return Path(path) if source and isinstance(path, str) and os.path.isfile(path) else None
 
 
 def remember_code(scheme: type[PositionScheme]) -> None:
@@ -197,16 +201,11 @@ def collect_code(classes: dict[str, type[PositionScheme]], known: Any) -> tuple[
 def write_code(folder: Any, files: dict[str, str]) -> None:
     """Writes each file whole or not at all."""
     os.makedirs(folder, exist_ok=True)
-    for name, text in files.items():
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, os.path.join(folder, name))
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
+        for name, text in files.items():
+            written = Path(temporary, name)
+            written.write_text(text, encoding="utf-8")
+            written.replace(Path(folder, name))
 
 
 def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
