@@ -7,6 +7,7 @@ norms and heads work on. *Grid layout* (n, L, ...) has one row per sequence, as 
 """
 
 import functools
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -365,16 +366,17 @@ def make_batch(
         ValueError: a shape or a value doesn't fit.
     """
     shape = (batch, length)
-    mask = _check_mask(attention_mask, shape)
+    mask = None
+    if attention_mask is not None:
+        way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
+        mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
     position_ids = _check_positions(position_ids, shape)
     starts = _starts(shape, device, seq_idx, cu_seq_lens_q)
-    sequence = None
+    segment: Tensor | None = None
     if starts is None and position_ids is not None:
         starts = _starts_in_positions(position_ids, mask)
         if tracing():  # whether a row is packed is data
-            segment = starts.cumsum(-1)
-            sequence = segment + torch.arange(batch, device=device).unsqueeze(-1) * (length + 1)
-            starts = None
+            segment, starts = starts.cumsum(-1), None
         elif not bool(starts.any()):
             starts = None
     if mask is not None and not tracing() and bool(mask.all()):
@@ -382,23 +384,32 @@ def make_batch(
     if starts is not None:
         found = _packed(shape, starts, mask, position_ids)
     else:
-        if position_ids is not None:
-            # What stands at padding is never read, and may be anything: keep it inside any table.
-            positions = position_ids if mask is None else position_ids.masked_fill(~mask, 0)
-        elif mask is not None:
-            positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        else:
-            positions = torch.arange(length, device=device).expand(shape)
-        if mask is not None:
-            is_first = mask & (mask.cumsum(-1) == 1)
-        else:
-            is_first = (torch.arange(length, device=device) == 0).expand(shape)
-        if sequence is not None:
-            is_first = is_first | (segment != segment.roll(1, -1)) & (segment > 1)
-        found = Padded(shape, positions, is_first, batch, position_ids is None, mask, sequence)
+        found = _rows(shape, device, mask, position_ids, segment)
     if tracing() or not unpad or (mask is None and not found.packed):
         return found
     return _unpadded(found)
+
+
+def _rows(
+    shape: tuple[int, int],
+    device: torch.device,
+    mask: Tensor | None,
+    position_ids: Tensor | None,
+    segment: Tensor | None,
+) -> Padded:
+    """A sequence in each row; `segment` (B, S) counts those that a row of a traced graph may hold."""
+    place = torch.arange(shape[1], device=device).expand(shape)
+    if position_ids is not None:
+        # What stands at padding is never read, and may be anything: keep it inside any table.
+        positions = position_ids if mask is None else position_ids.masked_fill(~mask, 0)
+    else:
+        positions = place if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
+    is_first = place == 0 if mask is None else mask & (mask.cumsum(-1) == 1)
+    sequence = None
+    if segment is not None:
+        sequence = segment + torch.arange(shape[0], device=device).unsqueeze(-1) * (shape[1] + 1)
+        is_first = is_first | (segment != segment.roll(1, -1)) & (segment > 1)
+    return Padded(shape, positions, is_first, shape[0], position_ids is None, mask, sequence)
 
 
 def _packed(shape: tuple[int, int], starts: Tensor, mask: Tensor | None, position_ids: Tensor | None) -> Padded:
@@ -447,15 +458,10 @@ def _unpadded(padded: Padded) -> AnyBatch:
     )
 
 
-def _check_mask(attention_mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
-    if attention_mask is None:
-        return None
-    if tuple(attention_mask.shape) != shape:
-        raise ValueError(
-            f"attention_mask of shape {tuple(attention_mask.shape)} doesn't fit an input of shape {shape}. "
-            "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
-        )
-    return attention_mask != 0
+def _fitting(name: str, given: Tensor, shape: tuple[int, int], way_out: str) -> Tensor:
+    if tuple(given.shape) != shape:
+        raise ValueError(f"{name} of shape {tuple(given.shape)} doesn't fit an input of shape {shape}. {way_out}")
+    return given
 
 
 def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
@@ -476,24 +482,15 @@ def _starts(
 ) -> Tensor | None:
     """bool (B, S), True where a sequence starts, from what the caller said outright."""
     if seq_idx is not None:
-        if tuple(seq_idx.shape) != shape:
-            raise ValueError(
-                f"seq_idx of shape {tuple(seq_idx.shape)} doesn't fit an input of shape {shape}. Give (B, S)."
-            )
+        seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
         starts = torch.ones(shape, dtype=torch.bool, device=device)
         starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
         return starts
     if cu_seq_lens_q is None:
         return None
-    lengths = cu_seq_lens_q.diff() if cu_seq_lens_q.dim() == 1 else None
-    if (
-        shape[0] != 1
-        or lengths is None
-        or lengths.numel() == 0
-        or int(cu_seq_lens_q[0]) != 0
-        or int(cu_seq_lens_q[-1]) != shape[1]
-        or bool((lengths <= 0).any())
-    ):
+    borders = cu_seq_lens_q.tolist() if cu_seq_lens_q.dim() == 1 else []
+    rising = all(one < other for one, other in itertools.pairwise(borders))
+    if shape[0] != 1 or len(borders) < 2 or (borders[0], borders[-1]) != (0, shape[1]) or not rising:
         raise ValueError(
             f"cu_seq_lens_q={cu_seq_lens_q.tolist()} doesn't cut an input of shape {shape} into sequences. It must "
             f"rise from 0 to {shape[1]}, for a batch of one row. For several rows, give seq_idx."
