@@ -75,7 +75,7 @@ def complete_rope_parameters(
         )
     if _LENGTH in known and max_positions is not None:
         parameters.setdefault(_LENGTH, max_positions)
-    _check_keys(parameters, (*required, *(key for key in optional if key == _LENGTH)), known)
+    _check_keys(parameters, (*required, _LENGTH) if _LENGTH in optional else required, known)
     for key, value in parameters.items():
         _check_value(key, value)
     parameters |= {key: x for key, x in optional.items() if x is not None and key not in parameters}
