@@ -23,12 +23,13 @@ def lazy_names(package: str, file: str) -> Callable[[str], Any]:
             for node in block.body:
                 assert isinstance(node, ast.ImportFrom)
                 assert node.module is not None
-                modules |= {alias.asname or alias.name: node.module for alias in node.names}
-    packages = {module.partition(".")[0] for module in modules.values()}
+                module = "." * node.level + node.module
+                modules |= {alias.asname or alias.name: module for alias in node.names}
+    packages = {module.split(".")[1] for module in modules.values()}
 
     def __getattr__(name: str) -> Any:
         if name in modules:
-            value = getattr(importlib.import_module(f".{modules[name]}", package), name)
+            value = getattr(importlib.import_module(modules[name], package), name)
             setattr(sys.modules[package], name, value)
             return value
         if name in packages:

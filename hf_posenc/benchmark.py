@@ -23,6 +23,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from hf_posenc.machine import processor
 from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
 from hf_posenc.model.cpu_kernels import apply_linear, onednn_is_faster
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
@@ -284,12 +285,8 @@ def useful_flops(batch: dict[str, Tensor], size: str, mode: str) -> float:
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What the numbers depend on: processor, threads, versions."""
-    processor = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     found: dict[str, Any] = {
-        "processor": processor,
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -550,7 +547,7 @@ def plot_results(found: dict[str, Any]) -> Any:
 
 def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
     """Writes PATH (.json), and beside it the table (.md) and, where matplotlib is installed, the plot (.png)."""
-    from hf_posenc.training.checkpoints import write_bytes
+    from hf_posenc.files import write_bytes
 
     path = Path(path)
     if path.suffix != ".json":

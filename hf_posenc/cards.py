@@ -85,7 +85,7 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
         ImportError: matplotlib isn't installed.
         ValueError: a page has lost a mark, or the folder doesn't exist.
     """
-    from hf_posenc.training.checkpoints import write_bytes, write_text
+    from hf_posenc.files import write_bytes, write_text
 
     folder = Path(folder)
     if not folder.is_dir():

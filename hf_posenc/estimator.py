@@ -40,12 +40,12 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers.utils import logging
 
 from .conversion.fine_tune import fine_tune
+from .errors import Interrupted, UserError
+from .machine import best_dtype
 from .training import checkpoints
 from .training.arguments import make_arguments
-from .training.errors import Interrupted, UserError
 from .training.metrics import predictions_from_logits, probabilities_from_logits
 from .training.model import require_head
-from .training.precision import best_dtype
 from .training.prediction import check_is_checkpoint, load_classifier
 from .training.progress import without_bars
 from .training.run import save_run

@@ -142,7 +142,7 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
     """
     import matplotlib
 
-    from hf_posenc.training.checkpoints import write_bytes
+    from hf_posenc.files import write_bytes
 
     suffix = check_picture_path(path)
     unsaid = {"png": ("Software",), "svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}[suffix]

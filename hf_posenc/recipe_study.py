@@ -28,10 +28,10 @@ from rich.console import Console
 
 from .conversion import fine_tune
 from .conversion.study import minilm_folder, read_rows
+from .errors import UserError, run_script
+from .files import write_json
+from .machine import versions
 from .training.arguments import make_arguments
-from .training.checkpoints import write_json
-from .training.errors import UserError, run_script
-from .training.report import versions
 
 COMPARISONS = "comparisons"
 SCRATCH = {

@@ -10,8 +10,8 @@ from typing import Any
 from hf_posenc.benchmark import profile_table, ratio_table, startup_table
 from hf_posenc.cards import FOLDER, fill_marks
 from hf_posenc.conversion.study import long_table, long_words, short_words, table
+from hf_posenc.files import write_text
 from hf_posenc.recipe_study import pretrained_table, scratch_table
-from hf_posenc.training.checkpoints import write_text
 from hf_posenc.training.quick_start import seeds_table
 
 

@@ -133,7 +133,7 @@ def test_inspect_refuses_a_checkpoint_that_lacks_weights_and_names_them(run, tmp
 
 
 def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(run, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_posenc.training.precision.best_dtype", lambda device=None: torch.float32)
+    monkeypatch.setattr("hf_posenc.machine.best_dtype", lambda device=None: torch.float32)
     code, out, _ = run("predict", str(checkpoint), "who saw karla", "karla saw who", "--format", "jsonl")
     assert code == 0
     rows = [json.loads(line) for line in out.splitlines()]
@@ -173,7 +173,7 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
 
 @pytest.mark.parametrize("best", [torch.float32, torch.bfloat16])
 def test_bfloat16_is_picked_where_the_machine_has_it_said_and_can_be_refused(run, checkpoint, monkeypatch, best):
-    monkeypatch.setattr("hf_posenc.training.precision.best_dtype", lambda device=None: best)
+    monkeypatch.setattr("hf_posenc.machine.best_dtype", lambda device=None: best)
     answers = {}
     for words in ((), ("--bf16", "true"), ("--bf16", "false")):
         code, out, err = run("predict", str(checkpoint), "who saw karla", "--format", "jsonl", *words)

@@ -21,9 +21,9 @@ import gradio as gr
 import pandas as pd
 
 from hf_posenc import POSITIONS, PosEncConfig
+from hf_posenc.errors import one_line
 from hf_posenc.inspection import inspect_checkpoint
 from hf_posenc.plots import plot_attention, plot_comparison, plot_position
-from hf_posenc.training.errors import one_line
 from hf_posenc.training.prediction import Text, load_classifier, predict
 
 PRESET = "mini"  # four heads, 256 dimensions: few enough to tell apart in a picture

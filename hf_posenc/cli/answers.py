@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hf_posenc.training.errors import UserError
+from hf_posenc.errors import UserError
 
 from .application import app, loading, show_metrics
 from .options import IN_BF16, Checkpoint, Revision, TextColumns, TextDelimiter, Trust
@@ -72,9 +72,9 @@ def predict(
     with loading():
         import torch
 
+        from hf_posenc.machine import best_dtype
         from hf_posenc.training.arguments import DataArguments
         from hf_posenc.training.data import remembered_columns
-        from hf_posenc.training.precision import best_dtype
         from hf_posenc.training.prediction import Text, load_classifier, task_of
         from hf_posenc.training.prediction import predict as run
         from hf_posenc.training.prediction_files import check_input, check_output, read_inputs

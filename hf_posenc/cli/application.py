@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import hf_posenc
 from hf_posenc import _ctrl_c
-from hf_posenc.training.errors import as_typed, explain, speak_as_typed
+from hf_posenc.errors import as_typed, explain, speak_as_typed
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 

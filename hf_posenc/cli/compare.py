@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.errors import UserError, one_line
 
 from .application import app, loading
 from .options import complete_preset, numbers, words

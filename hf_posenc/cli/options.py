@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hf_posenc.training.errors import UserError, check_is_checkpoint, check_local
+from hf_posenc.errors import UserError, check_is_checkpoint, check_local
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.errors import UserError, one_line
 
 from .application import app
 from .options import Checkpoint, Revision, SchemeFile, Trust, complete_preset, complete_scheme

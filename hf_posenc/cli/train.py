@@ -213,7 +213,7 @@ def _chooses_bf16(given: str | None, others: list[str]) -> bool:
     """Whether training computes in bfloat16 because nothing else was asked for, and this machine does it fastest."""
     import torch
 
-    from hf_posenc.training.precision import best_dtype
+    from hf_posenc.machine import best_dtype
 
     decided = any(word.startswith(("--fp16", "--use-cpu", "--use_cpu", "--no-bf16", "--no_bf16")) for word in others)
     return given is None and not decided and best_dtype() == torch.bfloat16

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from hf_posenc.training.checkpoints import write_json, write_text
+from hf_posenc.files import write_json, write_text
 
 from .executor import load_plan
 from .page import markdown_table

@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
-from hf_posenc.training.checkpoints import write_json
-from hf_posenc.training.errors import Diverged, Interrupted, UserError, disk_error, one_line
+from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
+from hf_posenc.files import write_json
 
 from .plan import Plan, Run, convert_checkpoints, extend, read_plan
 from .records import ENDED, Damaged, check_counts, read_baselines, read_json, read_run, read_speed

@@ -26,7 +26,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_posenc.training.errors import UserError
+from hf_posenc.errors import UserError
 from hf_posenc.training.tokenizer import SPECIAL_TOKENS
 
 LABELS = ("no", "yes")

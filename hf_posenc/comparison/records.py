@@ -9,7 +9,7 @@ from typing import Any, NotRequired, Required, TypedDict
 from huggingface_hub.dataclasses import validate_typed_dict
 from huggingface_hub.errors import StrictDataclassError
 
-from hf_posenc.training.errors import UserError, one_line, sentence
+from hf_posenc.errors import UserError, one_line, sentence
 
 from .outcomes import from_dict
 

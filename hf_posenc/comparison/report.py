@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hf_posenc.files import write_bytes, write_text
 from hf_posenc.inspection import describe_schemes
-from hf_posenc.training.checkpoints import write_bytes, write_text
 
 from .charts import are_many, cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
 from .page import (

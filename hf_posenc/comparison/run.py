@@ -27,6 +27,9 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_posenc.errors import UserError
+from hf_posenc.files import finite, write_bytes, write_text
+from hf_posenc.machine import processor, versions
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.training import (
     MaskedLMTrainingArguments,
@@ -35,12 +38,10 @@ from hf_posenc.training import (
     train_classifier,
     train_masked_lm,
 )
-from hf_posenc.training.checkpoints import finite, last_complete_checkpoint, write_bytes, write_text
-from hf_posenc.training.errors import UserError
+from hf_posenc.training.checkpoints import last_complete_checkpoint
 from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import compute_from_logits, metrics_for
 from hf_posenc.training.model import position_limit
-from hf_posenc.training.report import versions
 
 from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
 from .plan import Plan, Run, source_of
@@ -276,11 +277,7 @@ def to_json(value: dict[str, Any]) -> str:
 
 def machine() -> dict[str, Any]:
     """What a run's seconds depend on."""
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-    with contextlib.suppress(OSError):
-        if not torch.cuda.is_available():
-            found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-            name = found.group(1) if found else name
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     return {"device": name, "threads": torch.get_num_threads(), "system": platform.system()}
 
 

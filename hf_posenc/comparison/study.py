@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from hf_posenc.training.errors import UserError
+from hf_posenc.errors import UserError
 
 from .executor import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .outcomes import Outcome, from_dict

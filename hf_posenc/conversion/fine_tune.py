@@ -12,14 +12,14 @@ from pathlib import Path
 from datasets import DatasetDict
 from rich.console import Console
 
-from ..training import Interrupted, TrainingResult, UserError, checkpoints, train_classifier
+from ..errors import Interrupted, UserError, one_line
+from ..training import TrainingResult, checkpoints, train_classifier
 from ..training.arguments import (
     ClassificationTrainingArguments,
     DataArguments,
     ModelArguments,
     parse_json_option,
 )
-from ..training.errors import one_line
 from ..training.model import labels_words, load_config, prepare_scheme
 from ..training.progress import without_bars, working
 from ..training.search import search

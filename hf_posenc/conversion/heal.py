@@ -19,8 +19,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from ..training.checkpoints import newest_complete, write_json
-from ..training.errors import Diverged, Interrupted
+from ..errors import Diverged, Interrupted
+from ..files import write_json
+from ..training.checkpoints import newest_complete
 from ..training.prediction_files import read_inputs
 from ..training.run import StopOnInterrupt
 from .heal_trainer import Clock, Distillation, ProgressBar, Rows, SaveByTime

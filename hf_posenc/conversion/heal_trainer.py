@@ -23,11 +23,10 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState, PrinterCallback
 
+from ..errors import Diverged
 from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import speed_up_positions
-from ..training.checkpoints import checkpoints
-from ..training.errors import Diverged
-from ..training.precision import not_finite
+from ..training.checkpoints import checkpoints, not_finite
 from .measure import swap_neighbours
 
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5

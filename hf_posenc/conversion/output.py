@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..training.checkpoints import REPLACED, WRITING, replaced_together, write_json
-from ..training.errors import UserError, disk_error
+from ..errors import UserError, disk_error
+from ..files import REPLACED, WRITING, replaced_together, write_json
 
 REPORT_NAME = "conversion.json"
 _TOKENIZER_FILES = (

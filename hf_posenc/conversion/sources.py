@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..training.errors import is_local
+from ..errors import is_local
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

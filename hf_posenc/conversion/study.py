@@ -38,10 +38,10 @@ from transformers import (
     set_seed,
 )
 
+from ..files import write_json
+from ..machine import versions
 from ..model.modeling_posenc import PosEncForSequenceClassification
 from ..training.baseline import WordPairs
-from ..training.checkpoints import write_json
-from ..training.report import versions
 from . import convert
 from .measure import encode
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from hf_posenc.training.errors import UserError, one_line
-from hf_posenc.training.report import HERE, versions
+from hf_posenc.errors import UserError, one_line
+from hf_posenc.machine import versions
+from hf_posenc.training.report import HERE
 
 TASKS = {
     "PosEncForSequenceClassification": "text-classification",

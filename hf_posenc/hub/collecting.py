@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from hf_posenc.errors import UserError, one_line
 from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
 from hf_posenc.model.scheme_code import KEY
-from hf_posenc.training.errors import UserError, one_line
-from hf_posenc.training.precision import not_finite
+from hf_posenc.training.checkpoints import not_finite
 
 from .leaks import leak
 from .stranger import first_output

@@ -11,7 +11,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
-from hf_posenc.training.errors import Interrupted, UserError, one_line
+from hf_posenc.errors import Interrupted, UserError, one_line
 
 from .beside import foreign, superfluous
 from .card import pinned_commit, published_card

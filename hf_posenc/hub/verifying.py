@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import HfApi
 from safetensors.torch import save_file
 
-from hf_posenc.training.errors import UserError, one_line
+from hf_posenc.errors import UserError, one_line
 
 _KEPT = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"),

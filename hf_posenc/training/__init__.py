@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ..errors import Interrupted, UserError, run_script
     from .arguments import (
         ClassificationTrainingArguments,
         DataArguments,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from .checkpoints import is_complete, last_complete_checkpoint
     from .classification import Setup, epoch_metrics, set_up, train_classifier
     from .data import Columns, Labels, example_data
-    from .errors import Interrupted, UserError, run_script
     from .losses import ClassificationLoss
     from .masked_lm import train_masked_lm
     from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
@@ -64,6 +64,6 @@ __all__ = [
     "train_tokenizer",
 ]
 
-# So that `hf_posenc.training.errors` doesn't wait for PyTorch, and `python -m hf_posenc.training.quick_start` finds its
+# So that `python -m hf_posenc.training.quick_start` finds its
 # module not yet imported.
 __getattr__ = lazy_names(__name__, __file__)

@@ -14,7 +14,7 @@ import torch
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.utils import is_torch_xla_available
 
-from .errors import UserError, one_line
+from ..errors import UserError, one_line
 
 TASKS = ("classification", "regression", "tokens")
 

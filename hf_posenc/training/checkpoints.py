@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import math
 import os
-import re
 import shutil
 import socket
 import tempfile
@@ -14,26 +12,22 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
-from .errors import UserError, disk_error
-from .precision import not_finite
+from ..errors import UserError, disk_error
+from ..files import CHECKPOINT, REPLACED, take_place
 
 logger = logging.get_logger(__name__)
 
 RESULTS_NAME = "results.json"
 PREDICTIONS_NAME = "predictions.jsonl"
 LOCK_NAME = ".lock"
-WRITING = ".writing"
-"""Where files are written that appear together."""
 REPLACEMENT = ".replacement"
 """In the folder of a run, where the one is trained that replaces it."""
-REPLACED = ".replaced-"
-"""Begins the name of the folder in which what is replaced waits, for a moment, until all has its place."""
 _RUN_FILES = (
     "config.json",
     SAFE_WEIGHTS_NAME,
@@ -45,14 +39,13 @@ _RUN_FILES = (
     "conversion.json",
     REPLACEMENT,
 )
-_CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
 def checkpoints(output_dir: str | Path) -> list[Path]:
     """The checkpoint folders of a run, by step."""
     folder = Path(output_dir)
     found = (
-        [path for path in folder.iterdir() if path.is_dir() and _CHECKPOINT.fullmatch(path.name)]
+        [path for path in folder.iterdir() if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
         if folder.is_dir()
         else []
     )
@@ -142,6 +135,13 @@ def not_finite_weights(folder: Path) -> str:
 def _not_finite(path: Path) -> list[str]:
     with safe_open(str(path), framework="pt") as file:  # checks that the file is as long as its header says
         return not_finite((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118  (not a dictionary)
+
+
+def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """The names of those that hold NaN or infinity."""
+    return [
+        name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
+    ]
 
 
 def is_complete(checkpoint: str | Path) -> bool:
@@ -282,36 +282,6 @@ def remove_checkpoints(output_dir: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def replaced_together(
-    output_dir: str | Path, main_process: bool = True, earlier: Callable[[], Iterable[str]] = tuple
-) -> Iterator[Path]:
-    """A temporary folder whose files move into `output_dir` when all are written; see `take_place`.
-
-    If writing fails nothing in `output_dir` has changed. With several processes all enter, and the main one makes,
-    moves and removes.
-
-    Args:
-        output_dir: where to; made if it isn't there.
-        main_process: whether this one is.
-        earlier: says what else there is replaced.
-    """
-    folder = Path(output_dir)
-    temporary, is_new = folder / WRITING, not folder.exists()
-    if main_process:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
-        temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        if main_process:
-            take_place(temporary, folder, earlier())
-    finally:
-        if main_process:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if is_new and not any(folder.iterdir()):
-                folder.rmdir()
-
-
-@contextlib.contextmanager
 def replacement(output_dir: str | Path, resumed: bool, main_process: bool = True) -> Iterator[Path]:
     """A folder for a run that replaces the one in `output_dir` when it has ended; until then both are there.
 
@@ -336,93 +306,6 @@ def place(output_dir: str | Path) -> Path:
     """Where a run lies when it has ended: `output_dir`, or the folder of the run that it replaces."""
     folder = Path(output_dir)
     return folder.parent if folder.name == REPLACEMENT else folder
-
-
-def take_place(new: Path, folder: Path, earlier: Iterable[str]) -> None:
-    """Moves what `new` holds into `folder`, in place of what is called the same there and of `earlier`.
-
-    If that fails all is as it was. `config.json` goes first and comes last, for a folder without it is no model: what
-    is killed in between isn't mistaken for one, and what was replaced still lies in `.replaced-...`.
-    """
-    arriving = list(_arriving(new, folder))
-    leaving = {*earlier, *arriving}
-    old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
-    with contextlib.ExitStack() as undo:
-        undo.callback(old.rmdir)
-        for name in sorted(leaving, key=lambda name: (name != "config.json", name)):
-            if (folder / name).exists():
-                _move(folder / name, old / name, undo)
-        for name in sorted(arriving, key=lambda name: (name == "config.json", name)):
-            _move(new / name, folder / name, undo)
-        undo.pop_all()
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _arriving(new: Path, folder: Path) -> Iterator[str]:
-    """Names in `new`; what is in a folder joins one of the same name, unless that is a checkpoint."""
-    for path in new.iterdir():
-        there = folder / path.name
-        if path.is_dir() and there.is_dir() and not _CHECKPOINT.fullmatch(path.name):
-            yield from (f"{path.name}/{name}" for name in _arriving(path, there))
-        else:
-            yield path.name
-
-
-def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(source, target)
-    undo.callback(os.replace, target, source)
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Writes a text file whole or not at all."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-@contextlib.contextmanager
-def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary file that takes the place of `path` when it is written; if that fails nothing there has changed.
-
-    Makes the folder.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_bytes(path: str | Path, content: bytes) -> None:
-    """Writes a file whole or not at all; makes its folder."""
-    with written_whole(path) as temporary:
-        temporary.write_bytes(content)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def write_json(path: str | Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all; NaN and infinity, which JSON hasn't, become null."""
-    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
-
-
-def finite(value: Any) -> Any:
-    """The same with null for NaN and infinity, which JSON hasn't."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .assessment import assess, to_beat
 from .baseline import MOST_ROWS, Texts, baseline_scores
@@ -38,7 +39,6 @@ from .data import (
     require_columns,
     row_number,
 )
-from .errors import UserError
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, MacroF1, compute_metrics_for
 from .model import check_resumed, input_length, load_config, make_model, require_head

@@ -33,8 +33,8 @@ from datasets import (
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..errors import UserError, check_local, disk_error, sentence
 from .arguments import DataArguments
-from .errors import UserError, check_local, disk_error, sentence
 from .text_lines import bad_line, open_bytes
 
 logger = logging.get_logger(__name__)

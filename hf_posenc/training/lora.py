@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..errors import UserError, one_line
 from .arguments import ModelArguments
-from .errors import UserError, one_line
 
 _TARGETS = ["query", "key", "value", "dense"]
 _MARK = ".base_layer."

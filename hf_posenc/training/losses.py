@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, parse_json_option
 from .data import Labels
-from .errors import UserError
 
 
 class ClassificationLoss:

@@ -20,9 +20,9 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from ..errors import UserError
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data import Columns, encode, find_columns, load_splits, remember_columns, remembered_columns
-from .errors import UserError
 from .model import check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars, working
 from .recipe import default_learning_rate

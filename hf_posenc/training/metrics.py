@@ -12,7 +12,7 @@ from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
 from transformers import EvalPrediction
 
-from .errors import UserError
+from ..errors import UserError
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 

@@ -17,16 +17,15 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from ..errors import UserError, check_local, one_line, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
 from ..scheme_file import register_scheme_file
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
-from .checkpoints import RESULTS_NAME
+from .checkpoints import RESULTS_NAME, not_finite
 from .data import Labels
-from .errors import UserError, check_local, one_line, sentence
 from .lora import add_lora, has_lora
-from .precision import not_finite
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 logger = logging.get_logger(__name__)

@@ -16,7 +16,7 @@ from transformers import (
     pipeline,
 )
 
-from hf_posenc.training.errors import UserError, check_is_checkpoint, one_line
+from hf_posenc.errors import UserError, check_is_checkpoint, one_line
 from hf_posenc.training.metrics import answers_from_logits
 from hf_posenc.training.model import TOKENS, check_complete, labels_words, require_head, without_load_report
 from hf_posenc.training.progress import without_bars

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset
 
+from ..errors import UserError, disk_error, one_line, sentence
+from ..files import written_whole
 from .arguments import DataArguments
-from .checkpoints import written_whole
 from .data import Columns, find_columns, read_file, reading, what_is_read
-from .errors import UserError, disk_error, one_line, sentence
 from .model import TOKENS
 from .prediction import Prediction, Task, Text
 from .text_lines import bad_line, parse_object

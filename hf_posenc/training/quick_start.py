@@ -28,12 +28,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_posenc.model.positions import scheme_class
 
+from ..errors import UserError, run_script
+from ..files import write_json
 from .arguments import make_arguments
 from .baseline import baseline_scores
-from .checkpoints import check_output_dir, write_json
+from .checkpoints import check_output_dir
 from .classification import train_classifier
 from .data import find_columns, load_splits, number_labels
-from .errors import UserError, run_script
 from .run import TrainingResult
 
 SCHEMES = ("none", "sinusoidal", "learned", "lspe", "rope")

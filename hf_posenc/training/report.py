@@ -1,10 +1,7 @@
 """What a run says about itself: the summary at the start, the results file, and the README of the checkpoint."""
 
-import functools
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from rich.table import Table
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..machine import versions
 from .assessment import Assessment
 from .data import Columns, Labels
 from .model import TOKENS
@@ -125,18 +123,6 @@ def positional_parameters(model: nn.Module) -> int:
     return sum(
         parameter.numel() for name, parameter in model.named_parameters() if any(mark in f".{name}" for mark in marks)
     )
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in ("hf-posenc", "transformers", "torch", "tokenizers", "datasets", "accelerate"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
 
 
 def model_card(

@@ -35,18 +35,20 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
+from .. import files
+from ..errors import Diverged, Interrupted, UserError, as_typed, one_line
+from ..machine import versions
 from ..optimizer import speed_up_positions
 from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
 from .assessment import Assessment
+from .checkpoints import not_finite
 from .data import Columns, Labels, blank_rows, groups_of, hold_out, is_csv_data, row_name, texts
-from .errors import Diverged, Interrupted, UserError, as_typed, one_line
 from .lora import has_lora, merge, merged_weights
 from .metrics import answers_from_logits
 from .model import hub_options
-from .precision import not_finite
 from .progress import ProgressLine
-from .report import Summary, display_name, model_card, versions
+from .report import Summary, display_name, model_card
 from .streaming import Passes
 from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 
@@ -490,13 +492,13 @@ class RunTrainer(Trainer):
             metrics = self.run.metrics
             if metrics is None:
                 metrics = _metrics_at(self.state.global_step, self.state.log_history)
-            checkpoints.write_text(Path(str(self.args.output_dir)) / "README.md", _card(self.run, metrics))
+            files.write_text(Path(str(self.args.output_dir)) / "README.md", _card(self.run, metrics))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self.is_world_process_zero():
             self.create_model_card()
             for path in Path(checkpoint_folder).glob("*.py"):
-                checkpoints.write_bytes(Path(str(self.args.output_dir)) / path.name, path.read_bytes())
+                files.write_bytes(Path(str(self.args.output_dir)) / path.name, path.read_bytes())
         with _without_pickled_arguments(str(self.args.output_dir)):
             super()._push_from_checkpoint(checkpoint_folder)
 
@@ -664,8 +666,8 @@ class DescribeCheckpoints(TrainerCallback):
         if args.process_index != 0 or not folder.is_dir():
             return
         metrics = _metrics_at(state.global_step, state.log_history)
-        checkpoints.write_text(folder / "README.md", _card(self.run, metrics, name))
-        checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(self.run, metrics, state.log_history))
+        files.write_text(folder / "README.md", _card(self.run, metrics, name))
+        files.write_json(folder / checkpoints.RESULTS_NAME, _results(self.run, metrics, state.log_history))
 
 
 def _metrics_at(step: int, history: list[dict[str, Any]]) -> dict[str, float]:
@@ -716,7 +718,7 @@ def save_run(
     training = run.training
     is_main = training.process_index == 0
     metrics = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
-    with checkpoints.replaced_together(str(training.output_dir), is_main) as folder:
+    with files.replaced_together(str(training.output_dir), is_main) as folder:
         if training.do_train:
             save_model(str(folder))
         if not is_main:
@@ -726,13 +728,13 @@ def save_run(
                 raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning_rate.")
             if run.assessment is not None:
                 run.assessment.draw(folder)
-            checkpoints.write_text(folder / "README.md", _card(run, metrics))
+            files.write_text(folder / "README.md", _card(run, metrics))
         if test_logits is not None and run.labels is not None:
             lines = test_logits
             if not isinstance(lines, str):
                 lines = _predictions(lines, run.labels, run.test_rows)
-            checkpoints.write_text(folder / checkpoints.PREDICTIONS_NAME, lines)
-        checkpoints.write_json(folder / checkpoints.RESULTS_NAME, _results(run, metrics, history, seconds))
+            files.write_text(folder / checkpoints.PREDICTIONS_NAME, lines)
+        files.write_json(folder / checkpoints.RESULTS_NAME, _results(run, metrics, history, seconds))
 
 
 def _results(

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import qmc
 
+from ..errors import Diverged, UserError
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .classification import Setup, make_trainer, set_up
-from .errors import Diverged, UserError
 from .metrics import METRICS
 from .progress import quiet_warnings, without_bars
 from .report import POSENC_MODEL_TYPE

@@ -18,6 +18,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..errors import UserError
 from .arguments import DEFAULT_STEPS, ClassificationTrainingArguments, DataArguments, strategy_name
 from .data import (
     Labels,
@@ -36,7 +37,6 @@ from .data import (
     tokenize_texts,
     with_files,
 )
-from .errors import UserError
 
 logger = logging.get_logger(__name__)
 

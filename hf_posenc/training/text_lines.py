@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .errors import sentence
+from ..errors import sentence
 
 _TEXT = (".csv", ".tsv", ".json", ".jsonl", ".txt", "")
 

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .errors import UserError, check_local, sentence
+from ..errors import UserError, check_local, sentence
 
 TOKENIZER_TYPES = ("wordpiece", "bpe")
 SPECIAL_TOKENS = {

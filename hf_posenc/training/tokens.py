@@ -14,11 +14,11 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import DataCollatorForTokenClassification, EvalPrediction, PreTrainedTokenizerBase, set_seed
 from transformers.utils import logging
 
+from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .assessment import assess_words, to_beat
 from .baseline import word_label_answers
 from .data import Columns, Labels, load_splits, require_columns
-from .errors import UserError
 from .model import TOKENS, check_resumed, input_length, load_config, make_model, require_head
 from .prediction import label_words, word_pieces
 from .progress import without_bars

@@ -11,7 +11,7 @@ from hf_posenc.comparison.executor import PLAN_NAME, RUNS_NAME
 from hf_posenc.comparison.outcomes import right_outcome
 from hf_posenc.comparison.plan import Run
 from hf_posenc.comparison.run import RUN_NAME
-from hf_posenc.training.checkpoints import write_json
+from hf_posenc.files import write_json
 
 SMALL = {
     "config_overrides": "initializer_range=0.05,hidden_size=32,intermediate_size=32,num_attention_heads=2",

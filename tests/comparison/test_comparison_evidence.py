@@ -15,7 +15,7 @@ from hf_posenc.comparison.executor import load_plan
 from hf_posenc.comparison.outcomes import from_dict
 from hf_posenc.comparison.plan import about
 from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS
-from hf_posenc.training.checkpoints import write_json
+from hf_posenc.files import write_json
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,8 @@ from hf_posenc.comparison.executor import load_references
 from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, _segments
 from hf_posenc.comparison.report import conclusions, write_report
 from hf_posenc.comparison.study import Study
+from hf_posenc.files import write_json
 from hf_posenc.training import UserError
-from hf_posenc.training.checkpoints import write_json
 
 pytest.importorskip("matplotlib")
 

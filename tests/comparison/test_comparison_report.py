@@ -17,8 +17,8 @@ from hf_posenc.comparison.page import Heading, Text, code, markdown_table, plain
 from hf_posenc.comparison.report import conclusions, interval_text, make_report, rivals, write_report
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Interval
 from hf_posenc.comparison.study import Study
+from hf_posenc.files import write_json
 from hf_posenc.training import UserError
-from hf_posenc.training.checkpoints import write_json
 
 pytest.importorskip("matplotlib")
 

@@ -24,8 +24,8 @@ from hf_posenc.comparison import run as run_module
 from hf_posenc.comparison.executor import Clock, duration, load_plan, load_runs, record_plan
 from hf_posenc.comparison.plan import Run
 from hf_posenc.comparison.tasks import training_options
+from hf_posenc.files import write_json
 from hf_posenc.training import Interrupted, UserError, make_arguments, set_up
-from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.classification import EpochMetrics
 from hf_posenc.training.data import read_file
 from hf_posenc.training.tokenizer import train_tokenizer

@@ -16,10 +16,10 @@ from hf_posenc.comparison.report import make_report
 from hf_posenc.comparison.run import to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
+from hf_posenc.errors import Diverged
+from hf_posenc.files import write_json
 from hf_posenc.training import UserError
-from hf_posenc.training.checkpoints import write_json
 from hf_posenc.training.data import read_file
-from hf_posenc.training.errors import Diverged
 from hf_posenc.training.tokenizer import train_tokenizer
 
 

@@ -12,10 +12,11 @@ from transformers import TrainerCallback
 
 import hf_posenc.training.classification as classification
 from hf_posenc import PosEncForSequenceClassification, fit
+from hf_posenc.errors import Diverged
+from hf_posenc.files import take_place, write_json
 from hf_posenc.training import Interrupted, UserError, is_complete
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, owned, take_place, write_json
-from hf_posenc.training.errors import Diverged
+from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, owned
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -308,7 +309,7 @@ def test_an_overwriting_run_that_fails_leaves_the_old_one(undisturbed, order, fa
     if failing == "learning_rate":
         options |= {"learning_rate": 1e30, "optim": "sgd"}
     else:
-        target = {"saving": "transformers.Trainer._save", "moving": "hf_posenc.training.checkpoints.take_place"}
+        target = {"saving": "transformers.Trainer._save", "moving": "hf_posenc.files.take_place"}
         target["optimizer"] = "transformers.Trainer._save_optimizer_and_scheduler"
         monkeypatch.setattr(target[failing], _full)
     with pytest.raises(UserError, match="No space left|diverged") as caught:
@@ -364,9 +365,7 @@ def test_a_folder_with_other_files_is_used(order, tmp_path):
 @pytest.mark.parametrize("failing", ["save_model", "results.json"])
 def test_if_the_end_cannot_be_written_nothing_has_changed(undisturbed, order, failing, monkeypatch):
     before = snapshot(undisturbed)
-    target = (
-        "transformers.Trainer.save_model" if failing == "save_model" else "hf_posenc.training.checkpoints.write_json"
-    )
+    target = "transformers.Trainer.save_model" if failing == "save_model" else "hf_posenc.files.write_json"
     monkeypatch.setattr(target, _full)
     with pytest.raises(UserError, match=r"failed: No space left on device. Make room .*checkpoint-20"):
         train(undisturbed, **order, **{**OPTIONS, "save_strategy": "no"}, resume_from_checkpoint="true")

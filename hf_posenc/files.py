@@ -1,0 +1,136 @@
+"""Files: written whole or not at all."""
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+WRITING = ".writing"
+"""Where files are written that appear together."""
+REPLACED = ".replaced-"
+"""Begins the name of the folder in which what is replaced waits, for a moment, until all has its place."""
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+"""What the Trainer calls the folders of its checkpoints, by step."""
+
+
+@contextlib.contextmanager
+def replaced_together(
+    output_dir: str | Path, main_process: bool = True, earlier: Callable[[], Iterable[str]] = tuple
+) -> Iterator[Path]:
+    """A temporary folder whose files move into `output_dir` when all are written; see `take_place`.
+
+    If writing fails nothing in `output_dir` has changed. With several processes all enter, and the main one makes,
+    moves and removes.
+
+    Args:
+        output_dir: where to; made if it isn't there.
+        main_process: whether this one is.
+        earlier: says what else there is replaced.
+    """
+    folder = Path(output_dir)
+    temporary, is_new = folder / WRITING, not folder.exists()
+    if main_process:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
+        temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        if main_process:
+            take_place(temporary, folder, earlier())
+    finally:
+        if main_process:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def take_place(new: Path, folder: Path, earlier: Iterable[str]) -> None:
+    """Moves what `new` holds into `folder`, in place of what is called the same there and of `earlier`.
+
+    If that fails all is as it was. `config.json` goes first and comes last, for a folder without it is no model: what
+    is killed in between isn't mistaken for one, and what was replaced still lies in `.replaced-...`.
+    """
+    arriving = list(_arriving(new, folder))
+    leaving = {*earlier, *arriving}
+    old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
+    with contextlib.ExitStack() as undo:
+        undo.callback(old.rmdir)
+        for name in sorted(leaving, key=lambda name: (name != "config.json", name)):
+            if (folder / name).exists():
+                _move(folder / name, old / name, undo)
+        for name in sorted(arriving, key=lambda name: (name == "config.json", name)):
+            _move(new / name, folder / name, undo)
+        undo.pop_all()
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _arriving(new: Path, folder: Path) -> Iterator[str]:
+    """Names in `new`; what is in a folder joins one of the same name, unless that is a checkpoint."""
+    for path in new.iterdir():
+        there = folder / path.name
+        if path.is_dir() and there.is_dir() and not CHECKPOINT.fullmatch(path.name):
+            yield from (f"{path.name}/{name}" for name in _arriving(path, there))
+        else:
+            yield path.name
+
+
+def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(source, target)
+    undo.callback(os.replace, target, source)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text file whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def written_whole(path: str | Path) -> Iterator[Path]:
+    """A temporary file that takes the place of `path` when it is written; if that fails nothing there has changed.
+
+    Makes the folder.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes a file whole or not at all; makes its folder."""
+    with written_whole(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes a JSON file whole or not at all; NaN and infinity, which JSON hasn't, become null."""
+    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON hasn't."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

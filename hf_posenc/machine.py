@@ -1,0 +1,48 @@
+"""What machine this is: its processor, the precision that it is fastest in, the versions of its packages."""
+
+import contextlib
+import functools
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+
+def processor() -> str:
+    """What the processor is called."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()
+
+
+def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
+    """bfloat16 for mixed precision where the hardware multiplies it: AVX512-BF16, AMX, or a GPU that has it.
+
+    Elsewhere float32: emulated, bfloat16 is slower.
+
+    Args:
+        device: where the model runs. None: a GPU if there is one.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = torch.device(device).type
+    if kind == "cuda":
+        supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        supported = kind == "cpu" and any(getattr(torch.cpu, name, bool)() for name in asked)
+    return torch.bfloat16 if supported else torch.float32
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    found = {"python": platform.python_version()}
+    for package in ("hf-posenc", "transformers", "torch", "tokenizers", "datasets", "accelerate"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
