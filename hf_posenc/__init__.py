@@ -15,7 +15,6 @@ from ._auto_classes import register_when_imported
 from ._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
     from .conversion.convert import convert
     from .conversion.export import export_bert
     from .conversion.report import ConversionReport
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
     from .model.position_tupe import TupePosition
     from .model.positions import POSITIONS, make_position
     from .optimizer import speed_up_positions
-    from .scheme_file import register_position, register_scheme_file
+    from .schemes.conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
+    from .schemes.scheme_file import register_position, register_scheme_file
 
 # As the build reads it: importing the module would import PyTorch.
 _source = Path(__file__).with_name("model") / "configuration_posenc.py"

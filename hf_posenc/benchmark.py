@@ -559,7 +559,7 @@ def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
         return written
     write_bytes(written[1], (markdown_table(found) + "\n").encode())
     try:
-        from hf_posenc.plots import save_figure
+        from hf_posenc.schemes.plots import save_figure
 
         save_figure(plot_results(found), path.with_suffix(".png"))
         written.append(path.with_suffix(".png"))

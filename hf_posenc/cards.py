@@ -35,11 +35,11 @@ from hf_posenc.comparison.charts import scheme_chart
 from hf_posenc.comparison.evidence import PAGE_NAME
 from hf_posenc.comparison.report import interval_text
 from hf_posenc.comparison.statistics import interval
-from hf_posenc.inspection import SchemeSummary, describe_schemes
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
-from hf_posenc.panels import Lines, Maps, Panel, position_panels, read_effects, read_source
+from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
+from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects, read_source
 
 COMMAND = "python -m hf_posenc.cards"
 FOLDER = Path(__file__).parent.parent / "model_cards"
@@ -480,7 +480,7 @@ def _fingerprint(data: Sequence[dict[str, Any]]) -> str:
 
 def draw_picture(names: Sequence[str], data: Sequence[dict[str, Any]]) -> bytes:
     """The picture of a scheme, or the sheet of several, as a small png that tells which numbers it shows."""
-    from hf_posenc.plots import plot_comparison, plot_position
+    from hf_posenc.schemes.plots import plot_comparison, plot_position
 
     configs = [_picture_config(name) for name in names]
     figure = plot_position(configs[0]) if len(configs) == 1 else plot_comparison(configs)
@@ -498,7 +498,7 @@ def small_png(figure: Any, description: str) -> bytes:
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    from hf_posenc.plots import PALETTE
+    from hf_posenc.schemes.plots import PALETTE
 
     # A palette of the picture's own would shift colours against the colour bars.
     ramps = (("RdBu_r", 112), ("viridis", 64), ("gray", 24))

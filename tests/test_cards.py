@@ -16,7 +16,7 @@ from scipy import stats
 from hf_posenc import POSITIONS, cards
 from hf_posenc.card_results import Results
 from hf_posenc.comparison import evidence, read_plan
-from hf_posenc.panels import Lines
+from hf_posenc.schemes.panels import Lines
 
 FOLDER = Path(__file__).parent.parent / "model_cards"
 RUN = "Run `make model-cards` and commit what it writes."

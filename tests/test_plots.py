@@ -25,8 +25,8 @@ from hf_posenc import (
     cli,
 )
 from hf_posenc.model.position_alibi import alibi_slopes
-from hf_posenc.panels import Lines, Maps, Note, attention_panels, initial_scheme, position_panels
-from hf_posenc.plots import plot_attention, plot_comparison, plot_position, save_figure
+from hf_posenc.schemes.panels import Lines, Maps, Note, attention_panels, initial_scheme, position_panels
+from hf_posenc.schemes.plots import plot_attention, plot_comparison, plot_position, save_figure
 
 S = 12
 POSITIONS = torch.arange(S).unsqueeze(0)
@@ -553,12 +553,12 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
     from hf_posenc.hub import collecting
 
     said = []
-    monkeypatch.setattr("hf_posenc.plots.logger.warning", said.append)
+    monkeypatch.setattr("hf_posenc.schemes.plots.logger.warning", said.append)
 
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("hf_posenc.plots.plot_position", fail)
+    monkeypatch.setattr("hf_posenc.schemes.plots.plot_position", fail)
     run._draw(encoder("rope"), tmp_path / "picture.png")
     assert collecting._draw(encoder("rope"), tmp_path) is None
     assert list(tmp_path.iterdir()) == []

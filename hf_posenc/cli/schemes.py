@@ -15,7 +15,7 @@ from .options import Checkpoint, Revision, SchemeFile, Trust, complete_preset, c
 @app.command()
 def schemes() -> None:
     """List the positional schemes: what each is, its parameters at base size, its length limit, its cost."""
-    from hf_posenc.inspection import describe_schemes
+    from hf_posenc.schemes.inspection import describe_schemes
 
     table = Table("scheme", "what it is", "parameters", "max length", "cost", title="Positional schemes")
     table.columns[2].justify = table.columns[3].justify = "right"
@@ -62,9 +62,9 @@ def plot(
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
     from hf_posenc.model.configuration_posenc import PosEncConfig
     from hf_posenc.model.modeling_posenc import PosEncModel
-    from hf_posenc.panels import is_scheme
-    from hf_posenc.plots import check_picture_path, plot_comparison, plot_position, save_figure
-    from hf_posenc.scheme_file import register_scheme_file
+    from hf_posenc.schemes.panels import is_scheme
+    from hf_posenc.schemes.plots import check_picture_path, plot_comparison, plot_position, save_figure
+    from hf_posenc.schemes.scheme_file import register_scheme_file
     from hf_posenc.training.arguments import parse_json_option
 
     check_picture_path(output)
@@ -102,8 +102,8 @@ def check(
     scheme_file: SchemeFile = None,
 ) -> None:
     """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
-    from hf_posenc.conformance import check_position
-    from hf_posenc.scheme_file import register_scheme_file
+    from hf_posenc.schemes.conformance import check_position
+    from hf_posenc.schemes.scheme_file import register_scheme_file
     from hf_posenc.training.arguments import parse_json_option
 
     if scheme_file is not None:
@@ -119,7 +119,7 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_rem
     """Show a checkpoint's scheme, size and scores, what it was trained on, for how long and from what, and versions."""
     from safetensors import SafetensorError
 
-    from hf_posenc.inspection import inspect_checkpoint
+    from hf_posenc.schemes.inspection import inspect_checkpoint
 
     try:
         found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)

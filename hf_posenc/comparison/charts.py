@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf_posenc.plots import PALETTE
+from hf_posenc.schemes.plots import PALETTE
 
 from .plan import Task
 from .statistics import Interval

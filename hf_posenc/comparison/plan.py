@@ -30,7 +30,7 @@ from hf_posenc.errors import UserError, one_line
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.positions import POSITIONS, make_position, own_code
 from hf_posenc.model.scheme_code import comes_along
-from hf_posenc.scheme_file import file_hash, register_scheme_file
+from hf_posenc.schemes.scheme_file import file_hash, register_scheme_file
 from hf_posenc.training.arguments import MaskedLMTrainingArguments, make_arguments
 
 from .probes import PROBES, SHORTEST

@@ -291,7 +291,8 @@ def accepted_options() -> set[str]:
 
 def _spent(checkpoint: Path) -> float:
     """Seconds that went into a checkpoint."""
-    kept = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks.get(Clock.__name__, {})
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    kept = state.stateful_callbacks.get(Clock.__name__, {})
     return float(kept.get("args", {}).get("spent", 0.0)) if isinstance(kept, dict) else 0.0
 
 

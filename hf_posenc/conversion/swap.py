@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import given_arguments, scheme_names
-from ..panels import one_text, rotated_units
+from ..schemes.panels import one_text, rotated_units
 from .loading import build_config
 
 EXTENSIONS = ("tile", "interpolate", "hierarchical")

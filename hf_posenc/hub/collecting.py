@@ -236,7 +236,7 @@ def _tokenize(folder: Path, remote: bool) -> list[int] | None:
 
 def _draw(model: Any, folder: Path) -> str | None:
     """A picture of the positions, where matplotlib is installed and there is something to draw."""
-    from hf_posenc.plots import drawing, plot_position, save_figure
+    from hf_posenc.schemes.plots import drawing, plot_position, save_figure
 
     with drawing("the positions"):
         save_figure(plot_position(model.base_model), folder / PICTURE)

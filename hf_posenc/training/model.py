@@ -21,7 +21,7 @@ from ..errors import UserError, check_local, one_line, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
-from ..scheme_file import register_scheme_file
+from ..schemes.scheme_file import register_scheme_file
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
 from .checkpoints import RESULTS_NAME, not_finite
 from .data import Labels

@@ -17,7 +17,7 @@ from transformers import AutoModel
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, register_position
 from hf_posenc.model.scheme_code import _rewritten
-from hf_posenc.scheme_file import register_scheme_file
+from hf_posenc.schemes.scheme_file import register_scheme_file
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 HEAD = "PosEncForSequenceClassification"

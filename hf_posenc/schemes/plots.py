@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
-from hf_posenc.panels import (
+from hf_posenc.schemes.panels import (
     Effect,
     Lines,
     Maps,

@@ -28,10 +28,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from .model.configuration_posenc import PosEncConfig
-from .model.modeling_posenc import PosEncForSequenceClassification
-from .model.position_base import PositionScheme
-from .model.positions import _ELSEWHERE, _SIZES, POSITIONS, own_arguments, scheme_class
+from ..model.configuration_posenc import PosEncConfig
+from ..model.modeling_posenc import PosEncForSequenceClassification
+from ..model.position_base import PositionScheme
+from ..model.positions import _ELSEWHERE, _SIZES, POSITIONS, own_arguments, scheme_class
 from .scheme_file import register_position
 
 Outcome = Literal["passed", "failed", "skipped", "expected_failure", "unexpected_pass"]
@@ -810,7 +810,7 @@ def _poisoned_memory() -> Iterator[None]:
 def _foreign_classes(model: nn.Module) -> list[type]:
     """The classes of schemes that aren't ours; skips the check where one is being tried out and can't be saved yet."""
     schemes = {type(module) for module in model.modules() if hasattr(module, "uses")}
-    foreign = [scheme for scheme in schemes if not scheme.__module__.startswith(__package__ + ".model")]
+    foreign = [scheme for scheme in schemes if not scheme.__module__.startswith("hf_posenc.model.")]
     for scheme in foreign:
         file = getattr(sys.modules.get(scheme.__module__), "__file__", None)
         if scheme.__module__ == "__main__" or file is None or "<locals>" in scheme.__qualname__:
@@ -1009,7 +1009,7 @@ def _check_remote_code(case: _Case) -> None:
         with torch.no_grad():
             save_file({"logits": model(**batch).logits}, folder / "expected")
         save_file(batch, folder / "batch")
-        hidden = sorted({__package__, *(scheme.__module__.partition(".")[0] for scheme in foreign)})
+        hidden = sorted({"hf_posenc", *(scheme.__module__.partition(".")[0] for scheme in foreign)})
         home = {"HF_HOME": root, "HF_MODULES_CACHE": f"{root}/modules", "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
             [sys.executable, "-P", "-c", _STRANGER, str(folder), json.dumps(hidden)],

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import hf_posenc
+from hf_posenc.model import modeling_posenc
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
 from hf_posenc.model.position_base import PositionScheme
@@ -266,7 +266,7 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
     if values.get("model_type") != PosEncConfig.model_type:
         raise ValueError(f"{source!r} is a {values.get('model_type')} model, not a PosEnc one: it can't be plotted.")
     # The class that was saved: another would report the weights of its head as unexpected.
-    saved = getattr(hf_posenc, next(iter(values.get("architectures") or []), ""), None)
+    saved = getattr(modeling_posenc, next(iter(values.get("architectures") or []), ""), None)
     known = isinstance(saved, type) and issubclass(saved, PosEncPreTrainedModel)
     model_class: Any = saved if known else PosEncModel
     model, loading = model_class.from_pretrained(place, revision=revision or "main", output_loading_info=True)
