@@ -52,7 +52,7 @@ benchmark: $(INSTALLED) ## speed of this machine against transformers' encoders;
 
 speed: $(INSTALLED) ## measure anew what model_cards/speed.md shows: its own commands, half an hour
 	grep '^hf-posenc benchmark' model_cards/speed.md | while read -r line; do $(BIN)/$$line || exit 1; done
-	$(BIN)/python -m hf_posenc.speed_page
+	$(BIN)/python -m model_cards.generate.speed_page
 
 gpu: $(INSTALLED) ## on a GPU machine, with TORCH=torch: its tests, and the speed against ModernBERT and BERT
 	$(BIN)/python -m pytest -m gpu
@@ -68,9 +68,9 @@ format: $(INSTALLED) ## let ruff rewrite
 cards: model-cards
 
 model-cards: $(INSTALLED) ## the model cards, the evidence and the speed page, from the code and the committed results
-	$(BIN)/python -m hf_posenc.cards
-	$(BIN)/python -m hf_posenc.comparison.evidence
-	$(BIN)/python -m hf_posenc.speed_page
+	$(BIN)/python -m model_cards.generate.cards
+	$(BIN)/python -m model_cards.generate.evidence
+	$(BIN)/python -m model_cards.generate.speed_page
 
 clean: ## remove what the commands made
 	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

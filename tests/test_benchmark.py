@@ -206,8 +206,8 @@ def test_startup_is_measured_in_fresh_processes_and_ours_is_near_transformers_ow
 
 
 def test_the_page_on_speed_shows_the_measured_numbers(tmp_path):
-    from hf_posenc import speed_page
-    from hf_posenc.cards import FOLDER
+    from model_cards.generate import speed_page
+    from model_cards.generate.cards import FOLDER
 
     guide = (FOLDER.parent / "docs/speed.md").read_text()
     assert "Measured on an AMD EPYC, 2 threads" in guide

@@ -13,10 +13,11 @@ from common import SCHEMES
 from huggingface_hub import EvalResult, ModelCard, metadata_eval_result
 from scipy import stats
 
-from hf_posenc import POSITIONS, cards
-from hf_posenc.card_results import Results
-from hf_posenc.comparison import evidence, read_plan
+from hf_posenc import POSITIONS
+from hf_posenc.comparison import read_plan
 from hf_posenc.schemes.panels import Lines
+from model_cards.generate import cards, evidence
+from model_cards.generate.card_results import Results
 
 FOLDER = Path(__file__).parent.parent / "model_cards"
 RUN = "Run `make model-cards` and commit what it writes."

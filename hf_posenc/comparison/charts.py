@@ -191,7 +191,7 @@ def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
     """One scheme's score against the length of the test, among the others in grey and the baseline in black.
 
     Args:
-        panels: of `card_results.Results.panels`, each with a line of the scheme.
+        panels: each with a line of the scheme.
         scheme: the one in colour.
     """
     columns = min(2, len(panels))

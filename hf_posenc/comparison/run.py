@@ -243,8 +243,7 @@ def _score(
 
 def _draw(model: PreTrainedModel, path: Path) -> None:
     """What the trained scheme does, as a picture; without matplotlib there is none, and none fails a run."""
-    from hf_posenc.cards import small_png
-    from hf_posenc.schemes.plots import drawing, plot_position
+    from hf_posenc.schemes.plots import drawing, plot_position, small_png
 
     with drawing(f"the positions of {path.parent.name}"):
         limit = position_limit(model)

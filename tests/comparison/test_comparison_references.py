@@ -9,13 +9,13 @@ from rich.console import Console
 from test_comparison_runs import write_text_data
 
 from hf_posenc.comparison import execute, executor
-from hf_posenc.comparison.evidence import part_table
 from hf_posenc.comparison.executor import load_references
 from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, _segments
 from hf_posenc.comparison.report import conclusions, write_report
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_json
 from hf_posenc.training import UserError
+from model_cards.generate.evidence import part_table
 
 pytest.importorskip("matplotlib")
 

@@ -10,7 +10,7 @@ import pytest
 from hub_server import WRITER, Hub
 
 import hf_posenc
-from hf_posenc import cards
+from model_cards.generate import cards
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The page of evidence, `model_cards/evidence.md`: what the committed comparisons allow one to say.
 
-    python -m hf_posenc.comparison.evidence [FOLDER]
-    python -m hf_posenc.comparison.evidence --baselines --pretrained MINILM
+    python -m model_cards.generate.evidence [FOLDER]
+    python -m model_cards.generate.evidence --baselines --pretrained MINILM
 
 Everything on it comes from the results in `results/compare-*`. The second line first measures what every scheme has to
 beat, where a comparison lacks it: seconds for a task.
@@ -13,18 +13,17 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from hf_posenc.comparison.executor import load_plan
+from hf_posenc.comparison.page import markdown_table
+from hf_posenc.comparison.plan import about, convert_checkpoints, known_plans
+from hf_posenc.comparison.references import REFERENCES_NAME, measure_references
+from hf_posenc.comparison.report import conclusions, length_rows, mean_of, named
+from hf_posenc.comparison.statistics import ALPHA, LEARNED
+from hf_posenc.comparison.study import Study, lower_is_better
 from hf_posenc.files import write_json, write_text
 
-from .executor import load_plan
-from .page import markdown_table
-from .plan import about, convert_checkpoints, known_plans
-from .references import REFERENCES_NAME, measure_references
-from .report import conclusions, length_rows, mean_of, named
-from .statistics import ALPHA, LEARNED
-from .study import Study, lower_is_better
-
-COMMAND = "python -m hf_posenc.comparison.evidence"
-FOLDER = Path(__file__).parent.parent.parent / "model_cards"
+COMMAND = "python -m model_cards.generate.evidence"
+FOLDER = Path(__file__).parent.parent
 PAGE_NAME = "evidence.md"
 
 
@@ -142,7 +141,7 @@ def length_table(study: Study, task_name: str) -> str:
 
 
 def main() -> None:
-    """Entry point of `python -m hf_posenc.comparison.evidence`."""
+    """Entry point of `python -m model_cards.generate.evidence`."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", nargs="?", default=FOLDER, type=Path, help="default: model_cards of this checkout")
     parser.add_argument("--baselines", action="store_true", help="measure them first, where a comparison lacks them")

@@ -1,6 +1,6 @@
 """Fills the measured tables into README.md, model_cards/speed.md and the guides: speed, conversions, the recipe.
 
-python -m hf_posenc.speed_page
+python -m model_cards.generate.speed_page
 """
 
 import json
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.benchmark import profile_table, ratio_table, startup_table
-from hf_posenc.cards import FOLDER, fill_marks
 from hf_posenc.conversion.study import long_table, long_words, short_words, table
 from hf_posenc.files import write_text
 from hf_posenc.recipe_study import pretrained_table, scratch_table
 from hf_posenc.training.quick_start import seeds_table
+from model_cards.generate.cards import FOLDER, fill_marks
 
 
 def read_results(folder: Path, name: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _sizes(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point of `python -m hf_posenc.speed_page`."""
+    """Entry point of `python -m model_cards.generate.speed_page`."""
     for path, text in render_pages(FOLDER).items():
         write_text(path, text)
         print(path)

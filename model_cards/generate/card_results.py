@@ -14,7 +14,6 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from hf_posenc.comparison.charts import metric_name
-from hf_posenc.comparison.evidence import PAGE_NAME, command, studies
 from hf_posenc.comparison.page import markdown_table
 from hf_posenc.comparison.plan import Task, known_plans
 from hf_posenc.comparison.references import WORD_PAIRS
@@ -31,6 +30,7 @@ from hf_posenc.comparison.statistics import (
 )
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.model.configuration_posenc import PosEncConfig
+from model_cards.generate.evidence import PAGE_NAME, command, studies
 
 QUICK_START = "quick start"
 BASELINE = "none"

@@ -1,6 +1,6 @@
 """Model cards of the schemes, `model_cards/<scheme>.md`: generated parts between marks, the rest written by hand.
 
-    python -m hf_posenc.cards [FOLDER]
+    python -m model_cards.generate.cards [FOLDER]
 
 brings the generated parts and the pictures up to date, and starts a card for each scheme that has none. Everything
 generated comes from the code (the class docstrings, the config's defaults, `hf-posenc schemes`, the hooks), the
@@ -10,7 +10,6 @@ measurements in `results/` and the papers in `references.bib`.
 import argparse
 import hashlib
 import inspect
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -21,7 +20,17 @@ import numpy as np
 import torch
 from huggingface_hub import ModelCardData
 
-from hf_posenc.card_results import (
+from hf_posenc.comparison.charts import scheme_chart
+from hf_posenc.comparison.report import interval_text
+from hf_posenc.comparison.statistics import interval
+from hf_posenc.files import write_bytes, write_text
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.position_base import PositionScheme
+from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
+from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
+from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects, read_source
+from hf_posenc.schemes.plots import plot_comparison, plot_position, small_png
+from model_cards.generate.card_results import (
     Results,
     cost_section,
     eval_results,
@@ -31,18 +40,10 @@ from hf_posenc.card_results import (
     limits_of_the_evidence,
     measured_section,
 )
-from hf_posenc.comparison.charts import scheme_chart
-from hf_posenc.comparison.evidence import PAGE_NAME
-from hf_posenc.comparison.report import interval_text
-from hf_posenc.comparison.statistics import interval
-from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
-from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
-from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects, read_source
+from model_cards.generate.evidence import PAGE_NAME
 
-COMMAND = "python -m hf_posenc.cards"
-FOLDER = Path(__file__).parent.parent / "model_cards"
+COMMAND = "python -m model_cards.generate.cards"
+FOLDER = Path(__file__).parent.parent
 UNWRITTEN = "TO BE WRITTEN: when to choose this scheme, and when not, in two to five sentences."
 """Stands in a new page; a test fails until it has been replaced."""
 COMPARED = ("sinusoidal", "learned", "rope", "alibi", "t5", "fire")
@@ -85,8 +86,6 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
         ImportError: matplotlib isn't installed.
         ValueError: a page has lost a mark, or the folder doesn't exist.
     """
-    from hf_posenc.files import write_bytes, write_text
-
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{str(folder)!r} is no folder. Run this in a checkout of hf_posenc, or name its model_cards.")
@@ -480,8 +479,6 @@ def _fingerprint(data: Sequence[dict[str, Any]]) -> str:
 
 def draw_picture(names: Sequence[str], data: Sequence[dict[str, Any]]) -> bytes:
     """The picture of a scheme, or the sheet of several, as a small png that tells which numbers it shows."""
-    from hf_posenc.schemes.plots import plot_comparison, plot_position
-
     configs = [_picture_config(name) for name in names]
     figure = plot_position(configs[0]) if len(configs) == 1 else plot_comparison(configs)
     return small_png(figure, _fingerprint(data))
@@ -491,34 +488,8 @@ def _picture_config(name: str) -> PosEncConfig:
     return PosEncConfig.from_preset(PICTURE_PRESET, position_embedding_type=name)
 
 
-def small_png(figure: Any, description: str) -> bytes:
-    """A figure as a png in the colours of the plots, which says of itself nothing but `description`."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_rgb
-    from PIL import Image
-    from PIL.PngImagePlugin import PngInfo
-
-    from hf_posenc.schemes.plots import PALETTE
-
-    # A palette of the picture's own would shift colours against the colour bars.
-    ramps = (("RdBu_r", 112), ("viridis", 64), ("gray", 24))
-    full = [colormaps[name](np.linspace(0, 1, count))[:, :3] for name, count in ramps]
-    lines = np.concatenate([full[1][::3], [to_rgb(colour) for colour in PALETTE]])
-    # 112 + 64 + 24 + 28 of the curves' soft edges + 6 = 234 of 256.
-    colours = np.concatenate([*full, (lines + 1) / 2, lines[-len(PALETTE) :]])
-    palette = Image.new("P", (1, 1))
-    palette.putpalette((colours * 255).round().astype(int).ravel().tolist())
-    drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=100)
-    info = PngInfo()
-    info.add_text("Description", description)
-    picture = Image.open(drawn).convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
-    picture.save(small, format="png", optimize=True, pnginfo=info)
-    return small.getvalue()
-
-
 def main() -> None:
-    """Entry point of `python -m hf_posenc.cards`."""
+    """Entry point of `python -m model_cards.generate.cards`."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", nargs="?", default=FOLDER, type=Path, help="default: model_cards of this checkout")
     folder = parser.parse_args().folder

@@ -1,0 +1,1 @@
+"""What makes the cards, the page of evidence and the page of speed, from the code and `results/`."""
