@@ -26,8 +26,9 @@ import torch
 from datasets import Dataset, DatasetDict
 from rich.console import Console
 
+from model_cards.studies.conversion import minilm_folder, read_rows
+
 from .conversion import fine_tune
-from .conversion.study import minilm_folder, read_rows
 from .errors import UserError, run_script
 from .files import write_json
 from .machine import versions

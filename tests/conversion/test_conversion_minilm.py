@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_posenc.conversion import convert, export_bert
 from hf_posenc.conversion.measure import own_texts
-from hf_posenc.conversion.study import main, minilm_folder, table
+from model_cards.studies.conversion import main, minilm_folder, table
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, GPT2Config, ModernBertConfig
 
 from hf_posenc import cli
 from hf_posenc.conversion import convert, export_bert
-from hf_posenc.conversion.study import baseline, long_table, long_words, short_words, table
+from model_cards.studies.conversion import baseline, long_table, long_words, short_words, table
 
 
 @pytest.fixture

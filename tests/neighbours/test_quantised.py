@@ -12,7 +12,7 @@ from torch import nn
 from torch.ao.nn.quantized.dynamic import Linear as QuantisedLinear
 from torch.ao.quantization import quantize_dynamic
 
-from hf_posenc.quantised_study import main, markdown_table, measure
+from model_cards.studies.quantised import main, markdown_table, measure
 
 HEAD = "PosEncForSequenceClassification"
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """What PyTorch's dynamic int8 quantisation costs and gives: accuracy, speed and size of trained classifiers on a CPU.
 
-    python -m hf_posenc.quantised_study --output model_cards/results/quantised.json
+    python -m model_cards.studies.quantised --output model_cards/results/quantised.json
 
 trains the quick start's classifiers on its real sentences (four minutes), quantises their linear layers (weights to
 int8 once, inputs in each call), and scores and times both on the test split: in turns, on the same batches, with one

@@ -1,6 +1,6 @@
 """The measured study of conversions, on real weights: all-MiniLM-L6-v2 under other schemes.
 
-    python -m hf_posenc.conversion.study --data FOLDER --minilm FOLDER --output model_cards/results/conversion.json
+    python -m model_cards.studies.conversion --data FOLDER --minilm FOLDER --output model_cards/results/conversion.json
 
 Parts, each written into the result as it ends; a study that was stopped goes on with the next one:
 
@@ -38,12 +38,12 @@ from transformers import (
     set_seed,
 )
 
-from ..files import write_json
-from ..machine import versions
-from ..model.modeling_posenc import PosEncForSequenceClassification
-from ..training.baseline import WordPairs
-from . import convert
-from .measure import encode
+from hf_posenc.conversion import convert
+from hf_posenc.conversion.measure import encode
+from hf_posenc.files import write_json
+from hf_posenc.machine import versions
+from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
+from hf_posenc.training.baseline import WordPairs
 
 NAME = "all-MiniLM-L6-v2"
 SCHEMES = ("sinusoidal", "lspe", "rope", "alibi", "t5")

@@ -1,0 +1,1 @@
+"""Studies on real data, whose results `results/` keeps."""
