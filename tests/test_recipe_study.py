@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc import recipe_study
 from hf_posenc.training.baseline import baseline_scores
+from model_cards.studies import recipe
 
 
 def test_word_pairs_say_nothing_about_comparisons_and_reading_them_does():
-    rows = list(recipe_study.comparisons(3000, seed=1))
-    assert rows == list(recipe_study.comparisons(3000, seed=1))
+    rows = list(recipe.comparisons(3000, seed=1))
+    assert rows == list(recipe.comparisons(3000, seed=1))
     assert min(Counter(row["label"] for row in rows).values()) > 1350
     for row in rows:
         (first, _, degree, word, _, second), (other, _, other_degree, same_word, _, last) = (
@@ -37,13 +37,13 @@ def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
     options = json.dumps({"max_steps": 2, "max_train_samples": 64, "max_eval_samples": 50, "max_predict_samples": 50})
     words = ["study", "--data", "nowhere", "--output", output, "--seeds", "2", "--parts", "scratch/comparisons"]
     monkeypatch.setattr(sys, "argv", [*words, "--options", options])
-    recipe_study.main()
+    recipe.main()
     found = json.loads(Path(output).read_text())
     assert list(found["parts"]) == [f"scratch/comparisons/8000/rope/{seed}" for seed in (0, 1)]
     assert found["options"]["max_steps"] == 2
     assert capsys.readouterr().out.count("scratch/comparisons") == 2
-    recipe_study.main()
+    recipe.main()
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(sys, "argv", ["study", "--output", output, "--table"])
-    recipe_study.main()
+    recipe.main()
     assert "| comparisons | 8000 | " in capsys.readouterr().out

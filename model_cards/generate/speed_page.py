@@ -9,10 +9,10 @@ from typing import Any
 
 from hf_posenc.benchmark import profile_table, ratio_table, startup_table
 from hf_posenc.files import write_text
-from hf_posenc.recipe_study import pretrained_table, scratch_table
 from hf_posenc.training.quick_start import seeds_table
 from model_cards.generate.cards import FOLDER, fill_marks
 from model_cards.studies.conversion import long_table, long_words, short_words, table
+from model_cards.studies.recipe import pretrained_table, scratch_table
 
 
 def read_results(folder: Path, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How the defaults of training do on real and made sets, against word pairs and, from pretrained weights, stock BERT.
 
-    python -m hf_posenc.recipe_study --data FOLDER --minilm FOLDER --output model_cards/results/recipe.json
-    python -m hf_posenc.recipe_study --table
+    python -m model_cards.studies.recipe --data FOLDER --minilm FOLDER --output model_cards/results/recipe.json
+    python -m model_cards.studies.recipe --table
 
 Each part is `hf-posenc train` without options but the scheme and the seed: `scratch/SET/ROWS/SCHEME/SEED` is a new
 encoder, `pretrained/SET/ROWS/SCHEME/SEED` all-MiniLM-L6-v2 under `--pretrained`, `stock/SET/ROWS/bert/SEED` the same
@@ -26,13 +26,12 @@ import torch
 from datasets import Dataset, DatasetDict
 from rich.console import Console
 
+from hf_posenc.conversion import fine_tune
+from hf_posenc.errors import UserError, run_script
+from hf_posenc.files import write_json
+from hf_posenc.machine import versions
+from hf_posenc.training.arguments import make_arguments
 from model_cards.studies.conversion import minilm_folder, read_rows
-
-from .conversion import fine_tune
-from .errors import UserError, run_script
-from .files import write_json
-from .machine import versions
-from .training.arguments import make_arguments
 
 COMPARISONS = "comparisons"
 SCRATCH = {
