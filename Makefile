@@ -28,10 +28,11 @@ quickstart: $(INSTALLED) ## train a tiny encoder per scheme on real sentences, a
 
 test: lint pytest ## lint, types and tests
 
-lint: $(INSTALLED) ## ruff and mypy alone
+lint: $(INSTALLED) ## ruff, mypy and import-linter alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 pytest: $(INSTALLED) ## the tests alone
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARK)"
@@ -73,4 +74,4 @@ model-cards: $(INSTALLED) ## the model cards, the evidence and the speed page, f
 	$(BIN)/python -m model_cards.generate.speed_page
 
 clean: ## remove what the commands made
-	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -23,10 +23,12 @@ import torch
 import transformers
 from torch import Tensor
 
+from hf_posenc.files import write_bytes
 from hf_posenc.machine import processor
 from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
 from hf_posenc.model.cpu_kernels import apply_linear, onednn_is_faster
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
+from hf_posenc.schemes.plots import save_figure
 
 SIZES = {
     "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
@@ -547,8 +549,6 @@ def plot_results(found: dict[str, Any]) -> Any:
 
 def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
     """Writes PATH (.json), and beside it the table (.md) and, where matplotlib is installed, the plot (.png)."""
-    from hf_posenc.files import write_bytes
-
     path = Path(path)
     if path.suffix != ".json":
         raise ValueError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
@@ -559,8 +559,6 @@ def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
         return written
     write_bytes(written[1], (markdown_table(found) + "\n").encode())
     try:
-        from hf_posenc.schemes.plots import save_figure
-
         save_figure(plot_results(found), path.with_suffix(".png"))
         written.append(path.with_suffix(".png"))
     except ImportError:

@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from hf_posenc.conversion import convert
 from hf_posenc.conversion.output import REPORT_NAME
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.model.configuration_posenc import PosEncConfig
@@ -634,8 +635,6 @@ def convert_checkpoints(plan: Plan, data_folder: Path) -> None:
     """
     if plan.pretrained is None or "{scheme}" in plan.pretrained:
         return
-    from hf_posenc.conversion import convert
-
     for scheme in plan.schemes:
         folder = plan.checkpoint(scheme, data_folder)
         if not (folder / "config.json").is_file():

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 from .families import FAMILIES, normalise
 from .loading import Loaded
 from .report import Agreement
@@ -227,8 +228,6 @@ def perplexity(
 ) -> float | None:
     """Masked-LM perplexity: 15 % of the tokens, the same ones for every model. None: no token was masked."""
     from datasets import Dataset
-
-    from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 
     masked = mask_once(Dataset.from_list([{"input_ids": row["input_ids"]} for row in rows]), tokenizer, 0.15)
     sums = []

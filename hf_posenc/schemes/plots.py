@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers.utils import logging
 
+from hf_posenc.files import write_bytes
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
 from hf_posenc.schemes.panels import (
@@ -141,8 +142,6 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
         ValueError: the suffix names no format, or the path is a folder.
     """
     import matplotlib
-
-    from hf_posenc.files import write_bytes
 
     suffix = check_picture_path(path)
     unsaid = {"png": ("Software",), "svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}[suffix]
