@@ -502,20 +502,6 @@ def markdown_table(found: dict[str, Any]) -> str:
     return f"{text}\n\n{profile_table(found)}" if any("parts" in row for row in found["rows"]) else text
 
 
-def ratio_table(found: dict[str, Any], size: str | None = None) -> str:
-    """The ratios alone: a row for each contender, a column for each work and mode of one size (None: the first)."""
-    size = size or found["settings"]["sizes"][0]
-    columns: dict[tuple[str, str], dict[str, float]] = {}
-    for row in found["rows"]:
-        if row["size"] == size:
-            columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row["ratio"]
-    names = found["settings"]["contenders"]
-    head = [f"times as fast as `{names[0]}`", *(f"{work} {mode}" for work, mode in columns)]
-    lines = [head, ["---", *["---:"] * len(columns)]]
-    lines += [[f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())] for name in names]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def profile_table(found: dict[str, Any]) -> str:
     """Where the time goes, in percent: a row for each size, work, mode and contender that was profiled."""
     rows = [row for row in found["rows"] if "parts" in row]

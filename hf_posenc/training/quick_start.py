@@ -265,19 +265,6 @@ def measure_baselines(options: dict[str, Any] | None = None) -> dict[str, float]
     return {name: found["test_accuracy"] for name, found in scores.items()}
 
 
-def seeds_table(found: dict[str, Any]) -> str:
-    """What `measure_seeds` wrote as Markdown: word pairs first, and which runs are above them."""
-    pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
-    schemes = {name: one for name, one in found.items() if name not in ("seeds", "options", "baselines")}
-    above = {name: sum(value > pairs for value in one["accuracies"]) for name, one in schemes.items()}
-    lines = ["| positions | mean | std | min | max | runs above word pairs |", "|---|---:|---:|---:|---:|---:|"]
-    lines.append(f"| word pairs | {pairs:.3f} | | | | |")
-    for name, one in schemes.items():
-        numbers = " | ".join(f"{one[key]:.3f}" for key in ("mean", "std", "min", "max"))
-        lines.append(f"| `{name}` | {numbers} | {above[name]} of {seeds} |")
-    return "\n".join(lines)
-
-
 def measure_seeds(
     output_dir: str | Path,
     schemes: Sequence[str] = SCHEMES,

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.benchmark import profile_table, ratio_table, startup_table
+from hf_posenc.benchmark import profile_table, startup_table
 from hf_posenc.files import write_text
-from hf_posenc.training.quick_start import seeds_table
 from model_cards.generate.cards import FOLDER, fill_marks
 from model_cards.studies.conversion import long_table, long_words, short_words, table
 from model_cards.studies.recipe import pretrained_table, scratch_table
@@ -18,6 +17,33 @@ from model_cards.studies.recipe import pretrained_table, scratch_table
 def read_results(folder: Path, name: str) -> dict[str, Any]:
     """`results/NAME.json` of a folder of model cards."""
     return json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def ratio_table(found: dict[str, Any], size: str | None = None) -> str:
+    """The ratios alone: a row for each contender, a column for each work and mode of one size (None: the first)."""
+    size = size or found["settings"]["sizes"][0]
+    columns: dict[tuple[str, str], dict[str, float]] = {}
+    for row in found["rows"]:
+        if row["size"] == size:
+            columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row["ratio"]
+    names = found["settings"]["contenders"]
+    head = [f"times as fast as `{names[0]}`", *(f"{work} {mode}" for work, mode in columns)]
+    lines = [head, ["---", *["---:"] * len(columns)]]
+    lines += [[f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())] for name in names]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def seeds_table(found: dict[str, Any]) -> str:
+    """What `quick_start.measure_seeds` wrote as Markdown: word pairs first, and which runs are above them."""
+    pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
+    schemes = {name: one for name, one in found.items() if name not in ("seeds", "options", "baselines")}
+    above = {name: sum(value > pairs for value in one["accuracies"]) for name, one in schemes.items()}
+    lines = ["| positions | mean | std | min | max | runs above word pairs |", "|---|---:|---:|---:|---:|---:|"]
+    lines.append(f"| word pairs | {pairs:.3f} | | | | |")
+    for name, one in schemes.items():
+        numbers = " | ".join(f"{one[key]:.3f}" for key in ("mean", "std", "min", "max"))
+        lines.append(f"| `{name}` | {numbers} | {above[name]} of {seeds} |")
+    return "\n".join(lines)
 
 
 def cost_table(found: dict[str, Any]) -> str:

@@ -17,8 +17,8 @@ from hf_posenc.training.quick_start import (
     SchemeResult,
     logits_in_fresh_process,
     measure_seeds,
-    seeds_table,
 )
+from model_cards.generate.speed_page import seeds_table
 
 FAST = {
     "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64",
