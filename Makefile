@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all test-floor format cards model-cards clean benchmark speed gpu
+.PHONY: help install quickstart test lint pytest test-all mutations test-floor format cards model-cards clean benchmark speed gpu
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -39,6 +39,9 @@ pytest: $(INSTALLED) ## the tests alone
 
 test-all: MARK = not gpu
 test-all: test ## the slow tests too
+
+mutations: $(INSTALLED) ## plant 40 faults one by one, and see that the tests notice each
+	$(BIN)/python tests/mutate.py
 
 test-floor: ## the tests with the lowest version of every dependency
 	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
