@@ -247,7 +247,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         position_embedding_type: positional scheme; default rope, or the pretrained one.
         config_preset: size of a new encoder: tiny (default), mini, small, base.
         pretrained: weights to start from, of BERT and its kin: best for 100 to 50,000 texts.
-        model_name_or_path: a checkpoint of ours to go on from, as it is.
+        model_name_or_path: a checkpoint of ours to start from, as it is.
         max_seq_length: longer inputs are cut to this many tokens.
         num_train_epochs: passes over the training data.
         learning_rate: peak learning rate of AdamW; default by model size.

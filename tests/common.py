@@ -51,7 +51,7 @@ def tokens(*shape: int, vocab: int = 101, seed: int = 1) -> Tensor:
 
 
 def padded(sequences: list[Tensor], side: str = "right", extra: int = 0) -> tuple[Tensor, Tensor]:
-    """A batch (B, S) of token numbers with its mask, padded on a side."""
+    """A batch (B, S) of token ids with its mask, padded on a side."""
     length = max(len(sequence) for sequence in sequences) + extra
     ids = torch.zeros(len(sequences), length, dtype=torch.int64)
     mask = torch.zeros_like(ids)

@@ -424,7 +424,7 @@ def reference_of(model) -> Reference:
 
 
 def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
-    """The whole encoder in float64 for one sequence without padding: (S,) token numbers -> (S, D).
+    """The whole encoder in float64 for one sequence without padding: (S,) token ids -> (S, D).
 
     Takes the weights of a `PosEncModel`; loops over heads; the scheme comes from `REFERENCES`.
     """

@@ -115,7 +115,7 @@ def test_the_metadata_are_what_the_hub_reads(name, results):
     }
     assert len(data.eval_results or []) == len(measured)
     if not measured:
-        assert "hasn't been measured" in card.text
+        assert "Not measured here yet" in card.text
         return
     assert data.model_name == f"posenc-{name}"
     assert set(data.metrics) == {result.metric_type for result in data.eval_results}
@@ -292,7 +292,7 @@ def test_new_results_are_taken_up(tmp_path):
     assert "plan `later`" in (tmp_path / "README.md").read_text()
     text = (tmp_path / "fire.md").read_text()
     assert "No measurement of it has been committed yet" in text
-    assert "Its speed hasn't been measured yet" in text
+    assert "Speed: not measured yet" in text
     assert cards.write_cards(tmp_path, ["rope", "fire"]) == []
 
 

@@ -57,8 +57,8 @@ def convert(
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
 
     Without a scheme the result computes what the source does. With another one it doesn't: the report says how far it
-    is from the original, and `--heal` brings it nearer. A healing that was stopped goes on where it was: give the
-    same command again.
+    is from the original, and `--heal` brings it nearer. Interrupted healing resumes: give the same command
+    again.
     """
     from hf_posenc.conversion import convert as run
     from hf_posenc.conversion.heal import read_training_texts

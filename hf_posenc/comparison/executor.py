@@ -62,7 +62,7 @@ def execute(
 
     Raises:
         UserError: the folder holds another plan's results or runs, or the data can't be read.
-        Interrupted: Ctrl-C. The same call goes on where it was.
+        Interrupted: Ctrl-C. The same call resumes.
     """
     console = console or Console()
     runs = plan.work(*shard)

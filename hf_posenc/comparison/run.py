@@ -57,7 +57,7 @@ _TEST_TOKENS = 16_384
 def run_one(
     plan: Plan, run: Run, folder: Path, data_folder: Path, chosen: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Trains and tests one model; returns what its JSON holds. An interrupted training goes on where it was.
+    """Trains and tests one model; returns what its JSON holds. An interrupted training resumes.
 
     Args:
         plan: all that its runs have in common.

@@ -190,7 +190,7 @@ def test_parts(
     problem_type: str,
     development: Path | None,
 ) -> Iterator[Part]:
-    """The parts of a task at every test length, as token numbers; the same for all schemes and seeds.
+    """The parts of a task at every test length, as token ids; the same for all schemes and seeds.
 
     Args:
         plan, task: what is tested.

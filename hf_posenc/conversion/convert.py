@@ -1,4 +1,4 @@
-"""`convert`: a pretrained checkpoint of the BERT family becomes a PosEnc checkpoint with the scheme that one names."""
+"""`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
 from collections.abc import Sequence
 from pathlib import Path

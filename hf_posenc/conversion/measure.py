@@ -38,14 +38,14 @@ def own_texts(count: int = 256) -> list[str]:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[dict[str, list[int]]]:
-    """Texts to token numbers, cut to `max_length`."""
+    """Texts to token ids, cut to `max_length`."""
     known = {"input_ids", "token_type_ids"} & set(tokenizer.model_input_names)
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
     return [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
 
 
 def random_rows(vocab_size: int, length: int, count: int = 16, seed: int = 0) -> list[dict[str, list[int]]]:
-    """Random token numbers, for checkpoints without a tokenizer: rows of many lengths up to `length`."""
+    """Random token ids, for checkpoints without a tokenizer: rows of many lengths up to `length`."""
     draw = torch.Generator().manual_seed(seed)
     rows = []
     for number in range(count):

@@ -264,7 +264,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
 
 
 class PosEncModel(PosEncPreTrainedModel):
-    """The bare encoder: token numbers to hidden states."""
+    """The bare encoder: token ids to hidden states."""
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)

@@ -115,7 +115,7 @@ def transformed() -> bool:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether nobody traces, transforms or watches what is done to a tensor, so that kernels may be called directly."""
+    """True for an ordinary eager tensor: no compile, functorch or dispatch mode."""
     return bool(not tracing() and type(x) is Tensor and not torch._C._len_torch_dispatch_stack())
 
 

@@ -167,7 +167,7 @@ def attention_panels(
 
     Args:
         model: any PosEnc model; it isn't changed.
-        input_ids (Tensor): (1, S) token numbers of a text.
+        input_ids (Tensor): (1, S) token ids of a text.
         layer (int): the layer, from 0, whose heads are shown.
         words: S words or word pieces, one for each token, to name rows and columns with; none: their numbers.
 

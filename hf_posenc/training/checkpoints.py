@@ -285,7 +285,7 @@ def remove_checkpoints(output_dir: str | Path) -> None:
 def replacement(output_dir: str | Path, resumed: bool, main_process: bool = True) -> Iterator[Path]:
     """A folder for a run that replaces the one in `output_dir` when it has ended; until then both are there.
 
-    If it fails, the folder stays only where it holds something to go on from.
+    If it fails, the folder stays only where it holds something to resume from.
     """
     folder = Path(output_dir)
     new = folder / REPLACEMENT

@@ -75,7 +75,7 @@ class Setup(Run):
     training: ClassificationTrainingArguments
     labels: Labels
     encoded: dict[str, Dataset | Passes]
-    """The splits as token numbers and, where there are labels, `labels`; with `data.streaming` the training split has
+    """The splits as token ids and, where there are labels, `labels`; with `data.streaming` the training split has
     no end."""
     collator: DataCollatorWithPadding
     loss: ClassificationLoss

@@ -1079,7 +1079,7 @@ def encode(
 def tokenize_texts(
     batch: Mapping[str, list[Any]], tokenizer: PreTrainedTokenizerBase, columns: Columns, max_length: int
 ) -> BatchEncoding:
-    """The texts of a batch of rows as token numbers."""
+    """The texts of a batch of rows as token ids."""
     first, second = columns.texts(batch)
     return tokenizer(first, second, truncation=True, max_length=max_length)
 

@@ -121,7 +121,7 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
         and checkpoints.has_ended(output_dir)
     ):
         raise UserError(
-            f"--resume_from_checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to go on from "
+            f"--resume_from_checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to resume from "
             "(--keep_checkpoints keeps them). Use the model as it is; train it further into a new folder with "
             f"--model_name_or_path {output_dir}; or start again with --overwrite_output_dir."
         )

@@ -316,7 +316,7 @@ class Stream:
         return apply_labels(labels, labels.numbers(), column, "train", self.columns.label)
 
     def encoded(self, tokenizer: PreTrainedTokenizerBase, max_length: int, labels: Labels) -> "Passes":
-        """Examples to train on: token numbers and `labels`, without an end.
+        """Examples to train on: token ids and `labels`, without an end.
 
         Warns as `data.encode` when the first rows are truncated.
 

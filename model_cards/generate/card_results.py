@@ -427,7 +427,7 @@ def cost_section(results: Results, scheme: str) -> str:
     contenders = BASELINE if scheme == BASELINE else f"{BASELINE},{scheme}"
     again = f"`hf-posenc benchmark --contenders {contenders} --works 16x64,2x512 --modes training`"
     if not rows:
-        return f"## Cost\n\nIts speed hasn't been measured yet; {again} does it on your machine."
+        return f"## Cost\n\nSpeed: not measured yet. {again} measures it on your machine."
     return "\n\n".join(
         [
             "## Cost",

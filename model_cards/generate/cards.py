@@ -287,7 +287,7 @@ def _limits(scheme: PositionScheme, measured: str | None) -> str:
         lines.append("It takes inputs of any length; that it takes them doesn't say that it does well there.")
     if scheme.uses("bias") or scheme.uses("layer_bias"):
         lines.append("FlashAttention can't add its bias, and is refused.")
-    lines.append(measured or "How well it does hasn't been measured here yet.")
+    lines.append(measured or "Not measured here yet.")
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
 
 

@@ -2,7 +2,7 @@
 
     python -m model_cards.studies.conversion --data FOLDER --minilm FOLDER --output model_cards/results/conversion.json
 
-Parts, each written into the result as it ends; a study that was stopped goes on with the next one:
+Parts, each written into the result as it ends; an interrupted study resumes with the next one:
 
 - `baseline/WHAT`, `extend/WHAT` for `majority` and `word pairs` (TF-IDF, logistic regression): what has to be beaten,
   on the rows and tokens of the others. Seconds: `--parts baseline extend/majority "extend/word pairs"`.
