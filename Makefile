@@ -18,7 +18,7 @@ help:
 $(INSTALLED): pyproject.toml Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRANSFORMERS)" -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRANSFORMERS)" -e ".[dev,lint]"
 	touch $@
 
 install: $(INSTALLED) ## a virtual environment with everything

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-setfit = pytest.importorskip("setfit")
+# An older setfit, which goes with the lowest evaluate, fails beside transformers 5.
+setfit = pytest.importorskip("setfit", exc_type=ImportError)
 
 TEXTS = ["the old cat sees the cat", "a cat bites", "the dog chased that dog", "a big dog bites"]
 LABELS = [0, 0, 1, 1]
