@@ -33,7 +33,7 @@ def mutations() -> list[Mutation]:
 
 
 def is_caught(mutation: Mutation, folder: Path) -> bool:
-    """Whether its tests fail with it in the copy, where some are selected at all."""
+    """Whether some of its tests fail with it in the copy."""
     path = folder / mutation.file
     sound = path.read_text(encoding="utf-8")
     path.write_text(sound.replace(mutation.old, mutation.new), encoding="utf-8")
@@ -49,9 +49,7 @@ def is_caught(mutation: Mutation, folder: Path) -> bool:
         )
     finally:
         path.write_text(sound, encoding="utf-8")
-    if done.returncode > 1:  # no test was selected, or pytest itself failed
-        raise SystemExit(f"{mutation.file}: {mutation.tests} can't be run.\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode == 1
+    return done.returncode == 1  # above 1: no test was selected, or pytest itself failed
 
 
 def main() -> None:

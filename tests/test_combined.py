@@ -4,7 +4,15 @@ import pytest
 import torch
 from common import encoder, tiny_config, tokens
 
-from hf_posenc import AlibiPosition, PosEncConfig, PosEncModel, RotaryPosition, T5Position, make_position
+from hf_posenc import (
+    AlibiPosition,
+    LearnedPosition,
+    PosEncConfig,
+    PosEncModel,
+    RotaryPosition,
+    T5Position,
+    make_position,
+)
 from hf_posenc.model.position_combined import CombinedPosition
 
 
@@ -60,6 +68,10 @@ def test_score_mod_is_there_only_if_it_tells_the_whole_bias():
 
 
 def test_the_shortest_part_limits_the_length():
+    short, long = (LearnedPosition(hidden_size=8, max_positions=length) for length in (5, 7))
+    assert CombinedPosition({"short": short, "long": long, "rope": RotaryPosition(head_dim=8)}).max_length == 5
+    unlimited = {"rope": RotaryPosition(head_dim=8), "t5": T5Position(num_heads=2, num_layers=1)}
+    assert CombinedPosition(unlimited).max_length is None
     model = encoder("sinusoidal+learned+alibi", max_position_embeddings=16)
     model(tokens(1, 16))
     with pytest.raises(ValueError, match=r"'sinusoidal\+learned\+alibi' has 16 positions, the input has 17"):

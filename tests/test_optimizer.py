@@ -54,6 +54,9 @@ def test_a_given_factor_is_every_schemes():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     speed_up_positions(optimizer, model, factor=3.0)
     assert [(group["lr"], len(group["params"])) for group in optimizer.param_groups][1:] == [(pytest.approx(3e-3), 1)]
+    slower = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    speed_up_positions(slower, model, factor=0.5)
+    assert [group["lr"] for group in slower.param_groups] == [1e-3, pytest.approx(5e-4)]
     again = torch.optim.AdamW(encoder("t5").parameters(), lr=1e-3)
     speed_up_positions(again, model, factor=1.0)
     assert len(again.param_groups) == 1
