@@ -89,6 +89,14 @@ def test_the_layers_above_stay_as_they_are_until_their_turn(source, monkeypatch,
     assert same - words == {name for name in before if name.startswith(still)} - words
 
 
+def test_the_loss_is_the_squared_difference_in_units_of_the_originals_variance():
+    ours, theirs = torch.randn(2, 3, 2, 5, 4).double()  # three states, of them the embeddings' first: not compared
+    real = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    expected = [((ours[i] - theirs[i])[real] ** 2).mean() / theirs[i][real].var() for i in (1, 2)]
+    found = heal_trainer.hidden_states_loss(list(ours), list(theirs), real)
+    torch.testing.assert_close(found.double(), sum(expected) / 2, rtol=1e-5, atol=0)
+
+
 def test_biases_move_further_than_matrices(source):
     swapped, _ = convert(source, position_embedding_type="alibi", measure=False)
     healed, _ = heal(source, max_steps=8, learning_rate=1e-4)

@@ -5,6 +5,7 @@ import os
 import pytest
 from conversion_harness import tiny_source, tiny_tokenizer
 
+from hf_posenc import files
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.output import check_free, model_written
 
@@ -33,6 +34,18 @@ def test_what_is_no_part_of_a_model_is_never_deleted(source, tmp_path):
             convert(source, tmp_path / "out", overwrite=True)
         assert other.exists()
         other.unlink() if other.is_file() else other.rmdir()
+
+
+def test_a_config_leaves_first_and_comes_last_so_that_half_a_model_is_none(tmp_path, monkeypatch):
+    moved = []
+    move = files._move
+    monkeypatch.setattr(files, "_move", lambda source, *rest: moved.append(source.name) or move(source, *rest))
+    for _ in range(2):
+        moved.clear()
+        with model_written(tmp_path / "out") as folder:
+            for name in ("config.json", "model.safetensors", "vocab.txt"):
+                (folder / name).write_text("{}")
+    assert moved == ["config.json", "model.safetensors", "vocab.txt", "model.safetensors", "vocab.txt", "config.json"]
 
 
 def test_places_that_cannot_be_are_named_first(tmp_path, monkeypatch):

@@ -63,7 +63,7 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
     ("problem_type", "logits", "labels", "expected"),
     [
         ("single_label_classification", [[2, 1], [0, 3], [1, 0]], [0, 1, 1], {"accuracy": 2 / 3}),
-        ("multi_label_classification", [[1.0, -1], [-2, 3]], [[1.0, 0], [1, 1]], {"accuracy": 0.5}),
+        ("multi_label_classification", [[0.1, -0.1], [-2, 3]], [[1.0, 0], [1, 1]], {"accuracy": 0.5}),
         ("regression", [[1.0], [2.0], [4.0]], [1.0, 2.0, 3.0], {"mse": 1 / 3, "spearman": 1.0}),
     ],
 )
