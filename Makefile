@@ -40,7 +40,7 @@ pytest: $(INSTALLED) ## the tests alone
 test-all: MARK = not gpu
 test-all: test ## the slow tests too
 
-mutations: $(INSTALLED) ## plant 40 faults one by one, and see that the tests notice each
+mutations: $(INSTALLED) ## plant faults one by one, and see that the tests notice each
 	$(BIN)/python tests/mutate.py
 
 test-floor: ## the tests with the lowest version of every dependency
