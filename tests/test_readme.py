@@ -200,8 +200,8 @@ def test_what_is_installed_is_what_the_project_is_called():
     names = {re.split(r"[<>=]", name)[0] for name in [project["name"], *project["dependencies"], *extras["dev"]]}
     installed = re.findall(r"pip install (?:-e )?([^\s`]+)", " ".join(PAGES.values()))
     assert {name for name in installed if not name.startswith(('"', "."))} <= names
-    assert set(extras) == {"plots", "lora", "dev"}
-    assert "The extras are `plots`, `lora` and `dev`:" in README
+    assert set(extras) == {"plots", "lora", "dev", "lint"}
+    assert "The extras are `plots`, `lora`, `dev` and `lint`:" in README
 
 
 def test_make_targets_in_the_documents_exist():
