@@ -51,9 +51,10 @@ SCHEMES_OF = {
     )
 }
 """More schemes than rope, on the set where order alone decides; the quick start measures the others."""
-PRETRAINED = ("sst2", "trec", "subj", "cola", "bshift_novels", "hans", COMPARISONS)
-"""Sets for pretrained weights."""
-ROWS = (1000, 5000)
+PRETRAINED = dict.fromkeys(("sst2", "trec", "subj", "cola", "bshift_novels", "hans"), (1000, 5000)) | {
+    COMPARISONS: (1000, 8000)
+}
+"""Sets for pretrained weights, and how many of their rows: few, then many."""
 MOST_SCORED = {"validation": 500, "test": 2000}
 
 
@@ -110,9 +111,9 @@ class Study:
             for name, rows in SCRATCH.items():
                 for scheme in ("rope", *SCHEMES_OF.get(name, ())):
                     self.part("scratch", name, rows, scheme, seed)
-            for rows, name in itertools.product(ROWS, PRETRAINED):
+            for size, name in itertools.product(range(2), PRETRAINED):
                 for kind, scheme in (("stock", "bert"), ("pretrained", "learned"), ("pretrained", "rope")):
-                    self.part(kind, name, rows, scheme, seed)
+                    self.part(kind, name, PRETRAINED[name][size], scheme, seed)
 
     def part(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> None:
         """Trains and scores, unless that is written or not wanted."""
