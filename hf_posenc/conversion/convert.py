@@ -13,7 +13,8 @@ from .loading import Loaded, load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
 from .output import check_free, load_tokenizer, model_written, write_report
 from .report import ConversionReport
-from .swap import EXTENSIONS, swap, target_config
+from .swap import swap, target_config
+from .tables import EXTENSIONS
 
 _EXACT = 1e-5
 """What a conversion without a swap is off at most, on the models that were measured."""
@@ -55,7 +56,7 @@ def convert(
         rope_parameters: of RoPE.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
         extension: how a table of positions grows; `tile` (it begins anew: short texts stay as they were),
-            `interpolate` (it is stretched) or `hierarchical`. See `swap.extended_table`.
+            `interpolate` (it is stretched) or `hierarchical`. See `tables.extended_table`.
         task: what the result is for, one of `TASKS`. None: what the source is for. A head that the source lacks is new.
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.

@@ -45,6 +45,11 @@ class AlibiPosition(DistanceBias):
     """
 
     name = "alibi"
+    conversion_kwargs = {
+        "directional": True,
+        "learned": True,
+        "per_layer": True,
+    }  # as published, left and right look alike
     learning_rate_factor = 30.0
 
     def __init__(

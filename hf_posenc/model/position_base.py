@@ -53,6 +53,9 @@ class PositionScheme(nn.Module):
     query_scale: float = 1.0
     """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
+    conversion_kwargs: ClassVar[dict[str, Any]] = {}
+    """Arguments that suit pretrained weights better than the defaults, where conversion swaps their scheme."""
+
     learning_rate_factor: float = 1.0
     """How many times the body's learning rate its parameters need, see `hf_posenc.optimizer`: 1 for vectors
     that are added or go through a matrix, 10 for vectors that meet queries as they are and for networks whose output
@@ -198,6 +201,14 @@ class AddedPosition(PositionScheme):
     """
 
     shift_invariant = False
+
+    linear_in: ClassVar[str | None] = None
+    """The child whose weights e is linear in, which conversion fits: a table of positions (an `nn.Embedding` of
+    `max_length` rows), a factor (an `nn.Embedding` of one number, 1 at the start), or the last `nn.Linear`, times
+    `scale` if there is one."""
+
+    fit_ridge: ClassVar[float] = 1e-6
+    """Ridge of that fit, by least squares, in parts of the mean square of the layer's inputs."""
 
     def __init__(self, *, dropout: float = 0.0, batch_first: bool = True) -> None:
         super().__init__()

@@ -48,6 +48,7 @@ class FourierPosition(AddedPosition):
     """
 
     name = "fourier"
+    linear_in = "down"
 
     def __init__(
         self,

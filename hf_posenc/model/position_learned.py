@@ -26,6 +26,7 @@ class LearnedPosition(AddedPosition):
     """
 
     name = "learned"
+    linear_in = "embedding"
 
     def __init__(
         self,

@@ -49,6 +49,8 @@ class SinusoidalPosition(AddedPosition):
 
     name = "sinusoidal"
     learning_rate_factor = 30.0
+    linear_in = "alpha"
+    conversion_kwargs = {"learned_scale": True}
 
     def __init__(
         self,

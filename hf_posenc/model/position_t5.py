@@ -49,6 +49,7 @@ class T5Position(DistanceBias):
     """
 
     name = "t5"
+    conversion_kwargs = {"per_layer": True}
     learning_rate_factor = 30.0
 
     def __init__(

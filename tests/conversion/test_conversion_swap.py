@@ -9,8 +9,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
 from hf_posenc.conversion import convert, swap
+from hf_posenc.conversion.biases import reorder_heads
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
-from hf_posenc.conversion.swap import _choose_basis, _reorder_heads, extended_table
+from hf_posenc.conversion.rotations import choose_basis
+from hf_posenc.conversion.tables import extended_table
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +146,7 @@ def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved):
     logits = [lin(inputs).unflatten(-1, (4, 8)).transpose(1, 2) for lin in (attention.query, attention.key)]
     weights = attention.query.weight.clone()
     with torch.no_grad():
-        _choose_basis(attention, rope, inputs, 0)
+        choose_basis(attention, rope, inputs, 0)
     assert (attention.query.weight - weights).abs().max() > 0.1
     torch.testing.assert_close(hidden(model, ids, mask), before, atol=1e-5, rtol=1e-4)
     q, k = (lin(inputs).unflatten(-1, (4, 8)).transpose(1, 2) for lin in (attention.query, attention.key))
@@ -161,7 +163,7 @@ def test_the_order_of_heads_changes_nothing():
     before = hidden(model, ids, mask)
     with torch.no_grad():
         for layer in model.layers:
-            _reorder_heads(layer.attention, torch.tensor([2, 0, 3, 1]))
+            reorder_heads(layer.attention, torch.tensor([2, 0, 3, 1]))
     torch.testing.assert_close(hidden(model, ids, mask), before, atol=1e-5, rtol=1e-5)
 
 
@@ -267,6 +269,10 @@ def test_rope_grows_by_its_scaling(kind, tmp_path):
         ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
         ({"extension": "yarn", "max_position_embeddings": 80}, "is for RoPE, not 'learned'"),
         (
+            {"extension": "tile", "max_position_embeddings": 80, "position_embedding_type": "lspe"},
+            "is for tables, and 'lspe' keeps none",
+        ),
+        (
             {
                 "extension": "yarn",
                 "max_position_embeddings": 80,
@@ -302,6 +308,13 @@ def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, sou
     assert report.before.hidden_mse < 1e-3
     assert "without effect" in report.carried[-1]["what"]
     assert not any("r2" in line for line in report.carried)
+
+
+def test_a_scheme_that_nothing_scales_comes_on_top_and_that_is_said(source):
+    given = {"sinusoidal": {"learned_scale": False}}
+    _, report = convert(source, position_embedding_type="learned+sinusoidal", position_embedding_kwargs=given)
+    assert report.before.hidden_mse > 1e-3
+    assert "on top of the vectors that stay" in report.carried[-1]["what"]
 
 
 def test_a_bias_beside_rope_and_one_after_none_begin_without_effect(source, tmp_path):
@@ -351,7 +364,7 @@ def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
 
 
 def test_an_extension_of_tables_is_for_tables(source):
-    with pytest.raises(ValueError, match="extension='interpolate' is for tables, and 'alibi' has none"):
+    with pytest.raises(ValueError, match="extension='interpolate' is for tables, and 'alibi' keeps none"):
         convert(source, position_embedding_type="alibi", max_position_embeddings=80, extension="interpolate")
 
 

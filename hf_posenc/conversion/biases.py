@@ -1,0 +1,210 @@
+"""Schemes that are a bias on the logits: fitted to what the old scheme did on average at each distance."""
+
+import functools
+from typing import Any
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..model.position_base import PositionScheme
+from ..schemes.panels import one_text
+from .fitting import base_of, descend
+
+_NO_EFFECT = 1e-8
+
+
+def fit_biases(
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    biased: dict[str, PositionScheme],
+    rows: Tensor,
+    is_tied: bool = False,
+) -> list[dict[str, Any]]:
+    """Fits biases to the old scheme's mean effect at each distance; see the module.
+
+    Several take turns: each is fitted to what those before it leave. Where the old scheme stays (`is_tied`), or had no
+    effect, they are brought as near to 0 as they can be.
+    """
+    lines: list[dict[str, Any]] = []
+    effect = _effect_by_distance(model, original, rows)  # (L, H, 2 R + 1)
+    if is_tied:
+        effect = torch.zeros_like(effect)
+    is_silent = bool(effect.square().mean() < _NO_EFFECT)
+    if is_silent:
+        effect = torch.zeros_like(effect)
+    reach = (effect.shape[-1] - 1) // 2
+    distance = torch.arange(-reach, reach + 1)
+    weight = (rows.shape[1] - distance.abs()).float()
+    # Heads are put in order once, and before anything is fitted to them.
+    for number, (name, part) in enumerate(sorted(biased.items(), key=lambda one: not one[1].uses("bias"))):
+        shared = part.uses("bias")
+        if shared and not is_silent and number == 0:
+            order = _slots(part, effect, weight)
+            for index, layer in enumerate(base_of(model).layers):
+                reorder_heads(layer.attention, order[index])
+                effect[index] = effect[index, order[index]]
+            lines.append({"scheme": name, "what": "heads of all layers in one order, by their old effect"})
+        if not any(p.requires_grad for p in part.parameters()):
+            lines += [{"scheme": name, "what": "its fixed biases come on top"}] * is_silent
+            effect = effect - _bias_by_distance(part, torch.arange(reach + 1)[None], None, weight).permute(1, 2, 0)
+            continue
+        if shared and part.shift_invariant is False:  # positions themselves count: all of them must be fitted
+            r2 = _fit_grid(part, effect.mean(0), model.config.max_position_embeddings)
+            lines.append({"scheme": name, **_fitted(r2, is_silent)})
+            effect = effect - effect.mean(0)
+            continue
+        target = effect.mean(0, keepdim=True) if shared else effect
+        positions = torch.arange(reach + 1)[None]
+        queries = None if shared else _sample_queries(model, original, rows, reach + 1)
+        bias = functools.partial(_bias_by_distance, part, positions, queries, weight)
+        with torch.no_grad():
+            wanted = target.permute(2, 0, 1).repeat_interleave(len(bias()[0]) // len(target), dim=1)
+        descend(part, bias, wanted, weight, steps=300, lr=3e-2)
+        left = (weight[:, None, None] * (bias() - wanted).square()).sum()
+        r2 = 1 - float(left / (weight[:, None, None] * wanted.square()).sum().clamp(min=1e-30))
+        lines.append({"scheme": name, **_fitted(r2, is_silent)})
+        with torch.no_grad():
+            effect = effect - bias().unflatten(1, (len(target), -1)).mean(2).permute(1, 2, 0)
+    return lines
+
+
+def _fitted(r2: float, is_silent: bool) -> dict[str, Any]:
+    if is_silent:
+        return {"what": "starts as nearly without effect as it can"}
+    return {"what": "fitted to the old effect by distance", "r2": r2}
+
+
+def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 150) -> float:
+    """Fits a bias that sees positions, not distances alone, on the grid of up to 512 of them; returns R^2."""
+    positions = torch.arange(min(length, part.max_length or length, 512))[None]
+    reach = (effect.shape[-1] - 1) // 2
+    distance = (positions - positions.T).clamp(-reach, reach) + reach
+    wanted = effect[:, distance]  # (H, S, S)
+    wanted = wanted - wanted.mean(-1, keepdim=True)
+
+    def bias() -> Tensor:
+        grid = part.ask("bias", positions, positions == 0, **one_text(positions))
+        assert grid is not None
+        return grid[0] - grid[0].mean(-1, keepdim=True)
+
+    descend(part, bias, wanted, torch.ones(len(wanted)), steps, lr=1e-2)
+    return 1 - float((bias() - wanted).square().sum() / wanted.square().sum().clamp(min=1e-30))
+
+
+def _bias_by_distance(
+    part: PositionScheme, positions: Tensor, queries: tuple[Tensor, Tensor] | None, weight: Tensor
+) -> Tensor:
+    """A scheme's biases without their mean: (2 R + 1, L x samples, H), or (2 R + 1, 1, H) where `queries` is None.
+
+    H is 1 for a scheme that tells all heads the same.
+    """
+    if queries is None:
+        grids = [part.ask("bias", positions, positions == 0, **one_text(positions))]
+    else:
+        grids = []
+        for layer, (q, k) in enumerate(zip(*queries, strict=True)):
+            extras: dict[str, Any] = {
+                "x": functools.partial(lambda q: q.transpose(1, 2).flatten(-2), q),
+                **one_text(positions),
+            }
+            grids.append(part.ask("layer_bias", q, k, positions, layer, **extras))
+    found = torch.cat([grid for grid in grids if grid is not None])  # (L x samples, H or 1, S, S)
+    line = torch.cat((found[:, :, -1, :-1], found[:, :, 0, :]), -1)
+    return (line - _mean(line, weight).unsqueeze(-1)).permute(2, 0, 1)
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    return (values * weight).sum(-1) / weight.sum()
+
+
+def _slots(part: PositionScheme, effect: Tensor, weight: Tensor) -> Tensor:
+    """Which head of each layer stands where, for a bias that all layers share: (L, H).
+
+    A bias that can't be trained meets the heads whose old effect it resembles most. One that can will be fitted to the
+    mean effect of the heads at each place: they stand in order of how local they are, as it does.
+    """
+    own = _bias_by_distance(part, torch.arange(len(weight) // 2 + 1)[None], None, weight)[:, 0].T
+    own = own.expand(effect.shape[1], -1)  # (place, 2 R + 1)
+    if not any(p.requires_grad for p in part.parameters()):
+        cost = (weight * (own[:, None] - effect[:, None]).square()).sum(-1)  # (L, place, head)
+        return torch.stack([torch.from_numpy(linear_sum_assignment(layer)[1]) for layer in cost.double().numpy()])
+    away = (torch.arange(len(weight)) - len(weight) // 2).abs().float()
+    away = weight * (_mean(away, weight) - away)
+    places = (own * away).sum(-1).argsort(descending=True, stable=True)
+    order = torch.empty(effect.shape[:2], dtype=torch.long)
+    order[:, places] = (effect * away).sum(-1).argsort(descending=True, stable=True)
+    return order
+
+
+def reorder_heads(attention: Any, heads: Tensor) -> None:
+    """Head `heads[i]` becomes head i: what attention computes stays the same."""
+    size = attention.head_dim
+    rows = (heads[:, None] * size + torch.arange(size)).flatten()
+    for linear in (attention.query, attention.key, attention.value):
+        linear.weight.copy_(linear.weight[rows])
+        linear.bias.copy_(linear.bias[rows])
+    attention.dense.weight.copy_(attention.dense.weight[:, rows])
+
+
+def _effect_by_distance(model: PreTrainedModel, original: PreTrainedModel, rows: Tensor) -> Tensor:
+    """Mean difference of log attention probabilities, original minus a model without the new biases: (L, H, 2R + 1)."""
+    with _without_positions(model):
+        plain = base_of(model)(rows, output_attentions=True).attentions
+    theirs = base_of(original)(rows, output_attentions=True).attentions
+    inner = slice(1, -1) if rows.shape[1] > 4 else slice(None)  # without [CLS] and [SEP]
+    size = len(range(rows.shape[1])[inner])
+    index = torch.arange(size)
+    distance = index[None, :] - index[:, None] + size - 1
+    lines = []
+    for with_, without in zip(theirs, plain, strict=True):
+        change = (with_.clamp(min=1e-9).log() - without.clamp(min=1e-9).log())[:, :, inner, inner]
+        change = (change - change.mean(-1, keepdim=True)).mean(0)  # (H, S, S)
+        total = change.new_zeros(change.shape[0], 2 * size - 1)
+        total.index_add_(1, distance.flatten(), change.flatten(1))
+        count = torch.zeros(2 * size - 1).index_add_(0, distance.flatten(), torch.ones(size * size))
+        lines.append(total / count)
+    effect = torch.stack(lines)
+    # Far distances are seen in few places: half of the length is what can be trusted.
+    reach = max(1, size // 2)
+    effect = effect[..., size - 1 - reach : size + reach]
+    weight = (rows.shape[1] - torch.arange(-reach, reach + 1).abs()).float()
+    return effect - _mean(effect, weight).unsqueeze(-1)
+
+
+class _without_positions:
+    """Takes a model's biases and rotations away for a while; what is added to embeddings stays."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.base = base_of(model)
+        self.scheme = self.base.position
+
+    def __enter__(self) -> None:
+        added = PositionScheme()
+        embed = self.scheme.embed
+        added.embed = lambda x, positions: embed(x, positions)  # type: ignore[method-assign, assignment]
+        added.query_scale = self.scheme.query_scale
+        self.base.position = added
+
+    def __exit__(self, *_: object) -> None:
+        self.base.position = self.scheme
+
+
+def _sample_queries(
+    model: PreTrainedModel, original: PreTrainedModel, rows: Tensor, length: int, count: int = 24
+) -> tuple[Tensor, Tensor]:
+    """Each layer's query and key at some tokens, the same one at every place: (L, count, H, length, d) both.
+
+    For biases that depend on what the token is: fitted to one mean token, they would be noise at every other.
+    """
+    found: list[list[Tensor]] = [[], []]
+    hidden = base_of(original)(rows, output_hidden_states=True).hidden_states
+    for index, layer in enumerate(base_of(model).layers):
+        x = layer.attention_norm(hidden[index]) if layer.pre_norm else hidden[index]
+        x = x.flatten(0, 1)
+        x = x[torch.randint(len(x), (count,))]
+        for place, linear in enumerate((layer.attention.query, layer.attention.key)):
+            heads = linear(x).view(count, -1, 1, layer.attention.head_dim)
+            found[place].append(heads.expand(-1, -1, length, -1))
+    return torch.stack(found[0]), torch.stack(found[1])

@@ -1,0 +1,69 @@
+"""What a swap fits with: a model's parts, random texts, what a layer reads, and Adam."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..model.position_base import PositionScheme
+from ..model.positions import scheme_names
+
+
+def base_of(model: PreTrainedModel) -> Any:
+    """The encoder without its head."""
+    return model.base_model
+
+
+def parts_of(model: PreTrainedModel) -> dict[str, PositionScheme]:
+    """The schemes of a model by name."""
+    scheme = base_of(model).position
+    names = scheme_names(model.config.position_embedding_type)
+    return {names[0]: scheme} if len(names) == 1 else {name: getattr(scheme, name) for name in names}
+
+
+def random_rows(config: Any, tokenizer: PreTrainedTokenizerBase | None, rows: int = 32, length: int = 48) -> Tensor:
+    """Random ordinary tokens between the special ones: (rows, length)."""
+    length = min(length, config.max_position_embeddings)
+    special = set() if tokenizer is None else {i for i in tokenizer.all_special_ids if i < config.vocab_size}
+    ordinary = torch.tensor([i for i in range(config.vocab_size) if i not in special and i != config.pad_token_id])
+    ids = ordinary[torch.randint(len(ordinary), (rows, length))]
+    if tokenizer is not None and length > 2:
+        if tokenizer.cls_token_id is not None:
+            ids[:, 0] = tokenizer.cls_token_id
+        if tokenizer.sep_token_id is not None:
+            ids[:, -1] = tokenizer.sep_token_id
+    return ids
+
+
+def layer_input(model: PreTrainedModel, rows: Tensor, index: int) -> Tensor:
+    """What a layer's attention reads: (rows, length, D)."""
+    hidden = base_of(model)(rows, output_hidden_states=True).hidden_states[index]
+    layer = base_of(model).layers[index]
+    return layer.attention_norm(hidden) if layer.pre_norm else hidden
+
+
+def descend(
+    part: nn.Module, function: Callable[[], Tensor], wanted: Tensor, weight: Tensor, steps: int, lr: float = 3e-3
+) -> None:
+    """Adam on a scheme's weights against given numbers; the best weights seen are kept."""
+    weight = weight / weight.sum()
+    parameters = [p for p in part.parameters() if p.requires_grad]
+    best, kept = math.inf, [p.detach().clone() for p in parameters]
+    size = wanted.square().mean().clamp(min=1e-6)
+    with torch.enable_grad():
+        optimizer = torch.optim.Adam(parameters, lr=lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for _ in range(steps):
+            loss = (weight.view(-1, *[1] * (wanted.dim() - 1)) * (function() - wanted).square()).sum() / size
+            if loss.item() < best:
+                best, kept = loss.item(), [p.detach().clone() for p in parameters]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    for parameter, value in zip(parameters, kept, strict=True):
+        parameter.detach().copy_(value)
+        parameter.grad = None

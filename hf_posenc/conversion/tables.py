@@ -1,0 +1,74 @@
+"""A scheme that stays: its weights are copied, and a table of positions gets another length."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.position_base import PositionScheme
+
+EXTENSIONS = ("tile", "interpolate", "hierarchical")
+
+
+def extended_table(table: Tensor, length: int, how: str) -> Tensor:
+    """A table of positions for another number of them: (P, D) -> (length, D).
+
+    Fewer: the first ones. More, by `how`: `tile`, the rows from 1 on begin anew (row 0 is [CLS]'s alone), so that texts
+    of up to P tokens stay as they were; `interpolate`, the rows are stretched, so that every row but the first changes;
+    `hierarchical`, a row is a mixture of two of the old ones, a u_i + (1 - a) u_j for p = i P + j with a = 0.4 and
+    u = (E - a E[0]) / (1 - a), which leaves the first P as they were and makes all P^2 differ (Su 2020,
+    https://kexue.fm/archives/7947).
+    """
+    old = len(table)
+    if length <= old:
+        return table[:length].clone()
+    places = torch.arange(length)
+    if how == "tile":
+        return table[torch.where(places < old, places, 1 + (places - 1) % max(old - 1, 1))]
+    if how == "interpolate":
+        at = places.double() * (old - 1) / (length - 1)
+        low = at.floor().long().clamp(max=old - 2)
+        share = (at - low).to(table.dtype).unsqueeze(-1)
+        return table[low] * (1 - share) + table[low + 1] * share
+    if length > old**2:
+        raise ValueError(f"extension='hierarchical' reaches {old**2} positions from {old}, not {length}. Use 'tile'.")
+    a = 0.4
+    base = (table - a * table[0]) / (1 - a)
+    return a * base[places // old] + (1 - a) * base[places % old]
+
+
+def has_table(part: PositionScheme) -> bool:
+    """Whether some weight has a row for each position."""
+    return part.max_length is not None and any(len(value) == part.max_length for value in part.state_dict().values())
+
+
+def copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: str) -> list[dict[str, Any]]:
+    """The same scheme: its weights, tables with another number of positions."""
+    state, carried = {}, []
+    before, after = old.max_length, new.max_length
+    expected = new.state_dict()
+    for key, value in old.state_dict().items():
+        if key not in expected:
+            raise ValueError(
+                f"The source's {name!r} has {key!r}, which it doesn't have with the new arguments. Keep its "
+                "position_embedding_kwargs."
+            )
+        wanted = expected[key]
+        if wanted.shape == value.shape:
+            state[key] = value
+        elif before and after and value.shape[0] == before and wanted.shape[0] == after:
+            state[key] = extended_table(value, after, extension)
+            how = extension if after > before else "the first ones"
+            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
+        elif before and after and value.shape[0] == 2 * before - 1 and wanted.shape[0] == 2 * after - 1:
+            # A vector for each distance: farther ones get the farthest.
+            at = torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1
+            state[key] = value[at]
+            carried.append({"scheme": name, "what": f"{key}: distances past {before - 1} are as {before - 1}"})
+        else:
+            raise ValueError(
+                f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, the new arguments ask for "
+                f"{tuple(wanted.shape)}. Keep its position_embedding_kwargs."
+            )
+    new.load_state_dict(state)
+    return carried
