@@ -1,0 +1,289 @@
+"""`check_position`: does a positional scheme keep the promises that the encoder, the Trainer and the Hub rely on?
+
+The checks stand in `hooks.py`, `outputs.py`, `weights.py` and `travelling.py`, what they use in `case.py`.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+from ...model.position_base import PositionScheme
+from ...model.positions import POSITIONS, scheme_class
+from ..scheme_file import register_position
+from .case import Case, Failure, Skip, describe
+from .hooks import check_shapes, check_signature, check_used
+from .outputs import (
+    check_attention,
+    check_bfloat16,
+    check_max_length,
+    check_order,
+    check_packing,
+    check_padding,
+    check_permutation,
+    check_score_mod,
+    check_shift,
+)
+from .travelling import check_device, check_export, check_remote_code, check_saving
+from .weights import check_buffers, check_checkpointing, check_gradients, check_weights
+
+POSITION_CHECKS: dict[str, Callable[[Case], None]] = {
+    check.__name__.removeprefix("check_"): check
+    for check in (
+        *(check_signature, check_shapes, check_padding, check_packing, check_permutation, check_order, check_shift),
+        *(check_attention, check_score_mod, check_gradients, check_checkpointing, check_buffers, check_weights),
+        *(check_saving, check_bfloat16, check_device, check_export, check_max_length, check_remote_code, check_used),
+    )
+}
+"""The checks by name, in the order in which they run; iterate over it for one test per check."""
+
+Outcome = Literal["passed", "failed", "skipped", "expected_failure", "unexpected_pass"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What became of one check."""
+
+    name: str
+    outcome: Outcome
+    message: str
+    """What was measured and what usually causes it, why the check was skipped, or nothing if it passed."""
+    seconds: float
+    error: Exception | None = None
+    """What the check raised, with its traceback."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong: passed, skipped, or failed as expected."""
+        return self.outcome in ("passed", "skipped", "expected_failure")
+
+
+@dataclass(frozen=True)
+class PositionReport:
+    """The record of `check_position`: one result per check, in order. `str(report)` says all; rich prints a table."""
+
+    scheme: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed unexpectedly, and nothing passed that was expected to fail."""
+        return all(result.ok for result in self.results)
+
+    @property
+    def summary(self) -> str:
+        """How many checks ran, and how they ended, in one line."""
+        count = {
+            outcome: sum(result.outcome == outcome for result in self.results)
+            for outcome in ("passed", "failed", "expected_failure", "unexpected_pass", "skipped")
+        }
+        ran = len(self.results) - count["skipped"]
+        ended = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in count.items() if number)
+        return f"{self.scheme}: {ran} of {len(self.results)} checks ran in {self.seconds:.1f} s: {ended}."
+
+    @property
+    def seconds(self) -> float:
+        """Time of all checks."""
+        return sum(result.seconds for result in self.results)
+
+    def __getitem__(self, name: str) -> CheckResult:
+        """The result of a check; a KeyError if it wasn't asked for."""
+        return {result.name: result for result in self.results}[name]
+
+    def raise_on_failure(self) -> "PositionReport":
+        """The report itself, if all is well.
+
+        Raises:
+            AssertionError: a check failed, or passed where a failure was expected; caused by the first of them.
+        """
+        bad = [result for result in self.results if not result.ok]
+        if bad:
+            lines = [f"{result.name}: {result.outcome.replace('_', ' ')}: {result.message}" for result in bad]
+            raise AssertionError("\n".join([self.summary, *lines])) from bad[0].error
+        return self
+
+    def __str__(self) -> str:
+        """The summary, and a line for each check."""
+        rows = ((r.outcome.replace("_", " "), r.name, r.seconds, r.message) for r in self.results)
+        lines = (f"  {outcome:16} {name:14} {seconds:5.1f} s  {said}" for outcome, name, seconds, said in rows)
+        return "\n".join(line.rstrip() for line in (self.summary, *lines))
+
+    def __rich__(self) -> Any:
+        """A table."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        colour = {"passed": "green", "failed": "red", "unexpected_pass": "red"}
+        table = Table("check", "outcome", "seconds", "what was found", caption=self.summary, title=self.scheme)
+        table.columns[2].justify = "right"
+        for result in self.results:
+            outcome = f"[{colour.get(result.outcome, 'yellow')}]{result.outcome.replace('_', ' ')}[/]"
+            said = result.message or inspect.cleandoc(POSITION_CHECKS[result.name].__doc__ or "").split("\n")[0]
+            table.add_row(result.name, outcome, f"{result.seconds:.1f}", escape(said))
+        return table
+
+
+def check_position(
+    scheme: type[PositionScheme] | str,
+    *,
+    kwargs: dict[str, Any] | None = None,
+    expected_failures: Mapping[str, str] | None = None,
+    checks: Sequence[str] | None = None,
+    config_overrides: dict[str, Any] | None = None,
+    raise_on_failure: bool = False,
+) -> PositionReport:
+    """Runs the conformance checks on a positional scheme.
+
+    Tiny encoders with perturbed weights are built around the scheme, on CPU, offline, in about ten seconds; `export`
+    and `remote_code` take most of them. Random numbers, threads and the table of schemes are as before afterwards, and
+    no file is left.
+
+    ```python
+    >>> from hf_posenc import check_position
+    >>> check_position("alibi", checks=["padding", "shift"]).ok
+    True
+
+    ```
+
+    Args:
+        scheme: a subclass of `PositionScheme`, registered or not, or what `config.position_embedding_type` accepts.
+        kwargs: the scheme's own arguments (`config.position_embedding_kwargs`).
+        expected_failures: {name of a check: reason}. Such a check that passes is an error, as with a strict xfail.
+        checks: names of the checks to run; None: all of `POSITION_CHECKS`.
+        config_overrides: fields of `PosEncConfig` that replace those of the tiny encoder (D = 32, 4 heads, 2 layers,
+            128 positions), for a scheme that needs others, or `rope_parameters`.
+        raise_on_failure: raise instead of returning a report that isn't `ok`.
+
+    Returns:
+        PositionReport: a record per check: its outcome, what was measured or why it was skipped, and seconds.
+
+    Raises:
+        ValueError: the scheme, its arguments or the name of a check don't exist.
+        AssertionError: with `raise_on_failure`, a check failed, or passed against expectation.
+    """
+    if expected_failures is not None and not (
+        isinstance(expected_failures, Mapping) and all(isinstance(why, str) for why in expected_failures.values())
+    ):
+        raise ValueError(
+            f"expected_failures={expected_failures!r} gives no reasons. Give {{name of a check: why it must fail}}."
+        )
+    expected = dict(expected_failures or {})
+    names = list(POSITION_CHECKS if checks is None else [checks] if isinstance(checks, str) else checks)
+    for argument, given in (("checks", names), ("expected_failures", expected)):
+        for name in given:
+            if name not in POSITION_CHECKS:
+                raise ValueError(f"{argument}: {name!r} is no check. Choose from {', '.join(POSITION_CHECKS)}.")
+    with _undisturbed(), _registered(scheme) as (registered, declared_name):
+        case = Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
+        if kwargs or config_overrides or isinstance(scheme, str):
+            case.config()  # what the caller got wrong is the caller's error, not the scheme's
+        results = _by_cause([_run(name, case, expected.get(name)) for name in POSITION_CHECKS if name in names])
+    label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
+    if kwargs:
+        label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
+    report = PositionReport(label, results)
+    return report.raise_on_failure() if raise_on_failure else report
+
+
+def _run(name: str, case: "Case", expected: str | None) -> CheckResult:
+    started = time.perf_counter()
+    error: Exception | None = None
+    outcome: Outcome
+    try:
+        torch.default_generator.manual_seed(0)
+        POSITION_CHECKS[name](case)
+        outcome, message = "passed", ""
+    except Skip as skip:
+        outcome, message = "skipped", str(skip)
+    except Exception as problem:
+        error = problem
+        outcome, message = "failed", str(problem) if isinstance(problem, Failure) else describe(problem)
+    if expected is not None and outcome == "failed":
+        outcome, message = "expected_failure", f"{expected} ({message})"
+    elif expected is not None and outcome == "passed":
+        outcome, message = "unexpected_pass", f"expected to fail: {expected}. Remove it from expected_failures."
+    return CheckResult(name, outcome, message, time.perf_counter() - started, error)
+
+
+def _by_cause(results: list[CheckResult]) -> tuple[CheckResult, ...]:
+    """An error that several checks met is told by the first of them, and the others name that one."""
+    told: dict[str, list[str]] = {}
+    for result in results:
+        if result.outcome == "failed" and not isinstance(result.error, Failure):
+            told.setdefault(result.message, []).append(result.name)
+    found = []
+    for result in results:
+        names = told.get(result.message, [])
+        if len(names) > 1 and result.name == names[0]:
+            result = dataclasses.replace(result, message=f"{result.message}. So do {', '.join(names[1:])}")
+        elif result.name in names[1:]:
+            result = dataclasses.replace(result, message=f"fails as {names[0]} does")
+        found.append(result)
+    return tuple(found)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """One thread, CPU, float32, gradients on, quiet; all as before afterwards."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    bars, level = is_progress_bar_enabled(), logging.root.manager.disable
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    disable_progress_bar()
+    logging.disable(logging.ERROR)
+    try:
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext(),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        logging.disable(level)
+        if bars:
+            enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str | None]]:
+    """What selects the scheme while this lasts, and the name that its class declares."""
+    if isinstance(scheme, str):
+        for part in scheme.split("+"):
+            scheme_class(part)
+        yield scheme, None
+        return
+    before = dict(POSITIONS)
+    own = dict(vars(scheme)) if isinstance(scheme, type) else {}
+    name = next((known for known, registered in before.items() if registered is scheme), None)
+    declared = own.get("name")
+    try:
+        if name is None:
+            # Its own name where it can have it: that is what a checkpoint will say.
+            usable = isinstance(declared, str) and declared.isidentifier()
+            wanted = declared if usable else getattr(scheme, "__name__", "")
+            name = next(f"{wanted}{n or ''}" for n in itertools.count() if f"{wanted}{n or ''}" not in before)
+            register_position(name, scheme)
+        yield name, declared
+    finally:
+        if before != POSITIONS:
+            POSITIONS.clear()
+            POSITIONS.update(before)
+        if "name" in own:
+            scheme.name = own["name"]
+        elif isinstance(scheme, type) and "name" in vars(scheme):
+            del scheme.name

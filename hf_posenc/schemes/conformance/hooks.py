@@ -1,0 +1,155 @@
+"""Checks of the protocol: what a scheme's constructor and hooks take and give, and whether they are used."""
+
+import inspect
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...model.position_base import PositionScheme
+from ...model.positions import _ELSEWHERE, _SIZES, own_arguments
+from .case import (
+    DIFFERENT,
+    HOOKS,
+    SEQUENCES,
+    Case,
+    Failure,
+    Skip,
+    largest_difference,
+    pad_batch,
+    watch,
+)
+
+_EXTRAS = {
+    "embed": ("input_ids", "sequence"),
+    "rotary": ("lengths", "input_ids", "sequence"),
+    "bias": ("input_ids", "sequence"),
+    "layer_bias": ("x", "sequence"),
+}
+"""What a hook gets by a parameter's name: see `position_base`."""
+
+
+def check_signature(case: Case) -> None:
+    """Keyword-only sizes and own arguments with JSON defaults; hooks that take what the encoder gives."""
+    problems = []
+    if case.declared_name is not None and not str(case.declared_name).isidentifier():
+        problems.append(f"name={case.declared_name!r} can't name a scheme: use letters, digits and underscores")
+    for scheme in case.classes:
+        if scheme.__init__ is not nn.Module.__init__:
+            problems += _bad_arguments(scheme)
+        for hook in (*HOOKS, "score_mod", "init_weights"):
+            takes = list(inspect.signature(getattr(PositionScheme, hook)).parameters)
+            has = inspect.signature(getattr(scheme, hook))
+            extras = [name for name in _EXTRAS.get(hook, ()) if name in list(has.parameters)[len(takes) :]]
+            try:
+                has.bind(*takes, **dict.fromkeys(extras))
+            except TypeError as error:
+                more = f", nor with any of {', '.join(_EXTRAS[hook])} by name" if hook in _EXTRAS else ""
+                problems.append(f"{hook} doesn't take ({', '.join(takes)}){more}: {error}")
+    if problems:
+        raise Failure("; ".join(problems) + ". PositionScheme says what its constructor and hooks take.")
+
+
+def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
+    own = own_arguments(scheme)
+    for name, parameter in itertools.islice(inspect.signature(scheme.__init__).parameters.items(), 1, None):
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            yield f"argument {name!r} isn't keyword-only, so that no config reaches it: write a * before it"
+        elif name in _ELSEWHERE or name in _SIZES:
+            continue
+        elif parameter.default is parameter.empty:
+            sizes = ", ".join(_SIZES)
+            yield f"argument {name!r} is no size that a config knows ({sizes}) and has no default"
+        else:
+            try:
+                kept = json.loads(json.dumps(own[name])) == own[name]
+            except (TypeError, ValueError):
+                kept = False
+            if not kept:
+                yield f"the default {name}={own[name]!r} doesn't survive a config.json: use what JSON holds"
+
+
+def check_shapes(case: Case) -> None:
+    """Every hook returns the shape and dtype that the protocol gives, in float32 and bfloat16."""
+    for dtype in (torch.float32, torch.bfloat16):
+        model = case.classifier().model.to(dtype)
+        watch(model.position, _check_shape)
+        ids, mask = pad_batch(SEQUENCES, "left")
+        for model.config.unpad_inputs in (True, False):
+            for batch in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
+                hidden = model(**batch).last_hidden_state
+                if hidden.dtype != dtype or hidden.shape != (*ids.shape, model.config.hidden_size):
+                    raise Failure(f"the encoder gives {_form(hidden)} for {tuple(ids.shape)} tokens in {dtype}.")
+
+
+def _form(value: Any) -> str:
+    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
+    if hook == "embed":
+        if not isinstance(found, Tensor) or found.shape != given[0].shape or found.dtype != given[0].dtype:
+            raise Failure(
+                f"embed returns {_form(found)} for x {_form(given[0])}. Give x's shape and dtype back: "
+                "x + encodings.to(x.dtype)."
+            )
+    elif hook == "rotary":
+        for part in found if isinstance(found, tuple) else (found,):
+            if isinstance(part, Tensor) and part.dtype in (torch.bfloat16, torch.float16):
+                raise Failure(f"rotary returns {_form(part)}. Angles must be float32: bfloat16 holds 8 bits of them.")
+    elif hook == "rotate":
+        forms = [_form(part) for part in found] if isinstance(found, tuple) else [_form(found)]
+        width = found[0].shape[-1] if len(forms) == 2 and isinstance(found[0], Tensor) else 0
+        if forms != [_form(part.new_empty(*part.shape[:-1], width)) for part in given[:2]]:
+            wanted = " and ".join(_form(part) for part in given[:2])
+            raise Failure(
+                f"rotate returns {' and '.join(forms)} for q and k {wanted}. Give both back as they were; the last "
+                "axis alone may have another length, the same for both."
+            )
+    elif found is not None:
+        positions = given[0] if hook == "bias" else given[2]
+        rows, length = (len(positions) if hook == "bias" else len(given[0])), positions.shape[-1]
+        fits = isinstance(found, Tensor) and found.dim() == 4 and found.is_floating_point()
+        if not fits or found.shape[0] not in (1, rows, len(SEQUENCES)) or tuple(found.shape[2:]) != (length, length):
+            raise Failure(
+                f"{hook} returns {_form(found)} for {rows} rows of {length} places. Give floating-point logits "
+                "(1 or B, H or 1, S, S), with every axis: bias[:, None] adds one for the heads."
+            )
+
+
+def check_used(case: Case) -> None:
+    """Every hook that the scheme overrides is asked for, and leaving it out changes the logits."""
+    position = case.position
+    if position.order_blind:
+        raise Skip("the scheme declares order_blind: leaving it out may change nothing.")
+    if position.uses("rotary") and not position.uses("rotate"):
+        raise Failure("rotary is overridden and rotate isn't: nobody uses the state. Override rotate.")
+    if position.uses("score_mod") and not position.uses("bias") and not position.uses("layer_bias"):
+        raise Failure(
+            "score_mod is overridden and no bias is: eager attention and sdpa never ask for it. Override bias or "
+            "layer_bias too."
+        )
+    hooks = [hook for hook in HOOKS if hook != "rotary" and position.uses(hook)]
+    if not hooks:
+        raise Failure(f"the scheme uses no hook. Override one of {', '.join(HOOKS)}.")
+    ids, mask = pad_batch(SEQUENCES)
+    expected = case.classifier()(ids, attention_mask=mask).logits
+    for hook in hooks:
+        model = case.classifier()
+        _leave_out(model.model.position, hook)
+        difference = largest_difference(model(ids, attention_mask=mask).logits, expected)
+        if not difference >= DIFFERENT:
+            raise Failure(
+                f"without {hook} the logits change by {difference:.1e}, less than {DIFFERENT:g}: it has no effect. "
+                "A bias that is equal for all keys of a query is one (softmax); so is a term multiplied by zero."
+            )
+
+
+def _leave_out(scheme: PositionScheme, hook: str) -> None:
+    uses = scheme.uses
+    scheme.uses = lambda name: name != hook and uses(name)  # type: ignore[method-assign,assignment]
+    if hook == "embed":
+        scheme.embed = lambda x, positions, **extras: x  # type: ignore[method-assign]

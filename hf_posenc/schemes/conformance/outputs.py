@@ -1,0 +1,239 @@
+"""Checks of what the encoder computes: batches, positions, backends, precision, length."""
+
+import copy
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .case import (
+    DIFFERENT,
+    SAME,
+    SEQUENCES,
+    Case,
+    Failure,
+    Skip,
+    describe,
+    draw_tokens,
+    hidden_alone,
+    largest_difference,
+    pad_batch,
+    require_same,
+    watch,
+)
+
+
+def check_padding(case: Case) -> None:
+    """A batch padded left or right gives the numbers of each sequence alone."""
+    encoder = case.classifier().model
+    expected = hidden_alone(encoder, case.sequences)
+    for side, encoder.config.unpad_inputs in itertools.product(("left", "right"), (True, False)):
+        ids, mask = pad_batch(case.sequences, side)
+        hidden = encoder(ids, attention_mask=mask).last_hidden_state
+        how = f"padded on the {side} (unpad_inputs={encoder.config.unpad_inputs})"
+        for row, alone in enumerate(expected):
+            require_same(
+                hidden[row][mask[row] == 1],
+                alone,
+                f"A sequence of length {len(alone)} {how} and alone",
+                "Compute from `positions` and `is_first` alone: never from the place in the row, its length, or what "
+                "stands at padding.",
+            )
+
+
+def check_packing(case: Case) -> None:
+    """Sequences packed into one row, however that is said, and into padded rows give the numbers of each alone."""
+    encoder, sequences = case.classifier().model, case.sequences
+    lengths = [len(sequence) for sequence in sequences]
+    number = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
+    borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    places = torch.cat([torch.arange(length) for length in lengths])[None]
+    said = {"position_ids": places, "seq_idx": number, "cu_seq_lens_q": borders}
+    cause = (
+        "A row may hold several sequences: compute from `positions` and `is_first` alone, row by row, without a "
+        "cumulative sum or a maximum over the row."
+    )
+    start = 2 if max(lengths) + 2 <= case.longest(max(lengths) + 2) else 0  # as RoBERTa numbers its tokens
+    expected, shifted = (torch.cat(hidden_alone(encoder, sequences, first)) for first in (0, start))
+    for encoder.config.unpad_inputs in (True, False):
+        how = f"(unpad_inputs={encoder.config.unpad_inputs})"
+        for name, value in said.items():
+            hidden = encoder(torch.cat(sequences)[None], **{name: value}).last_hidden_state[0]
+            require_same(hidden, expected, f"Sequences packed by {name} {how} and alone", cause)
+        hidden = encoder(torch.cat(sequences)[None], position_ids=places + start).last_hidden_state[0]
+        require_same(hidden, shifted, f"Sequences packed by position_ids from {start} on {how} and alone", cause)
+        ids, mask = pad_batch([torch.cat(sequences[:2]), torch.cat(sequences[2:])], extra=2)
+        position_ids = torch.zeros_like(ids)
+        position_ids[mask == 1] = places[0]
+        hidden = encoder(ids, attention_mask=mask, position_ids=position_ids).last_hidden_state[mask == 1]
+        require_same(hidden, expected, f"Sequences packed into two padded rows {how} and alone", cause)
+
+
+def check_permutation(case: Case) -> None:
+    """Tokens permuted together with their positions give the permuted result."""
+    encoder, ids = case.classifier().model, SEQUENCES[0]
+    order = torch.tensor([0, 6, 1, 5, 8, 4, 2, 7, 3])  # a scheme may treat the first place apart: see is_first
+    expected = encoder(ids[None]).last_hidden_state[0][order]
+    for encoder.config.unpad_inputs in (True, False):
+        require_same(
+            encoder(ids[order][None], position_ids=order[None]).last_hidden_state[0],
+            expected,
+            "Tokens permuted with their positions, and the permuted result",
+            "The place in the row was used as the position: use `positions` instead of arange(S).",
+        )
+
+
+def check_order(case: Case) -> None:
+    """Shuffled tokens give other logits (with mean pooling), unless the scheme declares `order_blind`."""
+    model, ids = case.classifier(), SEQUENCES[0]
+    order = torch.tensor([0, 6, 1, 5, 8, 4, 2, 7, 3])
+    difference = largest_difference(model(ids[order][None]).logits, model(ids[None]).logits)
+    if case.position.order_blind and not difference <= SAME:
+        raise Failure(
+            f"the scheme declares order_blind, but shuffled tokens change the logits by {difference:.1e}, allowed is "
+            f"{SAME:g}. Leave the declaration out."
+        )
+    if not case.position.order_blind and not difference >= DIFFERENT:
+        raise Failure(
+            f"shuffled tokens change the logits by {difference:.1e}, less than {DIFFERENT:g}. What the hooks return "
+            "doesn't depend on `positions`, or no hook is overridden; a control declares order_blind = True."
+        )
+
+
+def check_shift(case: Case) -> None:
+    """Equal steps of all positions change nothing, or something, as the scheme declares in `shift_invariant`."""
+    declared = case.position.shift_invariant
+    if declared is None:
+        raise Skip("the scheme doesn't declare shift_invariant (True: distances alone count; False: they don't).")
+    encoder, ids = case.classifier().model, SEQUENCES[0]
+    start = case.longest(46) - len(ids)  # 37: no power of two, nor a period that a scheme is likely to have
+    shifted = encoder(ids[None], position_ids=torch.arange(start, start + len(ids))[None]).last_hidden_state
+    difference = largest_difference(shifted, encoder(ids[None]).last_hidden_state)
+    if declared and not difference <= SAME:
+        raise Failure(
+            f"the scheme declares shift_invariant = True, but a shift by {start} changes hidden states by "
+            f"{difference:.1e}, allowed is {SAME:g}. Compute from p_j - p_i alone, or declare False."
+        )
+    if not declared and not difference >= DIFFERENT:
+        raise Failure(
+            f"the scheme declares shift_invariant = False, but a shift by {start} changes hidden states by "
+            f"{difference:.1e}, less than {DIFFERENT:g}. Declare True, or None if it depends."
+        )
+
+
+def check_attention(case: Case) -> None:
+    """Eager attention gives the numbers of sdpa, and probabilities that sum to one."""
+    ids, mask = pad_batch(case.sequences, "left")
+    real = mask == 1
+    cause = (
+        "No row of logits may be -inf or NaN throughout: a sequence may have one token, and the softmax of nothing "
+        "differs between backends."
+    )
+    sdpa, eager = (case.classifier(attn_implementation=name).model for name in ("sdpa", "eager"))
+    for one, other in zip(hidden_alone(eager, case.sequences), hidden_alone(sdpa, case.sequences), strict=True):
+        require_same(one, other, f"Eager attention and sdpa on a sequence of length {len(one)}", cause)
+    fused = sdpa(ids, attention_mask=mask).last_hidden_state[real]
+    require_same(eager(ids, attention_mask=mask).last_hidden_state[real], fused, "Eager attention and sdpa", cause)
+    out = eager(ids, attention_mask=mask, output_attentions=True)
+    require_same(out.last_hidden_state[real], fused, "Attention with output_attentions=True and without", cause)
+    for weights in out.attentions:
+        total = weights.sum(-1).transpose(1, 2)[real]
+        require_same(total, torch.ones_like(total), "The sums of a token's attention probabilities, and 1", cause)
+
+
+def check_score_mod(case: Case) -> None:
+    """`score_mod` adds, entry by entry, what `bias` and `layer_bias` give."""
+    position = case.classifier().model.position
+    if not position.uses("bias") and not position.uses("layer_bias"):
+        raise Skip("the scheme adds nothing to the logits.")
+    if not position.uses("score_mod"):
+        raise Skip("the scheme has no score_mod, so that flex attention can't run it.")
+    for position_ids in (torch.arange(case.longest(80))[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 20]])):
+        model = case.classifier().model
+        seen: list[tuple[str, tuple[Any, ...], Any]] = []
+        watch(model.position, lambda *call, seen=seen: seen.append(call))
+        model(draw_tokens(*position_ids.shape), position_ids=position_ids)
+        total: dict[int, Tensor] = {}
+        for hook, given, found in seen:
+            for layer in [given[3]] if hook == "layer_bias" else range(len(model.layers)) if hook == "bias" else []:
+                total[layer] = total.get(layer, torch.zeros(())) + (0.0 if found is None else found)
+        positions = next(given[0] if hook == "bias" else given[2] for hook, given, _ in seen if hook.endswith("bias"))
+        axes = (len(position_ids), model.config.num_attention_heads, *(2 * position_ids.shape[-1:]))
+        b, h, q, k = torch.meshgrid(*map(torch.arange, axes), indexing="ij")
+        scores = torch.randn(axes, generator=torch.Generator().manual_seed(3))
+        for layer, bias in total.items():
+            score_mod = model.position.ask("score_mod", positions, layer)
+            if score_mod is None:
+                raise Skip("score_mod returns None, so that flex attention can't run the scheme.")
+            require_same(
+                score_mod(scores, b, h, q, k),
+                scores + bias,
+                f"Logits with score_mod and with the bias, in layer {layer}",
+                "score_mod(score, b, h, q, k) returns the score plus the bias of query q and key k in head h; "
+                "`positions` may have one row for all b.",
+            )
+    ids, mask = pad_batch(case.sequences, "left")
+    flex, sdpa = (case.classifier(attn_implementation=name) for name in ("flex_attention", "sdpa"))
+    with torch.no_grad():  # on a CPU flex has no backward
+        found, expected = (model(ids, attention_mask=mask).logits for model in (flex, sdpa))
+    require_same(
+        found,
+        expected,
+        "Logits with flex_attention and with sdpa",
+        "score_mod gets the positions of all tokens in one row, sequence after sequence.",
+    )
+
+
+def check_bfloat16(case: Case) -> None:
+    """In bfloat16 and under autocast, far positions (to 4000, or the last) and long texts cost no more precision."""
+    model = case.classifier(**{"max_position_embeddings": 4096, **case.overrides}).model
+    last = min(4000, model.position.max_length or 4000)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    full = copy.deepcopy(half).float()  # the same rounded weights
+    for how, other in (("bfloat16", half), ("autocast to bfloat16", full)):
+        errors = []
+        for ids, start in ((SEQUENCES[0], 0), (SEQUENCES[0], last - 9), (draw_tokens(min(last, 500)), 0)):
+            given = {"input_ids": ids[None], "position_ids": torch.arange(start, start + len(ids))[None]}
+            with torch.autocast("cpu", torch.bfloat16, enabled=other is full):
+                found = other(**given).last_hidden_state.float()
+            errors.append(float((found - full(**given).last_hidden_state).abs().mean()))
+        near, far, long = errors
+        for where, error in ((f"at positions up to {last - 1}", far), (f"in {min(last, 500)} tokens", long)):
+            if not error <= 3 * near + 1e-3:
+                raise Failure(
+                    f"the mean error of {how} {where} is {error:.1e}, more than three times that of the first 9 "
+                    f"positions ({near:.1e}) + 1e-03. Angles, distances and sums over tokens must be float32 or int64: "
+                    "bfloat16 has no whole numbers between 2048 and 2064."
+                )
+
+
+def check_max_length(case: Case) -> None:
+    """Up to `max_length` it works, past it one ValueError says so; without one, any length works."""
+    model, limit = case.classifier().model, case.position.max_length
+    if limit is None:
+        hidden = model(draw_tokens(1, 300)).last_hidden_state
+        far = model(draw_tokens(1, 9), position_ids=torch.arange(99_991, 100_000)[None]).last_hidden_state
+        if not bool(torch.isfinite(hidden).all() and torch.isfinite(far).all()):
+            raise Failure("300 tokens, or position 99999, give numbers that aren't finite, and max_length is None.")
+        return
+    try:
+        model(draw_tokens(1, limit))
+    except Exception as error:
+        raise Failure(
+            f"max_length={limit}, but {limit} tokens fail: {describe(error)}. It is the number of positions, one more "
+            "than the last of them."
+        ) from error
+    for how, batch in (
+        (f"{limit + 1} tokens", {"input_ids": draw_tokens(1, limit + 1)}),
+        (f"position {limit}", {"input_ids": draw_tokens(1, 2), "position_ids": torch.tensor([[0, limit]])}),
+    ):
+        try:
+            model(**batch)
+        except ValueError:
+            continue
+        except Exception as error:
+            raise Failure(f"{how} raise {describe(error)} instead of a ValueError before a kernel runs.") from error
+        raise Failure(f"max_length={limit}, but {how} pass without an error.")
+    ids, mask = pad_batch([draw_tokens(limit)], "left", extra=3)
+    model(ids, attention_mask=mask)  # padding makes the row long, not the sequence

@@ -1,0 +1,214 @@
+"""Checks of what leaves this process: another device, an exported graph, a checkpoint, a stranger's process."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ...model.modeling_posenc import PosEncForSequenceClassification
+from .case import (
+    SEQUENCES,
+    Case,
+    Failure,
+    Skip,
+    describe,
+    draw_tokens,
+    pad_batch,
+    require_same,
+)
+
+
+def check_device(case: Case) -> None:
+    """Constants are made on the device of the positions: the encoder runs on a device that isn't the CPU."""
+    model: Any = case.classifier().to("meta")  # type: ignore[arg-type]  # has shapes and no numbers, so that the code must go as when it is traced
+    ids = torch.ones(2, 9, dtype=torch.int64, device="meta")
+    try:
+        with mock.patch("torch.compiler.is_compiling", return_value=True), torch.no_grad():
+            model(ids, attention_mask=ids)
+    except Exception as error:
+        raise Failure(
+            f"on another device than the CPU (meta) the encoder fails: {describe(error)}. Make what a hook needs with "
+            "device=positions.device, and let no shape or branch depend on data while position_math.tracing()."
+        ) from error
+
+
+class _Logits(nn.Module):
+    """Tensors in, a tensor out, as the exporter wants it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.model(input_ids, attention_mask=attention_mask).logits
+
+
+def check_export(case: Case) -> None:
+    """torch.export with dynamic batch and length gives the same logits at other sizes."""
+    model = case.classifier()
+    longest = case.longest(64)
+    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=longest)
+    sizes = {"input_ids": {0: batch, 1: length}, "attention_mask": {0: batch, 1: length}}
+    given = pad_batch(SEQUENCES[:1] + SEQUENCES[2:])
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # prints graphs
+            program = torch.export.export(_Logits(model), given, dynamic_shapes=sizes).module()
+    except Exception as error:
+        raise Failure(
+            f"torch.export fails: {describe(error)}. A shape or a branch depends on data: int(tensor), tensor.max(), "
+            "unique(), `if tensor`. Guard it by position_math.tracing()."
+        ) from error
+    for ids, mask in (
+        given,
+        pad_batch(SEQUENCES[2:3]),
+        pad_batch([draw_tokens(17, seed=3), *SEQUENCES], "left"),
+    ):
+        try:
+            found = program(ids, mask)
+        except Exception as error:
+            raise Failure(
+                f"the exported program fails at {tuple(ids.shape)} tokens: {describe(error)}. A size was a Python "
+                "number when it was traced: take it from x.shape, not from len(x)."
+            ) from error
+        require_same(
+            found,
+            model(ids, attention_mask=mask).logits,
+            f"Logits of the exported program and of the model at {tuple(ids.shape)} tokens",
+            "A size was a Python number when the program was traced: take it from the tensor's shape.",
+        )
+
+
+@contextlib.contextmanager
+def _poisoned_memory() -> Iterator[None]:
+    """Memory that nobody wrote to is NaN inside."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    settings: Any = torch.utils.deterministic
+    filling = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        settings.fill_uninitialized_memory = filling
+
+
+def _foreign_classes(model: nn.Module) -> list[type]:
+    """The classes of schemes that aren't ours; skips the check where one is being tried out and can't be saved yet."""
+    schemes = {type(module) for module in model.modules() if hasattr(module, "uses")}
+    foreign = [scheme for scheme in schemes if not scheme.__module__.startswith("hf_posenc.model.")]
+    for scheme in foreign:
+        file = getattr(sys.modules.get(scheme.__module__), "__file__", None)
+        if scheme.__module__ == "__main__" or file is None or "<locals>" in scheme.__qualname__:
+            raise Skip(
+                f"{scheme.__module__}.{scheme.__qualname__} can't travel with a checkpoint: define the class at the "
+                "top of a module file."
+            )
+    return foreign
+
+
+def check_saving(case: Case) -> None:
+    """A model loaded from its checkpoint gives the same logits, bit by bit."""
+    model = case.classifier()
+    _foreign_classes(model)
+    ids, mask = pad_batch(SEQUENCES, "left")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with _poisoned_memory():
+            loaded: Any = PosEncForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+    again, info = loaded
+    again.eval()
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[problem]:
+            raise Failure(f"the checkpoint has {problem.replace('_', ' ')}: {sorted(map(str, info[problem]))}.")
+    for name in ("position_embedding_kwargs", "rope_parameters"):
+        written, read = getattr(model.config, name), getattr(again.config, name)
+        if written != read:
+            raise Failure(f"{name} was {written} and comes back as {read}. Use what JSON can hold.")
+    read_back = again.state_dict()
+    for name, weight in model.state_dict().items():
+        if not torch.equal(read_back[name], weight):
+            raise Failure(f"{name} comes back different. init_weights must use transformers.initialization.")
+    require_same(
+        again(ids, attention_mask=mask).logits,
+        model(ids, attention_mask=mask).logits,
+        "Logits of the loaded model and of the saved one",
+        "Something that isn't a weight was computed in the constructor, which runs on the meta device when a model is "
+        "loaded: compute it in the hook from Python numbers.",
+        most=0.0,
+    )
+
+
+_STRANGER = """
+import importlib.abc, json, sys
+
+folder, hidden = sys.argv[1], json.loads(sys.argv[2])
+
+class Hide(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+torch.set_num_threads(1)
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
+with torch.no_grad():
+    logits = model(**load_file(folder + "/batch")).logits
+save_file({"logits": logits.contiguous(), "expected": load_file(folder + "/expected")["logits"]}, folder + "/found")
+"""
+"""Loads a checkpoint in a process that can import neither hf_posenc nor the scheme's own module."""
+
+
+def check_remote_code(case: Case) -> None:
+    """A fresh process without hf_posenc loads the checkpoint with `trust_remote_code=True`: the same logits."""
+    model = case.classifier()
+    foreign = _foreign_classes(model)
+    ids, mask = pad_batch(SEQUENCES, "left")
+    batch = {"input_ids": ids, "attention_mask": mask}
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "checkpoint"
+        model.save_pretrained(folder)
+        with torch.no_grad():
+            save_file({"logits": model(**batch).logits}, folder / "expected")
+        save_file(batch, folder / "batch")
+        hidden = sorted({"hf_posenc", *(scheme.__module__.partition(".")[0] for scheme in foreign)})
+        home = {"HF_HOME": root, "HF_MODULES_CACHE": f"{root}/modules", "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _STRANGER, str(folder), json.dumps(hidden)],
+            cwd=root,
+            env={**os.environ, **home},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise Failure(
+                f"a process without hf_posenc can't load the checkpoint: {said}. The scheme's file may import torch, "
+                "transformers and the protocol, and nothing else that isn't installed there."
+            )
+        found = load_file(folder / "found")
+    require_same(
+        found["logits"],
+        found["expected"],
+        "Logits of the loaded checkpoint in a process without hf_posenc, and here",
+        "The scheme depends on something that isn't in the checkpoint: a module-level setting, a file, an environment "
+        "variable.",
+        most=1e-6,
+    )

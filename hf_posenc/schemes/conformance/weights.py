@@ -1,0 +1,109 @@
+"""Checks of what is trained: gradients, and where weights live."""
+
+import torch
+from torch import Tensor
+
+from ...model.modeling_posenc import PosEncForSequenceClassification
+from .case import (
+    LONGEST,
+    SEQUENCES,
+    Case,
+    Failure,
+    describe,
+    draw_tokens,
+    pad_batch,
+    require_same,
+)
+
+
+def _gradients(model: PosEncForSequenceClassification) -> dict[str, Tensor | None]:
+    """Of a random projection of a batch's logits; long enough for far distances."""
+    ids, mask = pad_batch([draw_tokens(LONGEST, seed=5), *SEQUENCES[:2]])
+    logits = model(ids, attention_mask=mask).logits
+    model.zero_grad(set_to_none=True)
+    (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(11))).sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def check_gradients(case: Case) -> None:
+    """A gradient reaches every parameter of the scheme and of the encoder, at every step."""
+    model = case.classifier().train()
+    first = _gradients(model)
+    for name, gradient in first.items():
+        if gradient is None:
+            cause = "It isn't used, or a .detach(), .data, .item() or torch.no_grad() cuts it off"
+            raise Failure(f"{name} gets no gradient. {cause}; distributed training stops at such a parameter.")
+        if not bool(torch.isfinite(gradient).all()):
+            raise Failure(f"the gradient of {name} isn't finite. Usual causes: 0 ** r, sqrt or log at distance 0.")
+        if name.startswith("model.position.") and not bool(gradient.any()):
+            raise Failure(f"the gradient of {name} is exactly zero: it has no effect on the logits.")
+    try:
+        _gradients(model)
+    except RuntimeError as error:
+        raise Failure(
+            f"the second step fails: {describe(error)}. Keep nothing computed from weights between two forwards."
+        ) from error
+
+
+def check_checkpointing(case: Case) -> None:
+    """Gradient checkpointing of both kinds gives the same gradients."""
+    expected = _gradients(case.classifier().train())
+    for use_reentrant in (True, False):
+        model = case.classifier().train()
+        model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        cause = (
+            "What a layer needs must reach it in the state that `rotary` returns, a tensor or any tuple, list or dict "
+            "of tensors, and not as an attribute of the scheme."
+        )
+        what = f"checkpointing with use_reentrant={use_reentrant}"
+        try:
+            found = _gradients(model)
+        except RuntimeError as error:
+            raise Failure(f"{what} fails: {describe(error)}. {cause}") from error
+        for name, gradient in expected.items():
+            again = found[name]
+            if gradient is None or again is None:
+                if gradient is not again:
+                    raise Failure(f"{name} gets a gradient only with or only without {what}. {cause}")
+                continue
+            scale = max(1.0, float(gradient.abs().max()))
+            require_same(again / scale, gradient / scale, f"The gradient of {name} with {what} and without", cause)
+
+
+def check_buffers(case: Case) -> None:
+    """The scheme has no buffers, nor registers one when it is used."""
+    model = case.classifier()
+    model(input_ids=torch.ones(1, 8, dtype=torch.int64))
+    names = [name for name, _ in model.model.position.named_buffers()]
+    if names:
+        raise Failure(
+            f"the scheme has the buffer{'s' if len(names) > 1 else ''} {', '.join(names)}. One that isn't saved comes "
+            "back from from_pretrained as uninitialised memory, and a half-precision model rounds it. Recompute it in "
+            "the hook from Python numbers."
+        )
+
+
+def check_weights(case: Case) -> None:
+    """Weights live in children such as nn.Linear and nn.Embedding, and are used by calling those."""
+    model = case.classifier().train()
+    scheme = model.model.position
+    way_out = (
+        "accelerate fetches offloaded weights when the module that owns them is called: use an nn.Embedding or "
+        "nn.Linear, and call it."
+    )
+    owners = {
+        module: name
+        for name, module in scheme.named_modules()
+        if next(module.parameters(recurse=False), None) is not None
+    }
+    for module, name in owners.items():
+        if hasattr(module, "uses"):  # a scheme, or a part of a composed one: the encoder calls its hooks, not itself
+            direct = ", ".join(weight for weight, _ in module.named_parameters(recurse=False))
+            raise Failure(f"{direct} is a parameter of the scheme itself{name and f' ({name})'}: {way_out}")
+    called = set()
+    for module in owners:
+        module.register_forward_pre_hook(lambda module, _: called.add(module))
+    _gradients(model)
+    for module, name in owners.items():
+        if module not in called and any(p.grad is not None for p in module.parameters(recurse=False)):
+            raise Failure(f"the weights of {name} are used without calling it (as in {name}.weight[...]): {way_out}")
