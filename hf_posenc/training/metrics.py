@@ -131,8 +131,27 @@ def metrics_for(problem_type: str) -> evaluate.CombinedEvaluations:
     return evaluate.combine([metric(config_name=config, keep_in_memory=True) for metric in METRICS[problem_type]])
 
 
+def require_finite(logits: np.ndarray, model: str = "The model") -> np.ndarray:
+    """The logits themselves.
+
+    Raises:
+        UserError: one is NaN or infinite, so that they would name any label.
+    """
+    if not np.isfinite(logits).all():
+        raise UserError(
+            f"{model} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too large "
+            "for half precision: get the checkpoint anew, or compute in float32 with --bf16 false."
+        )
+    return logits
+
+
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
-    """What logits (n, C) predict: class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
+    """What logits (n, C) predict: class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,).
+
+    Raises:
+        UserError: a logit isn't finite.
+    """
+    require_finite(logits)
     if problem_type == "single_label_classification":
         return logits.argmax(-1)
     if problem_type == "multi_label_classification":

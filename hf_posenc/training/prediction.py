@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from hf_posenc.errors import UserError, check_is_checkpoint, one_line
-from hf_posenc.training.metrics import answers_from_logits
+from hf_posenc.training.metrics import answers_from_logits, require_finite
 from hf_posenc.training.model import TOKENS, check_complete, labels_words, require_head, without_load_report
 from hf_posenc.training.progress import without_bars
 
@@ -151,7 +151,7 @@ def predict(
         Prediction: one per input.
 
     Raises:
-        UserError: a pair, for a model that labels words.
+        UserError: a pair, for a model that labels words; or the model answers NaN.
     """
     task = task_of(classifier.model.config)
     numbers = {name: number for number, name in enumerate(task.names)}
@@ -163,6 +163,7 @@ def predict(
         for row, entries in enumerate(found):
             for entry in entries:
                 logits[row, numbers[entry["label"]]] = entry["score"]
+        require_finite(logits, repr(classifier.model.name_or_path))
         return answers_from_logits(logits, task.names, task.problem_type, threshold=threshold, top_k=top_k)
 
     iterator = iter(inputs)
@@ -206,6 +207,8 @@ def label_words(
     for start in range(0, len(words), batch_size):
         read = [word_pieces(tokenizer, row, tokenizer.model_max_length) for row in words[start : start + batch_size]]
         batch = tokenizer.pad([tokens for tokens, _ in read], return_tensors="pt").to(model.device)
-        answers = model(**batch).logits.argmax(-1).tolist()
+        logits = model(**batch).logits
+        require_finite(logits.float().cpu().numpy(), repr(model.name_or_path))
+        answers = logits.argmax(-1).tolist()
         for row, (_, firsts), answer in zip(words[start : start + batch_size], read, answers, strict=True):
             yield [model.config.id2label[answer[firsts[word]]] if word in firsts else None for word in range(len(row))]

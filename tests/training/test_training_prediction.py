@@ -385,3 +385,19 @@ def test_a_damaged_checkpoint_is_one_error_that_names_it(checkpoint, tmp_path, n
         (tmp_path / name).write_text(json.dumps({**json.loads((tmp_path / name).read_text()), **content}))
     with pytest.raises(UserError, match=f"{tmp_path.name}.*{message}"):
         load_classifier(str(tmp_path))
+
+
+def test_a_model_whose_answers_are_not_finite_is_refused(checkpoint, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "damaged"
+    shutil.copytree(checkpoint, folder)
+    path = folder / "model.safetensors"
+    weights = load(path.read_bytes())
+    weights["model.layers.0.intermediate.weight"][0] = 3e38  # finite: what a flipped bit of an exponent does
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(UserError, match=r"damaged' answers with numbers that aren't finite"):
+        list(predict(load_classifier(str(folder)), [Text("karla runs")]))
+    file = write_jsonl(tmp_path / "test.jsonl", rows("train", 8))
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", "evaluate", str(folder), "--file", str(file)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "aren't finite" in capsys.readouterr().err
