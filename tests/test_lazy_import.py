@@ -7,7 +7,7 @@ import pytest
 
 import hf_posenc
 import hf_posenc.training
-from hf_posenc.cli.options import SCHEMES
+from hf_posenc.cli.options import scheme_names
 
 HEAVY = (
     "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas'} & set(sys.modules)\nassert not heavy, heavy\n"
@@ -55,7 +55,7 @@ def test_the_auto_classes_know_the_model_whatever_was_imported_first(first):
 
 def test_the_table_of_schemes_is_full_whichever_module_is_imported_first():
     code = "from hf_posenc.model.positions import POSITIONS\nprint(*sorted(POSITIONS))"
-    assert in_a_fresh_process(code).split() == sorted(SCHEMES)
+    assert in_a_fresh_process(code).split() == sorted(scheme_names())
 
 
 @pytest.mark.parametrize("package", [hf_posenc, hf_posenc.training], ids=lambda package: package.__name__)

@@ -1,6 +1,8 @@
 """Options and arguments that several commands share, and what reads their values."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,12 +15,18 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-# Not read from the table of schemes: completion can't wait for PyTorch. A test compares them.
-SCHEMES = (
-    *("alibi", "deberta", "fire", "fourier", "kerple", "learned", "lspe", "mlp_bias", "none", "relative_key"),
-    *("relative_key_query", "rope", "sinusoidal", "t5", "tupe"),
-)
-complete_scheme = one_of(*SCHEMES)
+def scheme_names() -> list[str]:
+    """The table of schemes, as it stands in its source: completion can't wait for PyTorch."""
+    source = Path(__file__).parents[1] / "model" / "configuration_posenc.py"
+    table = source.read_text(encoding="utf-8").partition("POSITIONS.update(")[2].partition("\n)")[0]
+    return re.findall(r"(\w+)=", table)
+
+
+def complete_scheme(incomplete: str) -> list[str]:
+    """Completion of a scheme's name in the shell."""
+    return one_of(*scheme_names())(incomplete)
+
+
 complete_preset = one_of("tiny", "mini", "small", "base")
 
 

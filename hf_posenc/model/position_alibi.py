@@ -22,7 +22,7 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 class AlibiPosition(DistanceBias):
-    """Attention with linear biases: b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0).
+    """Linear bias on distance, with a slope for each side: b_h(i, j) = -m_h max(i - j, 0) - n_h max(j - i, 0).
 
     Press et al. 2021, arXiv 2108.12409. Published for causal decoders, with fixed slopes m. In an encoder the symmetric
     form, n = m, tells left from right only by the distances to tokens such as [CLS] and [SEP], so the slopes to the

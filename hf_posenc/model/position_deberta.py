@@ -10,8 +10,9 @@ from .position_math import gather_by_distance, relative_positions, require_posit
 
 
 class DebertaPosition(PositionScheme):
-    """Disentangled attention: b(i, j) = (q_i . K_r[i - j] + k_j . Q_r[i - j]) / sqrt(s d), K_r = R W_K, Q_r = R W_Q.
+    """Content attends to distances and back: b(i, j) = (q_i . K_r[i - j] + k_j . Q_r[i - j]) / sqrt(s d).
 
+    K_r = R W_K, Q_r = R W_Q.
     He et al. 2020, arXiv 2006.03654: content to position (c2p) and position to content (p2c) beside content to
     content, all divided by sqrt(s d), s one more than the number of added terms. R holds one vector for each distance,
     clipped to [-max_distance, max_distance), shared by all layers; W_K and W_Q are each layer's own. (The

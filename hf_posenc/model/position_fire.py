@@ -11,10 +11,11 @@ from .position_math import relative_positions, require_positive, require_size, t
 
 
 class FirePosition(PositionScheme):
-    """Functional interpolation: b_h(i, j) = MLP(s(j - i) psi(|j - i|) / psi(max(T, p)))_h, psi(x) = log(c x + 1).
+    """Network on the distance relative to the position: b_h(i, j) = MLP(s(j - i) psi(|j - i|) / psi(max(T, p)))_h.
 
-    Li et al. 2023, arXiv 2310.04418: the distance is divided by the position, so that longer inputs are interpolated
-    between distances that training showed. c and the threshold T are learned, the MLP has one hidden layer of ReLUs.
+    psi(x) = log(c x + 1). Li et al. 2023, arXiv 2310.04418: the distance is divided by the position, so that longer
+    inputs are interpolated between distances that training showed. c and the threshold T are learned, the MLP has one
+    hidden layer of ReLUs.
 
     For an encoder: published with p = i, the query's position, and j <= i. Here keys lie on both sides, so p = max(i,
     j), which bounds the ratio by 1, depends on nothing but the pair (never on how long the batch is), and s, the sign

@@ -12,9 +12,9 @@ from .position_math import centre_and_scale, per_distinct_position, require_posi
 
 
 class FourierPosition(AddedPosition):
-    """Learnable Fourier features: x'_i = x_i + s FFN(r(p_i)), r(p) = [cos(p f) || sin(p f)] / sqrt(2M).
+    """Learnable Fourier features and a small network, added: x'_i = x_i + s FFN(r(p_i)).
 
-    FFN(r) = GELU(r W1 + b1) W2 + b2.
+    r(p) = [cos(p f) || sin(p f)] / sqrt(2M), FFN(r) = GELU(r W1 + b1) W2 + b2.
     Li et al. 2021, "Learnable Fourier Features for Multi-Dimensional Spatial Positional Encoding", arXiv 2106.02795, in
     one dimension, with s = 1. The M frequencies f start as a sample of N(0, 1/gamma^2), which makes r(p) . r(q) about
     exp(-(p - q)^2 / (2 gamma^2)) / 2: positions up to about gamma apart look alike.

@@ -8,7 +8,7 @@ from .position_base import DistanceBias
 
 
 class KerplePosition(DistanceBias):
-    """Kernelised relative bias: b_h(i, j) = -r_1 log(1 + r_2 |i - j|) (log), or -r_1 |i - j|^r_2 (power).
+    """Log or power kernel of the distance: b_h(i, j) = -r_1 log(1 + r_2 |i - j|) (log), or -r_1 |i - j|^r_2 (power).
 
     Chi et al. 2022, arXiv 2205.09921; r_1 and r_2 are learned for each head, r_1, r_2 > 0 (and r_2 <= 2 for power).
     Published for causal decoders. The kernels are symmetric, so that an encoder tells left from right only by the

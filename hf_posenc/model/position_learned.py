@@ -8,7 +8,7 @@ from .position_math import require_positive, require_size
 
 
 class LearnedPosition(AddedPosition):
-    """A table of trained vectors: x'_i = x_i + E[p_i], with E of shape (max_positions, D).
+    """A trained vector per position, added, as in BERT: x'_i = x_i + E[p_i], with E of shape (max_positions, D).
 
     Gehring et al. 2017, arXiv 1705.03122; Devlin et al. 2018 (BERT), arXiv 1810.04805.
 

@@ -10,7 +10,7 @@ from .position_math import centre_and_scale, per_distinct_position, require_posi
 
 
 class LSPEPosition(AddedPosition):
-    """Learnable sinusoidal positional encoding: x'_i = x_i + s FFN(PE(p_i)), FFN(u) = sigma(u W1 + b1) W2 + b2.
+    """A small network on the sinusoids, added: x'_i = x_i + s FFN(PE(p_i)), FFN(u) = sigma(u W1 + b1) W2 + b2.
 
     PE is the sinusoid of `sinusoidal` (D columns), sigma the sigmoid. Wang et al., Findings of AACL 2022, have s = 1.
 

@@ -11,11 +11,11 @@ from .position_math import require_size, taken_by
 
 
 class MLPBiasPosition(DistanceBias):
-    """Continuous relative bias: b_h(i, j) = MLP(s(j - i) log2(1 + |j - i|) / log2(1 + R))_h, R a reference distance.
+    """Network on the log-spaced distance: b_h(i, j) = MLP(s(j - i) log2(1 + |j - i|) / log2(1 + R))_h.
 
-    Liu et al. 2021 (Swin Transformer V2, log-spaced continuous position bias), arXiv 2111.09883, in one dimension: two
-    linear layers with a ReLU between them. A smooth function of the distance instead of a table, so distances that
-    training didn't show get a value near those of their neighbours.
+    R is a reference distance. Liu et al. 2021 (Swin Transformer V2, log-spaced continuous position bias), arXiv
+    2111.09883, in one dimension: two linear layers with a ReLU between them. A smooth function of the distance instead
+    of a table, so distances that training didn't show get a value near those of their neighbours.
 
     Costs one (H, S, S) bias per forward: the network runs on the 2 S - 1 distances, and is gathered; W (H + 2) + H
     weights; takes any length.

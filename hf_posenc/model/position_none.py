@@ -7,7 +7,7 @@ from .position_math import require_probability
 
 
 class NoPosition(PositionScheme):
-    """No positions: x'_i = x_i, and attention sees a set.
+    """No positions, the control: x'_i = x_i, and attention sees a set.
 
     The encoder is then permutation-equivariant: permuted tokens give the same hidden states, permuted, and equal
     pooled vectors. Any task that word order alone decides stays at chance: the control of a comparison.

@@ -9,8 +9,9 @@ from .position_math import gather_by_distance, tracing
 
 
 class RelativeKeyPosition(PositionScheme):
-    """Relative vectors on keys: b(i, j) = q_i . E[i - j] / sqrt(d), E of shape (2 max_positions - 1, d) per layer.
+    """A vector per distance, multiplied with queries: b(i, j) = q_i . E[i - j] / sqrt(d).
 
+    E has shape (2 max_positions - 1, d) in each layer.
     Shaw et al. 2018, arXiv 1803.02155 (the key side), in the form of Huang et al. 2020, arXiv 2009.13658,
     and with the weights that BERT's `position_embedding_type="relative_key"` had up to transformers 4.57: one table
     for all heads in each layer, distances as query minus key. (Shaw's value-side term isn't here: it adds to what
@@ -52,7 +53,7 @@ class RelativeKeyPosition(PositionScheme):
 
 
 class RelativeKeyQueryPosition(RelativeKeyPosition):
-    """Relative vectors on keys and queries: b(i, j) = (q_i . E[i - j] + k_j . E[i - j]) / sqrt(d).
+    """A vector per distance, multiplied with queries and keys: b(i, j) = (q_i . E[i - j] + k_j . E[i - j]) / sqrt(d).
 
     Huang et al. 2020, "Improve Transformer Models with Better Relative Position Embeddings", arXiv 2009.13658, method
     4, with the weights of BERT's `relative_key_query` up to transformers 4.57. See `relative_key`.

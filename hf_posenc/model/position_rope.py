@@ -208,7 +208,7 @@ def apply_rotary(
 
 
 class RotaryPosition(PositionScheme):
-    """Rotary position embedding: q'_m = R(m) q_m, k'_n = R(n) k_n, so that q'_m . k'_n depends on n - m alone.
+    """Rotated queries and keys: q'_m = R(m) q_m, k'_n = R(n) k_n, so that q'_m . k'_n depends on n - m alone.
 
     R(p) turns pair i of a head's d entries by p f_i, f_i = theta^(-2i/d):
     (a, b) -> (a cos - b sin, a sin + b cos). Su et al. 2021 (RoFormer), arXiv 2104.09864.

@@ -21,7 +21,7 @@ def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tens
 
 
 class SinusoidalPosition(AddedPosition):
-    """Fixed sines and cosines: x'_i = x_i + s PE(p_i).
+    """Fixed sines and cosines, added to the embeddings: x'_i = x_i + s PE(p_i).
 
     PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos(p / base^(2i/D)); an odd D ends on a sine.
     Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.

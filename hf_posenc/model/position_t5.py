@@ -26,7 +26,7 @@ def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
 
 
 class T5Position(DistanceBias):
-    """Bucketed relative bias: b_h(i, j) = E[bucket(j - i), h].
+    """Learned bias per bucket of distances: b_h(i, j) = E[bucket(j - i), h].
 
     Raffel et al. 2020 (T5), arXiv 1910.10683. Distances 0 to 7 on each side have a bucket each (for 32 buckets),
     farther ones share logarithmically growing buckets up to `max_distance`. T5 doesn't divide q.k by sqrt(d); this

@@ -9,8 +9,9 @@ from .position_math import require_positive
 
 
 class TupePosition(PositionScheme):
-    """Untied positions: b_h(i, j) = (n(E[p_i]) U_Q) . (n(E[p_j]) U_K) / sqrt(2 d), and q.k / sqrt(2 d) for the tokens.
+    """Positions attend to positions: b_h(i, j) = (n(E[p_i]) U_Q) . (n(E[p_j]) U_K) / sqrt(2 d).
 
+    The tokens' q.k is divided by sqrt(2 d), too.
     Ke et al. 2020, "Rethinking Positional Encoding in Language Pre-training" (TUPE-A), arXiv 2006.15595: instead of
     adding positions to tokens, their correlation is computed apart, once for all layers, and added to the logits; n is
     a LayerNorm, as in the authors' code. The first token of each sequence ([CLS]) is untied from positions: its row of

@@ -214,12 +214,12 @@ def _metadata(results: Results, name: str) -> str:
 
 
 def _summary(row: SchemeSummary, scheme: PositionScheme) -> str:
-    first, *others = _paragraphs(scheme)
+    first, *others = _paragraphs(type(scheme))
     what, colon, formula = first.rstrip(".").partition(": ")
     lines = [f"{what}: `{formula}`." if colon else first]
     lines += [_linked(text) for text in others if not text.startswith("Cost")]
     facts = {
-        "papers": _papers(scheme),
+        "papers": papers_of(type(scheme)),
         "acts on": _where(row.name),
         "sees": _sight(scheme),
         "weights at base size": f"{row.parameters:,}",
@@ -297,7 +297,7 @@ Apache-2.0, as all of hf_posenc. Data sets have licences of their own."""
 
 
 def _citation(scheme: PositionScheme, papers: dict[str, str]) -> str:
-    keys = [_key(who) for who, _ in _found_papers(scheme)]
+    keys = [_key(who) for who, _ in _found_papers(type(scheme))]
     found = [papers[key] for key in keys if key in papers]
     if not found:
         return "## Citation\n\nIts docstring names no paper."
@@ -373,9 +373,9 @@ def _backends(scheme: PositionScheme) -> str:
 # Docstrings
 
 
-def _paragraphs(scheme: PositionScheme) -> list[str]:
+def _paragraphs(scheme: type) -> list[str]:
     """The class docstring before its sections, a line for each paragraph and each point of a list."""
-    text = re.split(r"\n(?:Args|Raises|Returns):", inspect.cleandoc(type(scheme).__doc__ or ""))[0]
+    text = re.split(r"\n(?:Args|Raises|Returns):", inspect.cleandoc(scheme.__doc__ or ""))[0]
     return ["\n".join(" ".join(line.split()) for line in re.split(r"\n(?=- )", part)) for part in text.split("\n\n")]
 
 
@@ -396,13 +396,13 @@ def _linked(text: str) -> str:
     return re.sub(r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
 
 
-def _papers(scheme: PositionScheme) -> str:
+def papers_of(scheme: type) -> str:
     """Citations of the docstring: authors and year, linked where an arXiv number follows."""
     found = _found_papers(scheme)
     return ", ".join(f"[{who}](https://arxiv.org/abs/{number})" if number else who for who, number in found)
 
 
-def _found_papers(scheme: PositionScheme) -> list[tuple[str, str]]:
+def _found_papers(scheme: type) -> list[tuple[str, str]]:
     citation = r"([A-Z][\w-]+ et al\.,?[^.;]{0,30}? (?:19|20)\d\d)((?:(?! et al)[^;]){0,120}?arXiv (\d{4}\.\d{4,5}))?"
     found: dict[str, str] = {}
     for who, _, number in re.findall(citation, " ".join(_paragraphs(scheme))):

@@ -1,4 +1,4 @@
-"""Fills the measured tables into README.md, model_cards/speed.md and the guides: speed, conversions, the recipe.
+"""Fills the tables into README.md, model_cards/speed.md and the guides: schemes, speed, conversions, the recipe.
 
 python -m model_cards.generate.speed_page
 """
@@ -9,7 +9,9 @@ from typing import Any
 
 from hf_posenc.benchmark import profile_table, startup_table
 from hf_posenc.files import write_text
-from model_cards.generate.cards import FOLDER, fill_marks
+from hf_posenc.model.positions import POSITIONS
+from hf_posenc.schemes.inspection import describe_schemes
+from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.studies.conversion import long_table, long_words, short_words, table
 from model_cards.studies.recipe import pretrained_table, scratch_table
 
@@ -123,7 +125,8 @@ def render_pages(folder: Path) -> dict[Path, str]:
     root = folder.parent
     pages = {
         folder / "speed.md": parts,
-        root / "README.md": {"quickstart": seeds_table(read_results(folder, "quickstart"))},
+        root / "README.md": {"quickstart": seeds_table(read_results(folder, "quickstart")), "schemes": short_table()},
+        root / "docs" / "positions.md": {"schemes": scheme_table()},
         root / "docs" / "speed.md": {"speed": f"{ratio_table(found[''])}\n\nMeasured on an {parts['machine']}"},
         root / "docs" / "pretrained-weights.md": {
             "conversion": f"{short_words(converted)}\n\n{table(converted)}",
@@ -132,6 +135,27 @@ def render_pages(folder: Path) -> dict[Path, str]:
         root / "docs" / "recipe.md": {"scratch": scratch_table(recipe), "pretrained": pretrained_table(recipe)},
     }
     return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
+
+
+def short_table() -> str:
+    """The schemes and what each is, from the first words of the class."""
+    rows = [f"| `{row.name}` | {_lower(row.summary)} |" for row in describe_schemes()]
+    return "\n".join(["| `position_embedding_type` | what it is |", "|---|---|", *rows])
+
+
+def scheme_table() -> str:
+    """The same with papers, weights and longest input."""
+    lines = ["| `position_embedding_type` | what it is | papers | weights at base size | longest input |"]
+    lines.append("|---|---|---|---:|---|")
+    for row in describe_schemes():
+        longest = "any" if row.max_length is None else "`max_position_embeddings`"
+        papers = papers_of(POSITIONS[row.name])
+        lines.append(f"| `{row.name}` | {_lower(row.summary)} | {papers} | {row.parameters:,} | {longest} |")
+    return "\n".join(lines)
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
 def _sizes(found: dict[str, Any]) -> list[str]:

@@ -109,7 +109,7 @@ def test_every_section_is_linked_and_every_link_leads_somewhere(results):
     assert "[Table](#probes-ranking-at-32-tokens)" in text
     assert "### probes: ranking at 32 tokens" in text
     rope = text[text.index("### `rope`") :]
-    assert "Rotary position embedding" in rope
+    assert "Rotated queries and keys" in rope
     assert "[probes](#probes-ranking-at-32-tokens): place 1 of 3 at 32 tokens" in rope
 
 
