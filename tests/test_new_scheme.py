@@ -1,0 +1,184 @@
+"""A new built-in scheme is one file, one place in the table and one reference: everything else finds it there."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+SCHEME = '''"""`inverse`: a bias that falls with the inverse of the distance."""
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position_base import DistanceBias
+
+
+class InversePosition(DistanceBias):
+    """Inverse of the distance: b_h(i, j) = w_h / (1 + |i - j|) to the left, v_h / (1 + |i - j|) to the right.
+
+    Doe et al. 2031, "Inverses", arXiv 3101.00001.
+
+    Costs one (H, S, S) bias per forward; 2 H weights; takes any length.
+
+    Args:
+        num_heads (int): H.
+    """
+
+    name = "inverse"
+    learning_rate_factor = 30.0
+
+    def __init__(self, *, num_heads: int) -> None:
+        super().__init__()
+        self.sides = nn.Embedding(2, num_heads)
+
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """The inverse, float32: (R,) -> (R, H)."""
+        return self.sides((distance > 0).long()).float() / (1 + distance.abs()).unsqueeze(-1)
+
+    def init_weights(self, std: float) -> None:
+        """w = 1, v = 2."""
+        init.copy_(self.sides.weight, torch.tensor([[1.0], [2.0]]).expand_as(self.sides.weight))
+'''
+REFERENCE = """
+def inverse(scheme) -> Reference:
+    sides = scheme.sides.weight.to(f64)
+    return Reference(bias=lambda p: pairs(p, sides.shape[1], lambda h, i, j: sides[int(j > i), h] / (1 + abs(i - j))))
+
+
+REFERENCES: dict"""
+EDITS = {
+    "hf_posenc/model/configuration_posenc.py": (
+        ("from .position_kerple", "from .position_inverse import InversePosition  # noqa: E402\nfrom .position_kerple"),
+        ("    deberta=DebertaPosition,\n", "    deberta=DebertaPosition,\n    inverse=InversePosition,\n"),
+    ),
+    "tests/references.py": (
+        ("\nREFERENCES: dict", REFERENCE),
+        ('    "deberta": deberta,\n', '    "deberta": deberta,\n    "inverse": inverse,\n'),
+    ),
+}  # fmt: skip
+
+PLAN = {
+    "tasks": [{"kind": "probes", "probes": ["order"]}],
+    "schemes": ["none", "inverse"],
+    "seeds": 1,
+    "train_length": 32,
+    "test_lengths": [32],
+    "train_examples": 64,
+    "test_examples": 20,
+    "options": {"config_overrides": "hidden_size=32,intermediate_size=32,num_attention_heads=2", "use_cpu": True},
+}
+CONVERT = """
+from pathlib import Path
+from conversion_harness import tiny_source, tiny_tokenizer
+from hf_posenc.conversion import convert
+
+tiny_source(Path("bert"), "bert")
+tiny_tokenizer(Path("bert"))
+model, report = convert("bert", "converted", position_embedding_type="inverse")
+print(report.to_scheme, [line for line in report.carried if line.get("scheme") == "inverse"])
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the checkout with the scheme in it."""
+    tree = tmp_path_factory.mktemp("tree") / "hf_posenc"
+    for name in ("hf_posenc", "tests", "model_cards", "docs"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tree)
+    (tree / "hf_posenc/model/position_inverse.py").write_text(SCHEME)
+    for name, changes in EDITS.items():
+        text = (tree / name).read_text()
+        for old, new in changes:
+            assert text.count(old) == 1, (name, old)
+            text = text.replace(old, new)
+        (tree / name).write_text(text)
+    return tree
+
+
+@pytest.fixture
+def run(tree, tmp_path):
+    """Runs Python in the copy, and returns what it printed."""
+
+    def run(*words, folder=tmp_path):
+        paths = os.pathsep.join(map(str, (tree, tree / "tests", tree / "tests/conversion")))
+        done = subprocess.run(
+            [sys.executable, *map(str, words)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    return run
+
+
+def test_the_tests_hold_it_to_its_reference(run, tree):
+    chosen = ("test_schemes.py", "test_encoder.py")
+    options = ("-q", "-n0", "-k", "inverse", "-m", "not slow", "-p", "no:cacheprovider")
+    files = [path for name in chosen for path in sorted((tree / "tests").rglob(name))]
+    assert len(files) == len(chosen)
+    found = run("-m", "pytest", *options, *files, folder=tree)
+    assert "passed" in found.splitlines()[-1]
+    reference = tree / "tests/references.py"
+    text = reference.read_text()
+    try:
+        reference.write_text(text.replace("(1 + abs(i - j))", "(2 + abs(i - j))"))
+        with pytest.raises(AssertionError, match="failed"):
+            run("-m", "pytest", *options, *files, folder=tree)
+    finally:
+        reference.write_text(text)
+
+
+def test_it_passes_every_check(run):
+    found = run("-m", "hf_posenc.cli", "check", "inverse")
+    assert "20 of 20 checks ran" in found
+    assert "20 passed" in found
+
+
+def test_pages_cards_and_pictures_have_it(run, tree):
+    pytest.importorskip("matplotlib")
+    for page in ("cards", "speed_page"):
+        run("-m", f"model_cards.generate.{page}", folder=tree)
+    for page in ("README.md", "docs/positions.md"):
+        assert "| `inverse` | inverse of the distance |" in (tree / page).read_text()
+    assert (
+        "| [`inverse`](inverse.md) | Inverse of the distance | attention logits"
+        in (tree / "model_cards/README.md").read_text()
+    )
+    card = (tree / "model_cards/inverse.md").read_text()
+    assert "`b_h(i, j) = w_h / (1 + |i - j|) to the left, v_h / (1 + |i - j|) to the right`" in card
+    assert "https://arxiv.org/abs/3101.00001" in card
+    assert (tree / "model_cards/pictures/inverse.png").stat().st_size > 10_000
+
+
+def test_the_commands_know_it(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    listed = run("-m", "hf_posenc.cli", "schemes")
+    assert next(line for line in listed.splitlines() if "│ inverse " in line).split("│")[3].strip() == "24"
+    assert "inverse" in run("-c", "from hf_posenc.cli.options import complete_scheme; print(complete_scheme('in'))")
+    run("-m", "hf_posenc.cli", "plot", "inverse", "-o", "inverse.png")
+    assert (tmp_path / "inverse.png").stat().st_size > 10_000
+
+
+def test_it_is_converted_to_and_compared(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    said = run("-c", CONVERT)
+    assert "inverse [{'scheme': 'inverse'" in said
+    assert "fitted to the old effect by distance" in said
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    run("-m", "hf_posenc.cli", "compare", "--plan", "plan.json", "-o", "results")
+    run("-m", "hf_posenc.cli", "report", "results")
+    assert "inverse" in (tmp_path / "results/report.html").read_text()
