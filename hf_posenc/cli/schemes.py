@@ -62,9 +62,9 @@ def plot(
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
     from hf_posenc.model.configuration_posenc import PosEncConfig
     from hf_posenc.model.modeling_posenc import PosEncModel
-    from hf_posenc.schemes.panels import is_scheme
     from hf_posenc.schemes.plots import check_picture_path, plot_comparison, plot_position, save_figure
     from hf_posenc.schemes.scheme_file import register_scheme_file
+    from hf_posenc.schemes.sources import is_scheme
     from hf_posenc.training.arguments import parse_json_option
 
     check_picture_path(output)

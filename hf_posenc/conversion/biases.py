@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.position_base import PositionScheme
-from ..schemes.panels import one_text
+from ..schemes.hooks import one_text
 from .fitting import base_of, descend
 
 _NO_EFFECT = 1e-8

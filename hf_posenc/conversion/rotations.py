@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..model.position_base import PositionScheme
-from ..schemes.panels import rotated_units
+from ..schemes.hooks import rotated_units
 
 
 def _turning_order(turned: Tensor) -> Tensor:

@@ -16,19 +16,9 @@ from transformers.utils import logging
 from hf_posenc.files import write_bytes
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
-from hf_posenc.schemes.panels import (
-    Effect,
-    Lines,
-    Maps,
-    Note,
-    Panel,
-    Source,
-    Subject,
-    attention_panels,
-    heading,
-    read_effects,
-    read_source,
-)
+from hf_posenc.schemes.panel_types import Effect, Lines, Maps, Note, Panel
+from hf_posenc.schemes.panels import attention_panels, read_effects
+from hf_posenc.schemes.sources import Source, Subject, heading, read_source
 
 logger = logging.get_logger(__name__)
 

@@ -28,8 +28,9 @@ from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
 from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
-from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects, read_source
+from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects
 from hf_posenc.schemes.plots import plot_comparison, plot_position, small_png
+from hf_posenc.schemes.sources import read_source
 from model_cards.generate.card_results import (
     Results,
     cost_section,

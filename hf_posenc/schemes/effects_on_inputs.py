@@ -1,0 +1,231 @@
+"""The panels of what a scheme adds to the embeddings, and of how it turns queries and keys."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.position_base import PositionScheme
+
+from .hooks import one_text, rotated_units
+from .panel_types import Effect, Lines, Maps, Note, short_number, spread_places, to_numpy
+from .sources import Subject, initial_scheme, size_of
+
+_MOST_ROWS = 128
+
+
+def added_vectors(subject: Subject, length: int) -> Tensor:
+    """What is added to embeddings of zero: (S, D)."""
+    scheme = subject.scheme
+    table = getattr(scheme, "embedding", None)
+    if subject.config is None and isinstance(table, torch.nn.Embedding):
+        width = table.embedding_dim
+    elif subject.config is None and not hasattr(scheme, "hidden_size") and not hasattr(scheme, "encodings"):
+        width = 1  # `none` adds nothing whatever the width
+    else:
+        width = size_of(subject, "hidden_size", lambda config: config.embedding_width)
+    positions = torch.arange(length).unsqueeze(0)
+    return scheme.ask("embed", torch.zeros(1, length, width), positions, **one_text(positions))[0].float()
+
+
+def _cosine_profile(cosine: Tensor) -> Lines:
+    """Cosines (S, S) against distance, from three positions."""
+    length = len(cosine)
+    queries = spread_places(length, 3)
+    distances = np.arange(-(length - 1), length)
+    by_distance = np.full((len(queries), distances.size), np.nan)
+    for row, query in enumerate(queries):
+        by_distance[row, length - 1 - query : 2 * length - 1 - query] = to_numpy(cosine[query])
+    return Lines(
+        title="Cosine against distance",
+        x=distances,
+        y=by_distance,
+        names=tuple(str(query) for query in queries),
+        group="from position i",
+        y_label="cosine",
+        limits=(-1.05, 1.05),
+    )
+
+
+def embedding_effect(encodings: Tensor) -> Effect:
+    """Panels of what is added at each position, (S, D)."""
+    length, width = encodings.shape
+    unit = torch.nn.functional.normalize(encodings, dim=-1)
+    cosine = unit @ unit.T
+    positions = np.arange(length)
+    mean = encodings.mean(-1)
+    deviation = encodings.std(-1, unbiased=False)
+    # A few outliers of a random table would leave all else pale; the colour bar's points say that there are some.
+    bound = float(np.quantile(np.abs(to_numpy(encodings)), 0.999))
+    # More rows than pixels would show patterns that aren't there. Pairs, because a sine's neighbour is its cosine.
+    starts = torch.linspace(0, width - 2, _MOST_ROWS // 2).long() // 2 * 2 if width > _MOST_ROWS else None
+    shown = torch.arange(width) if starts is None else torch.stack((starts, starts + 1), 1).flatten()
+    heat = Maps(
+        title="What is added" + ("" if starts is None else f" ({_MOST_ROWS} of {width} dimensions)"),
+        values=to_numpy(encodings.T[shown])[None],
+        x_label="position",
+        y_label="dimension",
+        value_label="value",
+        limits=(-bound, bound),
+        y_names=tuple(str(int(row)) for row in shown),
+    )
+    matrix = Maps(
+        title="Cosine of positions",
+        values=to_numpy(cosine)[None],
+        x_label="position",
+        y_label="position",
+        value_label="cosine",
+        limits=(-1, 1),
+    )
+    profile = _cosine_profile(cosine)
+    neighbours = Lines(
+        title="Cosine of neighbours",
+        x=positions[:-1],
+        y=to_numpy(cosine.diagonal(1))[None],
+        names=("p and p + 1",),
+        x_label="position",
+        y_label="cosine",
+        limits=(-1.05, 1.05),
+    )
+    moments = Lines(
+        title=f"Mean and deviation over {width} dimensions",
+        x=positions,
+        y=to_numpy(torch.stack((mean, deviation))),
+        names=("mean", "deviation"),
+        x_label="position",
+        y_label="value",
+    )
+    norm = Lines(
+        title="Norm",
+        x=positions,
+        y=to_numpy(encodings.norm(dim=-1))[None],
+        names=("norm",),
+        x_label="position",
+        y_label="Euclidean norm",
+        limits=(0, None),
+    )
+    return Effect("embeddings", (heat, matrix, profile, neighbours, moments, norm), matrix, profile)
+
+
+def _decay(turned: Tensor) -> Tensor:
+    """R(0) x . R(p) x for unit vectors x: (H, S, d, d) -> (H, d, S)."""
+    return torch.einsum("hab,hpab->hap", turned[:, 0], turned)
+
+
+def _pairs(turned: Tensor) -> tuple[list[int], np.ndarray]:
+    """The first entry of each turned pair of a head, the fastest first, and the pairs' wavelengths in tokens."""
+    diagonal = turned.diagonal(dim1=1, dim2=2)
+    # Entry a turns together with the one other that its image reaches; one that reaches none isn't turned.
+    reach = (turned - torch.diag_embed(diagonal)).abs().amax(0)
+    partner = reach.argmax(-1)
+    # One step of positions gives the speed.
+    angle = torch.linalg.vector_norm(turned[1] - diagonal[1].diag(), dim=-1).atan2(diagonal[1])
+    pairs = [a for a in range(len(reach)) if reach[a].max() > 0 and a < int(partner[a])]
+    pairs.sort(key=lambda a: -float(angle[a]))
+    return pairs, to_numpy(2 * torch.pi / angle[pairs])
+
+
+def rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
+    """Panels of how one layer turns queries and keys at the first `length` positions."""
+    head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
+    heads = subject.config.num_attention_heads if subject.config else getattr(subject.scheme, "num_heads", 1)
+    turned = rotated_units(subject.scheme, heads, head_dim, length, layer)
+    if turned.shape[-1] != head_dim:
+        said = f"{head_dim} entries of queries and keys become {turned.shape[-1]}:\nthere are no angles to draw."
+        return Effect("queries", (Note("Queries and keys", said),), None, None)
+    decay = _decay(turned)
+    found = [_pairs(head) for head in turned]
+    pairs, wavelengths = found[0]
+    distances = np.arange(length)
+    means = to_numpy(decay.mean(1))  # (H, S)
+    # Above 1 where a scaling multiplies cos and sin by a factor.
+    most = max(1.0, float(decay.abs().max()))
+    names, group, where = ["this one"], "", ""
+    curves, waves = means, [wavelengths]
+    if len(turned) > 1:
+        names, group, where = [str(head) for head in range(len(turned))], "head", ", head 0"
+        longest = max(row.size for _, row in found)
+        waves = [np.pad(row, (0, longest - row.size), constant_values=np.nan) for _, row in found]
+    elif (default := _default_of(subject)) is not None:
+        other = rotated_units(default, heads, head_dim, length, layer)
+        other_means = to_numpy(_decay(other).mean(1))
+        if other_means.shape == means.shape and not np.allclose(other_means, means, atol=1e-4):
+            names, curves = ["as configured", "the default"], np.concatenate((means, other_means))
+            waves = [row for row in (wavelengths, _pairs(other[0])[1]) if row.size == wavelengths.size]
+    size = 2 * len(pairs)
+    heat = Maps(
+        title=f"q.k of each pair of entries{where}",
+        values=to_numpy(decay[0][pairs])[None],
+        y_label="wavelength of the pair (tokens)",
+        value_label="q.k over q.k unturned",
+        limits=(-most, most),
+        y_names=tuple(short_number(wave) for wave in wavelengths),
+    )
+    line = Lines(
+        title=f"Mean of {head_dim} entries" + (f", {size} of them turned" if size < head_dim else ""),
+        x=distances,
+        y=curves,
+        names=tuple(names),
+        group=group,
+        y_label="q.k over q.k unturned",
+        limits=(-1.05 * most, 1.05 * most),
+    )
+    wave = Lines(
+        title="Wavelengths",
+        x=np.arange(len(waves[0])),
+        y=np.stack(waves),
+        names=tuple(names[: len(waves)]),
+        group=group,
+        x_label="pair of entries, fastest first",
+        y_label="tokens per turn",
+        log=True,
+    )
+    matrix, profile = _rotated_products(means, most, tuple(names) if group else ("q = k",), group)
+    # A head of which nothing is turned has no pair to show.
+    return Effect("rotation", (*([heat] if pairs else []), line, *([wave] if len(waves[0]) else [])), matrix, profile)
+
+
+def _rotated_products(means: np.ndarray, most: float, names: tuple[str, ...], group: str) -> tuple[Maps, Lines]:
+    """The mean of rotated q.k, (H or 1, S), for all pairs of positions, and against the signed distance."""
+    length = means.shape[1]
+    distances = np.arange(length)
+    both = np.arange(-(length - 1), length)
+    matrix = Maps(
+        title="Mean of rotated q.k" + (", mean of heads" if group else ""),
+        values=means.mean(0)[np.abs(distances[:, None] - distances[None, :])][None],
+        x_label="position",
+        y_label="position",
+        value_label="q.k over q.k unturned",
+        limits=(-most, most),
+    )
+    profile = Lines(
+        title="Mean of rotated q.k against distance",
+        x=both,
+        y=means[:, np.abs(both)],
+        names=names,
+        group=group,
+        y_label="q.k over q.k unturned",
+        limits=(-1.05 * most, 1.05 * most),
+    )
+    return matrix, profile
+
+
+def _default_of(subject: Subject) -> PositionScheme | None:
+    """The scheme with its defaults, where the config doesn't have them."""
+    if subject.config is None:
+        return None
+    config = subject.config
+    given = (config.position_embedding_kwargs, config.rope_parameters)
+    try:
+        default = PosEncConfig(
+            hidden_size=config.hidden_size,
+            num_attention_heads=config.num_attention_heads,
+            num_hidden_layers=config.num_hidden_layers,
+            max_position_embeddings=config.max_position_embeddings,
+            position_embedding_type=config.position_embedding_type,
+        )
+    except ValueError:  # a scheme whose arguments have no defaults
+        return None
+    if given == (default.position_embedding_kwargs, default.rope_parameters):
+        return None
+    return initial_scheme(default)

@@ -1,0 +1,245 @@
+"""The panels of a bias on the logits: one that is the same whatever the words, or one of queries and keys."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .hooks import grid_of, one_text
+from .panel_types import (
+    Effect,
+    Lines,
+    Maps,
+    Panel,
+    colour_limits,
+    spread_places,
+    to_numpy,
+)
+from .sources import Subject, size_of
+
+_MOST_MAPS = 12
+
+_DRAWS = 2
+
+_MEASURED = 256
+"""Drawn queries and keys over which a bias is measured that isn't linear in them."""
+
+
+_MANY = 128
+"""Positions past which an eighth of them has to do."""
+
+
+def _by_distance(bias: Tensor) -> Tensor:
+    """The last row and the first of a matrix, joined: (..., S, S) -> (..., R), all of it where distance decides."""
+    return torch.cat((bias[..., -1, :-1], bias[..., 0, :]), -1)
+
+
+def _distance_decides(bias: Tensor) -> bool:
+    length = bias.shape[-1]
+    positions = torch.arange(length)
+    rebuilt = _by_distance(bias)[..., positions[None, :] - positions[:, None] + length - 1]
+    return bool((bias - rebuilt).abs().max() <= 1e-5 * bias.abs().max() + 1e-9)
+
+
+def _heads(values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Rows by head, or one where all heads are alike."""
+    if bool(torch.isclose(values, values[:1], rtol=1e-5, atol=1e-8).all()):
+        return values[:1], ("all heads",)
+    return values, tuple(str(head) for head in range(values.shape[0]))
+
+
+def _from_several_positions(bias: Tensor, where: str) -> Lines:
+    """One head's bias, (S, S), against distance."""
+    length = len(bias)
+    queries = spread_places(length, 3)
+    distances = np.arange(-(length - 1), length)
+    curves = np.full((len(queries), distances.size), np.nan)
+    for row, query in enumerate(queries):
+        curves[row, length - 1 - query : 2 * length - 1 - query] = to_numpy(bias[query])
+    return Lines(
+        title=f"Head 0 from several positions{where}",
+        x=distances,
+        y=curves,
+        names=tuple(str(query) for query in queries),
+        group="from position i",
+        y_label="bias (logit)",
+    )
+
+
+def _all_pairs(bias: Tensor, limits: tuple[float, float], where: str) -> Maps:
+    """The bias of each head, (H, S, S), or of one where all are alike."""
+    maps, names = _heads(bias)
+    shown = f", the first {_MOST_MAPS} of {len(names)} heads" if len(names) > _MOST_MAPS else ""
+    return Maps(
+        title=f"Bias of each pair of positions{shown}{where}",
+        values=to_numpy(maps[:_MOST_MAPS]),
+        names=tuple(f"head {name}" for name in names[:_MOST_MAPS]),
+        x_label="key position j",
+        y_label="query position i",
+        value_label="bias (logit)",
+        limits=limits,
+    )
+
+
+def bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
+    """Panels of (H or 1, S, S)."""
+    length = bias.shape[-1]
+    middle = length // 2
+    from_middle = np.arange(length) - middle
+    steady = _distance_decides(bias)
+    distances = np.arange(-(length - 1), length)
+    rows, names = _heads(_by_distance(bias) if steady else bias[:, middle])
+    profile = Lines(
+        title=f"Bias against distance{where}" if steady else f"Bias from position {middle}{where}",
+        x=distances if steady else from_middle,
+        y=to_numpy(rows),
+        names=names,
+        group="head",
+        y_label="bias (logit)",
+    )
+    panels: list[Panel] = [profile]
+    limits = colour_limits(bias)
+    if steady and len(names) > 1:
+        panels.append(
+            Maps(
+                title=f"The same by head{where}",
+                values=to_numpy(rows)[None],
+                y_label="head",
+                value_label="bias (logit)",
+                limits=limits,
+                x_start=-(length - 1),
+            )
+        )
+    if not steady:
+        panels.append(_from_several_positions(bias[0], where))
+    weights, weight_names = _heads(bias[:, middle].softmax(-1))
+    panels.append(
+        Lines(
+            title=f"Attention among equal tokens, i = {middle}",
+            x=from_middle,
+            y=to_numpy(weights),
+            names=weight_names,
+            group="head",
+            y_label="attention weight",
+            limits=(0, None),
+        )
+    )
+    if not steady:
+        panels.append(_all_pairs(bias, limits, where))
+    mean = bias.mean(0, keepdim=True)
+    matrix = Maps(
+        title="Bias, mean of heads",
+        values=to_numpy(mean),
+        x_label="key position j",
+        y_label="query position i",
+        value_label="bias (logit)",
+        limits=colour_limits(mean),
+    )
+    return Effect(kind, tuple(panels), matrix, profile)
+
+
+def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
+    """Panels of a bias of one layer: with vectors for q and k if they matter."""
+    heads = size_of(subject, "num_heads", lambda config: config.num_attention_heads)
+    head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
+    positions, _ = grid_of(length)
+
+    def bias(q: Tensor, k: Tensor) -> Tensor:
+        """q and k (n, H, d), the same at every place -> (n, H, S, S)."""
+        q, k = (t[:, :, None].expand(-1, -1, length, -1) for t in (q, k))
+        try:
+            x = torch.zeros(len(q), length, heads * head_dim)
+            found = subject.scheme.ask("layer_bias", q, k, positions, layer, x=lambda: x, **one_text(positions))
+        except IndexError as error:
+            raise ValueError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
+        assert found is not None
+        return found.float().expand(q.shape[0], heads, -1, -1)
+
+    where = f", layer {layer}"
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, _DRAWS, heads, head_dim, generator=generator)
+    draws = bias(q, k)
+    if torch.allclose(draws[0], draws[1], rtol=1e-5, atol=1e-8):
+        return bias_effect(draws[0], "layer bias", where)
+    vectors, constant = _vectors(bias, heads, head_dim)
+    foretold = constant + torch.einsum("nhd,hrd->nhr", q, vectors[0]) + torch.einsum("nhd,hrd->nhr", k, vectors[1])
+    if torch.allclose(foretold, _by_distance(draws), rtol=1e-3, atol=1e-4 * float(draws.abs().max())):
+        spread = vectors.square().sum((0, 3)).sqrt()
+        alike = vectors[:, 0].transpose(0, 1).flatten(1)
+        what = "Cosine of the distances' vectors"
+    else:  # no sum of products: what it does to many drawn q and k
+        count = _MEASURED if length <= _MANY else _MEASURED // 8
+        q, k = torch.randn(2, count, heads, head_dim, generator=generator)
+        many = torch.cat([_by_distance(bias(q[n : n + 1], k[n : n + 1])) for n in range(count)])  # (n, H, R)
+        spread = many.std(0)
+        alike = (many - many.mean(0))[:, 0].T
+        what = f"Correlation of distances over {count} draws"
+    return _content_effect(draws, spread, alike, what, where)
+
+
+def _vectors(bias: Callable[[Tensor, Tensor], Tensor], heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """What a bias that is linear in q and k multiplies them by, (2, H, R, d), and what it adds, (H, R).
+
+    Read off unit vectors, one entry at a time, for all of them at once are (d, H, S, S).
+    """
+    zero = torch.zeros(1, heads, head_dim)
+    nothing = _by_distance(bias(zero, zero))[0]
+    entries = []
+    for unit in torch.eye(head_dim):
+        e = unit.expand_as(zero)
+        entries.append(torch.stack([_by_distance(one)[0] - nothing for one in (bias(e, zero), bias(zero, e))]))
+    return torch.stack(entries, -1), nothing
+
+
+def _content_effect(draws: Tensor, spread: Tensor, alike: Tensor, what: str, where: str) -> Effect:
+    """Panels of a bias that depends on q and k.
+
+    Args:
+        draws: (n, H, S, S), the bias of random q and k.
+        spread: (H, R), its deviation by distance.
+        alike: (R, N), a row for each distance, whose cosines are shown.
+        what: what those cosines are.
+        where: the layer.
+    """
+    length = draws.shape[-1]
+    distances = np.arange(-(length - 1), length)
+    spread, names = _heads(spread)
+    size = Lines(
+        title=f"Deviation of the bias over random q, k{where}",
+        x=distances,
+        y=to_numpy(spread),
+        names=names,
+        group="head",
+        y_label="deviation (logit)",
+        limits=(0, None),
+    )
+    unit = torch.nn.functional.normalize(alike, dim=-1)
+    cosine = Maps(
+        title=f"{what}, {'all heads' if len(names) == 1 else 'head 0'}",
+        values=to_numpy(unit @ unit.T)[None],
+        y_label="distance j - i (tokens)",
+        value_label=what.split()[0].lower(),
+        limits=(-1, 1),
+        x_start=-(length - 1),
+        y_start=-(length - 1),
+    )
+    examples = Lines(
+        title=f"Bias of {_DRAWS} random q, k (unit variance), head 0",
+        x=distances,
+        y=to_numpy(_by_distance(draws[:, 0])),
+        names=tuple(str(draw) for draw in range(_DRAWS)),
+        group="draw",
+        y_label="bias (logit)",
+    )
+    grid = torch.arange(length)
+    matrix_values = spread.mean(0)[grid[None, :] - grid[:, None] + length - 1]
+    matrix = Maps(
+        title="Deviation, mean of heads",
+        values=to_numpy(matrix_values)[None],
+        x_label="key position j",
+        y_label="query position i",
+        value_label="logit",
+        limits=(0.0, float(matrix_values.max())),
+    )
+    return Effect("layer bias", (size, cosine, examples), matrix, size)

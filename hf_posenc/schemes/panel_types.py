@@ -1,0 +1,102 @@
+"""What a picture shows, as numbers and words: `Lines`, `Maps` and `Note`; and one `Effect` of a scheme."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+DISTANCE = "distance j - i (tokens)"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Lines:
+    """Curves over one axis."""
+
+    title: str
+    x: np.ndarray
+    """(N,)"""
+    y: np.ndarray
+    """(n, N), a row for each curve; NaN where it has no value."""
+    names: tuple[str, ...]
+    """One for each curve."""
+    group: str = ""
+    """What the names count, such as `head`: a colour bar says which is which. Empty: a legend does."""
+    x_label: str = DISTANCE
+    y_label: str
+    limits: tuple[float | None, float | None] = (None, None)
+    """Of the y axis; None: by the numbers."""
+    log: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Maps:
+    """Heat maps that share one colour scale; row 0 is at the top."""
+
+    title: str
+    values: np.ndarray
+    """(n, rows, columns)"""
+    names: tuple[str, ...] = ("",)
+    """One for each map."""
+    x_label: str = DISTANCE
+    y_label: str
+    value_label: str
+    limits: tuple[float, float]
+    """Of the colours."""
+    x_start: float = 0
+    """What the first column is."""
+    y_start: float = 0
+    y_names: tuple[str, ...] = ()
+    """Names of the rows, where their numbers say nothing."""
+    x_names: tuple[str, ...] = ()
+    """The same for the columns."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Words in place of a picture."""
+
+    title: str
+    text: str
+
+
+Panel = Lines | Maps | Note
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One way in which a scheme acts: all its panels, and the two that stand in a comparison."""
+
+    kind: str
+    """`embeddings`, `rotation`, `bias` or `layer bias`."""
+    panels: tuple[Panel, ...]
+    matrix: Maps | None
+    """Positions against positions, one map."""
+    profile: Lines | None
+    """Against the signed distance."""
+
+
+def spread_places(length: int, count: int) -> list[int]:
+    """Positions from the first to the last, evenly spread."""
+    return sorted({round(step * (length - 1) / (count - 1)) for step in range(count)})
+
+
+def colour_limits(values: Tensor) -> tuple[float, float]:
+    """Symmetric about 0 for numbers of both signs, from 0 for those of one."""
+    low, high = float(values.min()), float(values.max())
+    if low < 0 < high:
+        bound = max(-low, high)
+        return -bound, bound
+    return min(low, 0.0), max(high, 0.0)
+
+
+def to_numpy(values: Tensor) -> np.ndarray:
+    """The same numbers in float64, without a graph."""
+    return values.detach().double().numpy()
+
+
+def short_number(number: float) -> str:
+    """At most three digits: 3.2, 31, 12.3k."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if number >= 10 * size or (unit == "M" and number >= size):
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.1f}" if number < 20 else f"{number:.0f}"

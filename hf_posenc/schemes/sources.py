@@ -1,0 +1,128 @@
+"""What can be plotted: a scheme by its name, its config, a model, a checkpoint or by itself."""
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from hf_posenc.model import modeling_posenc
+from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
+from hf_posenc.model.position_base import PositionScheme
+from hf_posenc.model.positions import POSITIONS, make_position
+
+Source = str | PosEncConfig | PosEncPreTrainedModel | PositionScheme
+"""What can be plotted: a scheme's name, a config, a model, a checkpoint's folder or Hub name, or a scheme."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A scheme in float32 on the CPU, and what the hooks can't say of it."""
+
+    label: str
+    weights: str
+    scheme: PositionScheme
+    config: PosEncConfig | None
+
+
+def read_source(source: Source, config: PosEncConfig | None = None, revision: str | None = None) -> Subject:
+    """The scheme that a source names: see `position_panels`."""
+    if isinstance(source, PositionScheme):
+        name = getattr(source, "name", type(source).__name__)
+        return Subject(name, "weights as they are", _detached(source), config)
+    if isinstance(source, PosEncPreTrainedModel):
+        scheme = _detached(cast(PositionScheme, source.base_model.position))
+        found = source.config
+        return Subject(f"{found.position_embedding_type} in {type(source).__name__}", "its weights", scheme, found)
+    if isinstance(source, PosEncConfig):
+        return Subject(source.position_embedding_type, "initial weights", initial_scheme(source), source)
+    if not isinstance(source, str):
+        raise ValueError(
+            f"source={source!r} can't be plotted. Give a scheme's name, a PosEncConfig, a PosEnc model, a checkpoint's "
+            "folder or Hub name, or a PositionScheme."
+        )
+    if is_scheme(source):
+        return read_source(PosEncConfig.from_preset("base", position_embedding_type=source))
+    return _read_checkpoint(source, revision)
+
+
+def is_scheme(name: str) -> bool:
+    """Whether a name is that of a scheme, or of schemes joined by +, and not of a checkpoint."""
+    return all(part in POSITIONS for part in name.split("+"))
+
+
+def _read_checkpoint(source: str, revision: str | None) -> Subject:
+    folder = Path(source).expanduser()
+    local = folder.exists() or source.startswith((".", "/", "~"))
+    if (local and not (folder / "config.json").is_file()) or (not local and "/" not in source):
+        raise ValueError(
+            f"{source!r} is neither a scheme ({', '.join(POSITIONS)}) nor a checkpoint. Give one of these, a folder "
+            "with config.json and weights, or a name on the Hub such as user/model."
+        )
+    place = str(folder) if local else source
+    values, _ = PosEncConfig.get_config_dict(place, revision=revision or "main")
+    if values.get("model_type") != PosEncConfig.model_type:
+        raise ValueError(f"{source!r} is a {values.get('model_type')} model, not a PosEnc one: it can't be plotted.")
+    # The class that was saved: another would report the weights of its head as unexpected.
+    saved = getattr(modeling_posenc, next(iter(values.get("architectures") or []), ""), None)
+    known = isinstance(saved, type) and issubclass(saved, PosEncPreTrainedModel)
+    model_class: Any = saved if known else PosEncModel
+    model, loading = model_class.from_pretrained(place, revision=revision or "main", output_loading_info=True)
+    missing = [name for name in loading["missing_keys"] if re.match(r"(model\.)?position\.", name)]
+    if missing:
+        raise ValueError(f"{source!r} lacks weights of its scheme: {', '.join(missing)}. Save or copy it anew.")
+    numbers = model.base_model.position.named_parameters()
+    if bad := [name for name, weight in numbers if not bool(weight.isfinite().all())]:
+        raise ValueError(f"{source!r} has NaN or infinity in position.{bad[0]}: its training diverged.")
+    label = f"{model.config.position_embedding_type} in {folder.resolve().name if local else source}"
+    return Subject(label, "trained weights", _detached(model.base_model.position), model.config)
+
+
+def _detached(scheme: PositionScheme) -> PositionScheme:
+    """A copy in float32 on the CPU, without dropout; the original isn't touched."""
+    if any(parameter.device.type == "meta" for parameter in scheme.parameters()):
+        raise ValueError(f"{type(scheme).__name__} has no weights yet: it is on the meta device. Load it first.")
+    return copy.deepcopy(scheme).to(device="cpu", dtype=torch.float32).eval()
+
+
+@torch.no_grad()
+def initial_scheme(config: PosEncConfig, seed: int = 0) -> PositionScheme:
+    """A config's scheme with the weights that a new model gives it, drawn from a seed, in evaluation mode."""
+    with torch.device("meta"):
+        model: Any = PosEncModel(copy.deepcopy(config))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        scheme = make_position(config)
+        for module in scheme.modules():
+            model._init_weights(module)
+        scheme.init_weights(config.initializer_range)
+    return scheme.eval()
+
+
+def heading(subject: Subject) -> str:
+    """The title over a picture: what it is, its sizes, and whose weights it shows."""
+    config = subject.config
+    parts = [subject.label]
+    if config is not None:
+        sizes = f"D = {config.hidden_size}, {config.num_attention_heads} heads"
+        parts.append(f"{sizes}, {config.num_hidden_layers} layers")
+    if any(True for _ in subject.scheme.parameters()):
+        parts.append(subject.weights)
+    return " · ".join(parts)
+
+
+def size_of(subject: Subject, name: str, from_config: Callable[[PosEncConfig], int]) -> int:
+    """A size of the encoder: from the config, or where there is none from the scheme's attribute of that name."""
+    if subject.config is not None:
+        return from_config(subject.config)
+    size = getattr(subject.scheme, name, None)
+    if not isinstance(size, int):
+        raise ValueError(
+            f"A {type(subject.scheme).__name__} alone doesn't say its {name}. Give config=, the config that it was "
+            "built with, or plot the model."
+        )
+    return size
