@@ -1,0 +1,100 @@
+"""What reading any checkpoint shares: the model that is built, its labels, and what is said of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..errors import one_line
+from ..model import modeling_posenc
+from ..model.configuration_posenc import PosEncConfig
+from .families import TASKS
+from .report import Accounting
+
+
+@dataclass
+class Loaded:
+    """A source as a PosEnc model, in float32, with the account of its keys."""
+
+    model: PreTrainedModel
+    task: str
+    model_type: str
+    folder: Path
+    dtype: torch.dtype
+    keys: Accounting
+    notes: list[str]
+    fingerprint: str = ""
+    """Of the source's weights, see `sources.fingerprint`."""
+
+
+def model_class(task: str) -> type[PreTrainedModel]:
+    """The class of a task's model.
+
+    Raises:
+        ValueError: there is no such task.
+    """
+    if task not in TASKS:
+        raise ValueError(f"task={task!r} is unknown. Choose one of {', '.join(TASKS)}.")
+    return getattr(modeling_posenc, TASKS[task])
+
+
+def build_config(fields: dict[str, Any]) -> PosEncConfig:
+    """A PosEncConfig; what transformers' type checks say becomes a ValueError."""
+    try:
+        return PosEncConfig(**fields)
+    except StrictDataclassError as error:
+        raise ValueError(one_line(error)) from error
+
+
+def set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | None, source: str) -> int | None:
+    """Sets the number of labels that was asked for; returns it, or None where none was or the task has no labels.
+
+    Raises:
+        ValueError: it isn't the source's, and no task was asked for, which alone makes a new head.
+    """
+    if wanted_labels is None or task not in ("text-classification", "token-classification"):
+        return None
+    if wanted is None and wanted_labels != config.num_labels:
+        raise ValueError(
+            f"num_labels={wanted_labels}, but the classifier of {source!r} has {config.num_labels} labels. Leave it "
+            f"out, or ask for a new classifier with task={task!r} too."
+        )
+    config.num_labels = wanted_labels
+    return wanted_labels
+
+
+def other_labels(value: Tensor, labels: int | None) -> str | None:
+    """Why a classifier's weight can't be kept for this many labels, or None: then it can."""
+    if labels is None or value.shape[:1] == (labels,):
+        return None
+    return f"a classifier for {value.shape[:1].numel()} labels; this has {labels}"
+
+
+def fill(
+    cls: type[PreTrainedModel],
+    config: PosEncConfig,
+    state: dict[str, Tensor],
+    new: list[str],
+    source: str,
+    names: dict[str, str],
+    seed: int,
+) -> PreTrainedModel:
+    """The model with exactly these weights; only those in `new` keep their random start; `names` are the source's."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = cls(config).eval()  # type: ignore[call-arg]
+    expected = model.state_dict()
+    for key, value in state.items():
+        if key in expected and value.shape != expected[key].shape:
+            raise ValueError(
+                f"{source!r}: {names.get(key, key)!r} has shape {tuple(value.shape)}, its config.json says "
+                f"{tuple(expected[key].shape)}. They don't belong together, or the checkpoint is damaged."
+            )
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert set(missing) <= set(new), (missing, new)
+    assert not unexpected, unexpected
+    return model

@@ -1,0 +1,66 @@
+"""A checkpoint of ours: its weights as they are, and another head where one is asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
+
+from ..errors import one_line
+from ..model.configuration_posenc import PosEncConfig
+from .building import Loaded, fill, model_class, other_labels, set_labels
+from .families import TASKS
+from .report import Accounting
+
+
+def load_ours(
+    source: str,
+    folder: Path,
+    raw: dict[str, Any],
+    tensors: dict[str, Tensor],
+    wanted: str | None,
+    num_labels: int | None,
+    dtype: torch.dtype,
+    seed: int,
+) -> Loaded:
+    """The model of a PosEnc checkpoint, for its own task or another."""
+    try:
+        config = PosEncConfig.from_dict(dict(raw))
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{source!r}: config.json is no PosEnc configuration: {one_line(error)}") from error
+    classes = {name: task for task, name in TASKS.items()}
+    architecture = (raw.get("architectures") or ["PosEncModel"])[0]
+    if architecture not in classes:
+        raise ValueError(f"{source!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(classes)}.")
+    has = classes[architecture]
+    task = wanted or has
+    labels = set_labels(config, task, num_labels, wanted, source)
+    bare = {
+        key.removeprefix("model."): value
+        for key, value in tensors.items()
+        if has == "feature-extraction" or key.startswith("model.")
+    }
+    head = {} if has == "feature-extraction" else {k: v for k, v in tensors.items() if not k.startswith("model.")}
+    drop: dict[str, str] = {}
+    if task != has:
+        drop = dict.fromkeys(head, f"the head of {has}; this is {task}")
+    else:
+        found = {key: other_labels(value, labels) for key, value in head.items() if key.startswith("classifier.")}
+        drop = {key: reason for key, reason in found.items() if reason}
+    head = {key: value for key, value in head.items() if key not in drop}
+    prefix = "" if task == "feature-extraction" else "model."
+    state = {prefix + key: value for key, value in bare.items()} | head
+    cls = model_class(task)
+    with torch.device("meta"):
+        expected = set(cls(config).state_dict())  # type: ignore[call-arg]
+    if task == "fill-mask" and config.tie_word_embeddings:
+        state["decoder.weight"] = state["model.embeddings.word_embeddings.weight"]
+    new = sorted(drop if task == has else (key for key in expected - state.keys() if not key.startswith(prefix)))
+    for key in sorted(expected - state.keys() - set(new)):
+        raise ValueError(f"{source!r} lacks {key!r}. The checkpoint is incomplete.")
+    for key in sorted(state.keys() - expected):
+        raise ValueError(f"{source!r} holds {key!r}, which a {TASKS[task]} with its config.json doesn't have.")
+    model = fill(cls, config, state, new, source, {}, seed)
+    used = sorted(key for key in tensors if key not in drop)
+    return Loaded(model, task, "posenc", folder, dtype, Accounting(used, drop, new), [])

@@ -1,0 +1,215 @@
+"""A checkpoint of another family: every weight gets its place in our model, or a reason why it has none."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
+from transformers import CONFIG_MAPPING
+
+from ..errors import one_line
+from ..model.configuration_posenc import PosEncConfig
+from .building import Loaded, build_config, fill, model_class, other_labels, set_labels
+from .families import Family, first_position, normalise, our_fields, reason_to_drop, task_of
+from .report import Accounting
+
+
+def load_theirs(
+    source: str,
+    folder: Path,
+    raw: dict[str, Any],
+    tensors: dict[str, Tensor],
+    family: Family,
+    wanted: str | None,
+    num_labels: int | None,
+    dtype: torch.dtype,
+    seed: int,
+) -> Loaded:
+    """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
+    try:
+        theirs = CONFIG_MAPPING[family.model_type].from_dict(raw)
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{source!r}: config.json is no {family.model_type} configuration: {one_line(error)}"
+        ) from error
+    state = _by_name(tensors, normalise(list(tensors), family), source)
+    own, task = _tasks(family, theirs, state, source, wanted)
+    labels = set_labels(theirs, task, num_labels, wanted, source)
+    config = build_config(our_fields(family, theirs, raw, task, source))
+    places = _Places(source, family, task, state, _notes(config, theirs, task))
+    names = places.encoder(config, theirs)
+    head = family.head_names(task)
+    if task == "fill-mask":
+        config.tie_word_embeddings = places.masked_lm_head(head, theirs.tie_word_embeddings is not False)
+    else:
+        places.other_head(head, own, wanted is not None, labels)
+    if family.model_type == "roformer":
+        places.drop |= _check_sines(state, config, source)
+    places.drop_the_rest(config)
+    model = fill(model_class(task), config, places.ours, places.new, source, {**names, **head}, seed)
+    keys = Accounting(used=sorted(places.used), dropped=dict(sorted(places.drop.items())), new=places.new)
+    return Loaded(model, task, family.model_type, folder, dtype, keys, places.notes)
+
+
+def _by_name(tensors: dict[str, Tensor], names: dict[str, str], source: str) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    for key, name in names.items():
+        if name in state and not torch.equal(state[name], tensors[key]):
+            raise ValueError(f"{source!r} holds {name!r} twice, with different numbers ({key!r} is one of them).")
+        state[name] = tensors[key]
+    return state
+
+
+def _tasks(
+    family: Family, theirs: Any, state: dict[str, Tensor], source: str, wanted: str | None
+) -> tuple[str | None, str]:
+    """The source's own task, if PosEnc has it, and that of the result."""
+    own: str | None = None
+    try:
+        own = task_of(family, theirs.architectures, set(state), source, wanted)
+    except ValueError:
+        if wanted is None:
+            raise
+    task = wanted or own
+    assert task is not None
+    if task != "feature-extraction" and task not in family.heads:
+        raise ValueError(f"task={task!r} isn't known for {family.model_type}. Choose one of {', '.join(family.heads)}.")
+    return own, task
+
+
+def _notes(config: PosEncConfig, theirs: Any, task: str) -> list[str]:
+    notes = []
+    if config.position_embedding_type.startswith("relative_key"):
+        notes.append(
+            f"The checkpoint has position_embedding_type={config.position_embedding_type!r}. transformers 5 ignores "
+            "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
+            "relative positions, as in transformers up to 4.57."
+        )
+    given = [str(name) for name in (theirs.id2label or {}).values()]
+    if len(set(given)) < len(given) and task in ("text-classification", "token-classification"):
+        notes.append("Several labels have the same name: each has its number added to it.")
+    return notes
+
+
+@dataclass
+class _Places:
+    """Where each weight of a checkpoint goes."""
+
+    source: str
+    family: Family
+    task: str
+    state: dict[str, Tensor]
+    """The checkpoint's weights by their normalised names."""
+    notes: list[str]
+    ours: dict[str, Tensor] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    drop: dict[str, str] = field(default_factory=dict)
+    """What is left out, with the reason."""
+    new: list[str] = field(default_factory=list)
+    """Weights of ours that start anew."""
+
+    def take(self, ours: str, name: str) -> None:
+        """A weight of theirs becomes one of ours."""
+        self.ours[ours] = self.state[name]
+        self.used.add(name)
+
+    def encoder(self, config: PosEncConfig, theirs: Any) -> dict[str, str]:
+        """Places the encoder's weights; returns their names by ours."""
+        prefix = "" if self.task == "feature-extraction" else "model."
+        names = {prefix + ours: name for ours, name in self.family.encoder_names(config).items()}
+        for ours, name in names.items():
+            if name not in self.state:
+                raise ValueError(
+                    f"{self.source!r} lacks {name!r}, which its config.json asks for. The checkpoint is incomplete."
+                )
+            self.take(ours, name)
+        if self.family.prefix == "roberta." and config.position_embedding_type == "learned":
+            # The first rows belong to padding and to no token.
+            key, first = f"{prefix}position.embedding.weight", first_position(theirs)
+            self.ours[key] = self.ours[key][first:]
+            self.notes.append(f"The first {first} rows of its table of positions are padding's: left out.")
+        return names
+
+    def masked_lm_head(self, head: dict[str, str], tied: bool) -> bool:
+        """Places a masked-LM head; returns whether the decoder shares the token embedding."""
+        words = self.ours["model.embeddings.word_embeddings.weight"]
+        at_decoder = head["decoder.weight"].removesuffix("weight") + "bias"
+        for mine, name in head.items():
+            if mine == "decoder.bias" and name != at_decoder and at_decoder in self.state:
+                # Where both are there, the decoder's is the one that is added.
+                if name in self.state:
+                    self.drop[name] = "the bias again"
+                name = at_decoder
+            if mine == "decoder.weight" and tied:
+                stored = self.state.get(name)
+                if stored is not None and not torch.equal(stored, words):
+                    self.notes.append(
+                        "The decoder's weights differ from the token embedding: kept as they are, not tied."
+                    )
+                    tied = False
+                elif stored is not None:
+                    self.drop[name] = "the token embedding again (tied)"
+                if tied:
+                    self.ours[mine] = words
+                    continue
+            if name not in self.state:
+                raise ValueError(f"{self.source!r} lacks {name!r}: it holds no whole masked-LM head. Use another task.")
+            self.take(mine, name)
+        return tied
+
+    def other_head(self, head: dict[str, str], own: str | None, asked: bool, labels: int | None) -> None:
+        """Places any other head; only a task that was asked for may have new weights.
+
+        Args:
+            head: their names by ours.
+            own: the source's task. Only the pooler outlives a change of task: other names mean another head in each.
+            asked: whether the task was asked for.
+            labels: how many were asked for.
+        """
+        for mine, name in head.items():
+            if name not in self.state:
+                if not asked or own == self.task:
+                    raise ValueError(
+                        f"{self.source!r} lacks {name!r}, which its architecture asks for. The checkpoint is "
+                        "incomplete."
+                    )
+                self.new.append(mine)
+            elif own != self.task and not name.startswith("pooler."):
+                self.drop[name] = f"the head of {own or 'another task'}; this is {self.task}"
+                self.new.append(mine)
+            elif mine.startswith("classifier.") and (reason := other_labels(self.state[name], labels)):
+                self.drop[name] = reason
+                self.new.append(mine)
+            else:
+                self.take(mine, name)
+
+    def drop_the_rest(self, config: PosEncConfig) -> None:
+        """Gives a reason for every weight that has no place yet."""
+        for name in sorted(self.state.keys() - self.used - self.drop.keys()):
+            reason = reason_to_drop(self.family, name, self.task)
+            if name == "embeddings.position_embeddings.weight" and config.position_embedding_type != "learned":
+                reason = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
+            if reason is None:
+                raise ValueError(
+                    f"{self.source!r} holds {name!r}, which a {self.family.model_type} model for {self.task} doesn't "
+                    "have: converting it would lose something. Is config.json that of these weights?"
+                )
+            self.drop[name] = reason
+
+
+def _check_sines(state: dict[str, Tensor], config: PosEncConfig, source: str) -> dict[str, str]:
+    """RoFormer saves its table of sines; ours are computed, so it must be that table."""
+    name = "encoder.embed_positions.weight"
+    if name not in state:
+        return {}
+    found = state[name]
+    half = config.hidden_size // config.num_attention_heads // 2
+    angle = torch.arange(found.shape[0], dtype=torch.float64)[:, None] / 10000 ** (
+        torch.arange(half, dtype=torch.float64) / half
+    )
+    expected = torch.cat((angle.sin(), angle.cos()), -1)
+    if found.shape != expected.shape or (found - expected).abs().max() > 1e-3:
+        raise ValueError(f"{source!r}: {name!r} isn't RoFormer's table of sines, which PosEnc's 'rope' computes.")
+    return {name: "a table of sines, which is computed"}
