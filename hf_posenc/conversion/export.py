@@ -9,7 +9,8 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.utils import logging
 
-from .families import FAMILIES, TASKS, first_position, their_fields
+from .families import FAMILIES, TASKS, Family
+from .fields import first_position, their_fields
 from .loading import load
 from .measure import _CLASS_SUFFIX, compare, encode, own_texts, random_rows
 from .output import check_free, load_tokenizer, model_written
@@ -52,30 +53,10 @@ def export_bert(
     if loaded.model_type != "posenc":
         raise ValueError(f"{source!r} is a {loaded.model_type} model already. Give a PosEnc checkpoint.")
     config, task = loaded.model.config, loaded.task
-    fitting: dict[str, dict[str, Any]] = {}
-    problems: dict[str, str] = {}
-    for name in _TARGETS:
-        try:
-            fitting[name] = their_fields(FAMILIES[name], config, task)
-        except ValueError as error:
-            problems[name] = str(error)
-    asked = ["bert", "distilbert", "electra"] if model_type is None else [model_type]
-    chosen = next((name for name in asked if name in fitting), None)
-    if chosen is None:
-        others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
-        raise ValueError(f"{source!r} can't be exported. {' '.join(problems[name] for name in asked)}{others}")
-    family, fields = FAMILIES[chosen], fitting[chosen]
-    bare = task == "feature-extraction" and family.prefix in ("bert.", "roberta.")
+    chosen, fields = _target(source, config, task, model_type)
+    family = FAMILIES[chosen]
     theirs = CONFIG_MAPPING[family.model_type](**fields)
-    cls: Any = getattr(transformers, family.class_prefix + _CLASS_SUFFIX[task])
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            model = cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
-    finally:
-        logging.set_verbosity(level)
+    model = _empty(family, theirs, task)
     _fill(model, loaded.model, family, theirs, task)
     tokenizer = load_tokenizer(loaded.folder, source)
     if tokenizer is None:
@@ -93,6 +74,37 @@ def export_bert(
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
     return model, found
+
+
+def _target(source: str, config: Any, task: str, wanted: str | None) -> tuple[str, dict[str, Any]]:
+    """The first family that can hold the checkpoint, or the wanted one, and the fields of its config."""
+    fitting: dict[str, dict[str, Any]] = {}
+    problems: dict[str, str] = {}
+    for name in _TARGETS:
+        try:
+            fitting[name] = their_fields(FAMILIES[name], config, task)
+        except ValueError as error:
+            problems[name] = str(error)
+    asked = ["bert", "distilbert", "electra"] if wanted is None else [wanted]
+    for name in asked:
+        if name in fitting:
+            return name, fitting[name]
+    others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
+    raise ValueError(f"{source!r} can't be exported. {' '.join(problems[name] for name in asked)}{others}")
+
+
+def _empty(family: Family, theirs: Any, task: str) -> Any:
+    """A model of the family with weights of its own; a bare encoder has no pooler where it may lack one."""
+    bare = task == "feature-extraction" and family.prefix in ("bert.", "roberta.")
+    cls: Any = getattr(transformers, family.class_prefix + _CLASS_SUFFIX[task])
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            return cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
+    finally:
+        logging.set_verbosity(level)
 
 
 @torch.no_grad()

@@ -12,7 +12,8 @@ from transformers import CONFIG_MAPPING
 from ..errors import one_line
 from ..model.configuration_posenc import PosEncConfig
 from .building import Loaded, build_config, fill, model_class, other_labels, set_labels
-from .families import Family, first_position, normalise, our_fields, reason_to_drop, task_of
+from .families import Family, normalise, reason_to_drop, task_of
+from .fields import first_position, our_fields
 from .report import Accounting
 
 
