@@ -26,19 +26,13 @@ from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .assessment import assess, to_beat
 from .baseline import MOST_ROWS, Texts, baseline_scores
-from .data import (
-    Columns,
-    Labels,
-    encode,
-    find_columns,
-    is_csv_data,
-    load_splits,
-    number_labels,
-    remember_columns,
-    remembered_columns,
-    require_columns,
-    row_number,
-)
+from .data.cells import is_csv_data, row_number
+from .data.columns import Columns, find_columns, remember_columns, remembered_columns, require_columns
+from .data.encoding import encode
+from .data.labels import Labels, number_labels
+from .data.rows import choose_rows, wanted_splits
+from .data.splits import load_splits
+from .data.streaming import SEEN_BATCHES, Passes, Stream, check_streaming, open_stream, read_rows
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, MacroF1, compute_metrics_for
 from .model import check_resumed, input_length, load_config, make_model, require_head
@@ -52,15 +46,12 @@ from .run import (
     add_callbacks_and_schedule,
     check_best_metric,
     check_task,
-    choose_rows,
     ending_clearly,
     finish,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
-    wanted_splits,
 )
-from .streaming import SEEN_BATCHES, Passes, Stream, check_streaming, open_stream, read_rows
 
 logger = logging.get_logger(__name__)
 
@@ -242,7 +233,7 @@ def _chosen(
     """The splits of those rows that are used, their labels, and which rows these are."""
     streamed = ("train",) if data.streaming else ()  # the sample of a stream stays as it is
     whole = {split: dataset for split, dataset in splits.items() if split not in streamed}
-    rows = choose_rows(whole, columns, data, training, labels, numbers, set_aside=set_aside)
+    rows = choose_rows(whole, columns, data, labels, numbers, set_aside=set_aside)
     kept = {split: splits[split] for split in streamed}
     labelled = {split: numbers[split] for split in streamed}
     for split, chosen in rows.items():

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, parse_json_option
-from .data import Labels
+from .data.labels import Labels
 
 
 class ClassificationLoss:

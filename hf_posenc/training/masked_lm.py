@@ -22,7 +22,10 @@ from transformers.utils import logging
 
 from ..errors import UserError
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
-from .data import Columns, encode, find_columns, load_splits, remember_columns, remembered_columns
+from .data.columns import Columns, find_columns, remember_columns, remembered_columns
+from .data.encoding import encode
+from .data.rows import choose_rows, wanted_splits
+from .data.splits import load_splits
 from .model import check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars, working
 from .recipe import default_learning_rate
@@ -33,13 +36,11 @@ from .run import (
     TrainingResult,
     add_callbacks_and_schedule,
     check_best_metric,
-    choose_rows,
     ending_clearly,
     finish,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
-    wanted_splits,
 )
 
 logger = logging.get_logger(__name__)
@@ -132,7 +133,7 @@ def train_masked_lm(
             known = None if training.do_train else remembered_columns(config)
             columns = find_columns(next(iter(splits.values())), data, known)
             set_aside = training.do_eval and "validation" not in found
-            rows = choose_rows(splits, columns, data, training, set_aside=set_aside)
+            rows = choose_rows(splits, columns, data, set_aside=set_aside)
             splits = DatasetDict({name: splits.get(name, splits.get("train")).select(rows[name]) for name in rows})
             tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
         if tokenizer.mask_token_id is None:

@@ -24,7 +24,7 @@ from ..model.positions import own_code, scheme_class, scheme_names
 from ..schemes.scheme_file import register_scheme_file
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
 from .checkpoints import RESULTS_NAME, not_finite
-from .data import Labels
+from .data.labels import Labels
 from .lora import add_lora, has_lora
 from .tokenizer import DEFAULT_MAX_LENGTH
 

@@ -19,7 +19,8 @@ from datasets import Dataset
 from ..errors import UserError, disk_error, one_line, sentence
 from ..files import written_whole
 from .arguments import DataArguments
-from .data import Columns, find_columns, read_file, reading, what_is_read
+from .data.columns import Columns, find_columns
+from .data.reading import read_file, reading, what_is_read
 from .model import TOKENS
 from .prediction import Prediction, Task, Text
 from .text_lines import bad_line, parse_object

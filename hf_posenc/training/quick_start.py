@@ -34,7 +34,9 @@ from .arguments import make_arguments
 from .baseline import baseline_scores
 from .checkpoints import check_output_dir
 from .classification import train_classifier
-from .data import find_columns, load_splits, number_labels
+from .data.columns import find_columns
+from .data.labels import number_labels
+from .data.splits import load_splits
 from .run import TrainingResult
 
 SCHEMES = ("none", "sinusoidal", "learned", "lspe", "rope")

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 from ..machine import versions
 from .assessment import Assessment
-from .data import Columns, Labels
+from .data.columns import Columns
+from .data.labels import Labels
 from .model import TOKENS
 
 POSENC_MODEL_TYPE = "posenc"

@@ -6,7 +6,6 @@ import math
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers.trainer
-from datasets import Dataset, DatasetDict
 from rich.console import Console
 from transformers import (
     EarlyStoppingCallback,
@@ -43,13 +41,15 @@ from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, strategy_name
 from .assessment import Assessment
 from .checkpoints import not_finite
-from .data import Columns, Labels, blank_rows, groups_of, hold_out, is_csv_data, row_name, texts
+from .data.columns import Columns
+from .data.encoding import texts
+from .data.labels import Labels
+from .data.streaming import Passes
 from .lora import has_lora, merge, merged_weights
 from .metrics import answers_from_logits
 from .model import hub_options
 from .progress import ProgressLine
 from .report import Summary, display_name, model_card
-from .streaming import Passes
 from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -147,134 +147,6 @@ def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
     accepted = ("loss", *names)
     if wanted is not None and wanted.removeprefix("eval_") not in accepted:
         raise UserError(f"--metric_for_best_model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
-
-
-def wanted_splits(
-    splits: DatasetDict, data: DataArguments, training: RunArguments, *, test: bool = False
-) -> DatasetDict:
-    """The splits that this run uses; `test`: the test split too, if there is.
-
-    Those to be scored are cut to the sizes that were asked for; `choose_rows` does the rest. Where there is no
-    validation data it is to be set aside: from `train`, or `validation` holds the training data.
-    """
-    if training.do_train and "train" not in splits:
-        raise UserError(f"--do_train needs training data, there is {', '.join(splits)}. Give --train_file.")
-    if training.do_predict and "test" not in splits:
-        raise UserError(f"--do_predict needs test data, there is {', '.join(splits)}. Give --test_file.")
-    if training.do_eval and not {"train", "validation"} & set(splits):
-        raise UserError(f"--do_eval needs validation data, there is {', '.join(splits)}. Give --validation_file.")
-    chosen = {}
-    if training.do_train:
-        chosen["train"] = splits["train"]
-    if training.do_eval and "validation" in splits:
-        chosen["validation"] = _first(splits["validation"], data.max_eval_samples)
-    elif training.do_eval and not training.do_train:
-        chosen["validation"] = splits["train"]
-    if training.do_predict or (test and "test" in splits):
-        chosen["test"] = _first(splits["test"], data.max_predict_samples)
-    for split, dataset in chosen.items():
-        if len(dataset) == 0:
-            raise UserError(f"The {split} data has no rows. Give data with at least one example.")
-    return DatasetDict(chosen)
-
-
-def _first(dataset: Dataset, most: int | None) -> Dataset:
-    return dataset if most is None else dataset.select(range(min(most, len(dataset))))
-
-
-def choose_rows(
-    splits: Mapping[str, Dataset],
-    columns: Columns,
-    data: DataArguments,
-    training: RunArguments,
-    labels: Labels | None = None,
-    numbers: Mapping[str, list[Any] | None] | None = None,
-    *,
-    set_aside: bool = False,
-) -> dict[str, list[int]]:
-    """Which rows of each split are used, by their numbers from 0.
-
-    Args:
-        splits: what `wanted_splits` gave.
-        columns: where the text is.
-        data: the options.
-        training: the options.
-        labels: those of the data, if it has them.
-        numbers: the label of each row; None where it is to be left out.
-        set_aside: take `validation` from the training data, each label in its share.
-
-    Raises:
-        UserError: a split has no rows left, or the training rows have one label.
-    """
-    numbers = numbers or {}
-    rows = {split: _usable(split, dataset, columns, numbers.get(split), data) for split, dataset in splits.items()}
-    if set_aside:
-        source = "train" if "train" in rows else "validation"
-        groups = groups_of(labels, numbers.get(source), rows[source])
-        train, validation = hold_out(groups, data.validation_split_percentage)
-        rows, whole = {**rows, "validation": [rows[source][row] for row in validation]}, rows[source]
-        if source == "train":
-            rows["train"] = [whole[row] for row in train]
-        _report_set_aside(len(validation), labels, groups)
-    for split, most in (("train", data.max_train_samples), ("validation", data.max_eval_samples)):
-        if split in rows:
-            rows[split] = rows[split][:most]
-    if labels is not None and labels.problem_type == "single_label_classification":
-        for split in ("train", "validation"):
-            found = numbers.get("train" if set_aside and "train" in rows else split)
-            if split in rows and found is not None:
-                _check_several(split, {found[row] for row in rows[split]}, len(rows[split]), labels, data)
-    return rows
-
-
-def _usable(
-    split: str, dataset: Dataset, columns: Columns, numbers: Sequence[Any] | None, data: DataArguments
-) -> list[int]:
-    """The rows that have a label, and with `--skip_missing` those that have a text."""
-    blank = set(blank_rows(dataset, columns))
-    if blank:
-        logger.warning(
-            f"{len(blank)} of {len(dataset)} {split} rows hold no text"
-            + (" and are left out (--skip_missing)" if data.skip_missing else "; --skip_missing leaves them out")
-            + f", first {row_name(min(blank), is_csv_data(dataset))}."
-        )
-    dropped = blank if data.skip_missing else set()
-    rows = [row for row in range(len(dataset)) if row not in dropped and (numbers is None or numbers[row] is not None)]
-    if not rows:
-        raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
-    return rows
-
-
-def _report_set_aside(count: int, labels: Labels | None, groups: Sequence[Any]) -> None:
-    shared = any(group is not None for group in groups)
-    text = (
-        f"There is no validation data: {count} training example{' was' if count == 1 else 's were'} set aside for it"
-        f"{', each label in its share' if shared else ''} (--validation_split_percentage)."
-    )
-    if labels is not None and labels.problem_type == "single_label_classification":
-        alone = [labels.names[number] for number, rows in sorted(Counter(groups).items()) if rows == 1]
-        if alone:
-            text += (
-                f" Labels with one example are trained on alone: {', '.join(map(repr, alone[:5]))}"
-                f"{f', ... ({len(alone)})' if len(alone) > 5 else ''}."
-            )
-    logger.warning(text)
-
-
-def _check_several(split: str, found: set[int], count: int, labels: Labels, data: DataArguments) -> None:
-    """One label alone can't be learned, and scores on it mean nothing."""
-    if len(found) > 1:
-        return
-    label = labels.names[found.pop()]
-    if split == "train":
-        raise UserError(
-            f"All {count} examples that are left to train on have the label {label!r}. Give more examples of the "
-            f"others{', or a greater --max_train_samples' if data.max_train_samples else ''}."
-        )
-    logger.warning(
-        f"All {count} validation examples have the label {label!r}: scores on them say little. Give examples of other "
-        "labels."
-    )
 
 
 def make_tokenizer(

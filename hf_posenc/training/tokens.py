@@ -18,7 +18,10 @@ from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .assessment import assess_words, to_beat
 from .baseline import word_label_answers
-from .data import Columns, Labels, load_splits, require_columns
+from .data.columns import Columns, require_columns
+from .data.labels import Labels
+from .data.rows import choose_rows, wanted_splits
+from .data.splits import load_splits
 from .model import TOKENS, check_resumed, input_length, load_config, make_model, require_head
 from .prediction import label_words, word_pieces
 from .progress import without_bars
@@ -31,13 +34,11 @@ from .run import (
     add_callbacks_and_schedule,
     check_best_metric,
     check_task,
-    choose_rows,
     ending_clearly,
     finish,
     make_tokenizer,
     prepare_output_dir,
     run_trainer,
-    wanted_splits,
 )
 
 logger = logging.get_logger(__name__)
@@ -80,7 +81,7 @@ def train_tokens(
         read = {split: _read(dataset, columns, split) for split, dataset in splits.items()}
         labels = _labels(splits, read, columns, config, training.do_train)
         set_aside = training.do_eval and "validation" not in found
-        chosen = choose_rows(splits, columns, data, training, set_aside=set_aside)
+        chosen = choose_rows(splits, columns, data, set_aside=set_aside)
         read = {split: _select(read[split if split in read else "train"], numbers) for split, numbers in chosen.items()}
         text = DatasetDict({split: Dataset.from_dict({"text": list(map(" ".join, read[split][0]))}) for split in read})
         tokenizer = make_tokenizer(model, data, text, Columns(("text",), columns.label), resume_from)

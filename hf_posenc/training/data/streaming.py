@@ -18,25 +18,15 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..errors import UserError
-from .arguments import DEFAULT_STEPS, ClassificationTrainingArguments, DataArguments, strategy_name
-from .data import (
-    Labels,
-    apply_labels,
-    check_percentage,
-    encode,
-    files_of,
-    find_columns,
-    in_shares,
-    is_csv_data,
-    is_missing,
-    read_values,
-    reading,
-    require_columns,
-    row_name,
-    tokenize_texts,
-    with_files,
-)
+from ...errors import UserError
+from ..arguments import DEFAULT_STEPS, ClassificationTrainingArguments, DataArguments, strategy_name
+from .cells import is_csv_data, is_missing, row_name
+from .columns import find_columns, require_columns
+from .encoding import encode, tokenize_texts
+from .label_values import read_values
+from .labels import Labels, apply_labels
+from .reading import files_of, reading, with_files
+from .rows import check_percentage, in_shares
 
 logger = logging.get_logger(__name__)
 

@@ -1,0 +1,31 @@
+"""Data: from files, a folder or the Hub to token ids and numbered labels."""
+
+from typing import TYPE_CHECKING
+
+from ..._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .columns import Columns, find_columns, remember_columns, remembered_columns, require_columns
+    from .encoding import encode, texts
+    from .labels import Labels, number_labels
+    from .reading import read_file
+    from .rows import blank_rows
+    from .splits import example_data, load_splits
+
+__all__ = [
+    "Columns",
+    "Labels",
+    "blank_rows",
+    "encode",
+    "example_data",
+    "find_columns",
+    "load_splits",
+    "number_labels",
+    "read_file",
+    "remember_columns",
+    "remembered_columns",
+    "require_columns",
+    "texts",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

@@ -1,0 +1,286 @@
+"""What the task is, and the number of each label."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+from transformers.utils import logging
+
+from ...errors import UserError
+from .cells import is_csv_data
+from .columns import Columns, require_columns
+from .label_values import LabelColumn, read_values
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the labels are, and the number of each: the same for all splits."""
+
+    problem_type: str
+    names: tuple[str, ...] = ()
+    kind: str = "text"
+    """How labels are written in the data: text, integer, truth or number."""
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the model: one for a regression."""
+        return 1 if self.problem_type == "regression" else len(self.names)
+
+    def numbers(self) -> dict[str, int]:
+        """Each label's number."""
+        return {name: number for number, name in enumerate(self.names)}
+
+
+def number_labels(
+    splits: Mapping[str, Dataset],
+    columns: Columns,
+    *,
+    task: str | None = None,
+    delimiter: str | None = None,
+    given: Sequence[str] | None = None,
+    given_problem_type: str | None = None,
+    skip_missing: bool = False,
+    sampled: bool = False,
+) -> tuple[Labels, dict[str, list[Any] | None]]:
+    """Decides the task and numbers the labels from the training split, for all splits.
+
+    Lists are several labels per text; real numbers a regression; all else is one label per text. Whole numbers keep
+    their order, words are sorted. Whole numbers that are written as real ones (0.0, 1.0) are labels where there are few
+    of them, each of several texts.
+
+    Args:
+        splits: any of train, validation and test. Test alone may lack labels.
+        columns: where the labels are.
+        task: classification or regression. None: what the labels look like.
+        delimiter: between the labels of one cell.
+        given: label names of a trained model. They keep their order if they are the data's, and alone count where
+            there is no training split.
+        given_problem_type: its task.
+        skip_missing: leave rows without a label out, rather than refuse them.
+        sampled: the training split holds each label, but not the rows of its file.
+
+    Returns:
+        The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
+        1.0 for each label, or float; with `skip_missing` None for each row without one.
+
+    Raises:
+        UserError: a label is missing, unknown in training, or labels are of mixed types.
+    """
+    read: dict[str, LabelColumn | None] = {}
+    for split, dataset in splits.items():
+        if columns.label not in dataset.column_names and split == "test":
+            read[split] = None
+            continue
+        require_columns(dataset, [columns.label], "--label_column_name", split)
+        column = read_values(
+            list(dataset[columns.label]),
+            dataset.features[columns.label],
+            is_csv_data(dataset),
+            columns.label,
+            split,
+            delimiter,
+            task,
+            from_file=not (sampled and split == "train"),
+        )
+        missing = [row for row, value in enumerate(column.values) if value is None]
+        if split == "test" and len(missing) == len(column.values):
+            read[split] = None
+            continue
+        if len(missing) == len(column.values):
+            raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
+        if missing:
+            _check_missing(column, missing, columns.label, split, skip_missing)
+        read[split] = column
+    labels = _decide(read, columns.label, task, given, given_problem_type)
+    numbers = labels.numbers()
+    return labels, {
+        split: None if column is None else apply_labels(labels, numbers, column, split, columns.label)
+        for split, column in read.items()
+    }
+
+
+_NAME_LABELS = "Name the right one with --label_column_name."
+
+
+def _check_missing(column: LabelColumn, missing: Sequence[int], name: str, split: str, skip: bool) -> None:
+    if skip:
+        logger.warning(
+            f"{len(missing)} of {len(column.values)} {split} rows have no label and are left out (--skip_missing)"
+            f"{column.where(missing[0], ', first ')}."
+        )
+        return
+    others = f", nor have {len(missing) - 1} others" if len(missing) > 1 else ""
+    raise UserError(
+        f"Missing label in the {split} data: {column.where(missing[0])} has none in column {name!r}{others}. Fill it "
+        "in, or leave such rows out with --skip_missing."
+    )
+
+
+def _decide(
+    read: Mapping[str, LabelColumn | None],
+    name: str,
+    task: str | None,
+    given: Sequence[str] | None,
+    given_problem_type: str | None,
+) -> Labels:
+    train = read.get("train")
+    source = train or next((column for column in read.values() if column is not None), None)
+    if source is None:
+        if not given:
+            raise UserError(
+                "The data has no labels, and no trained model says what they are. Give labelled training data."
+            )
+        return Labels(given_problem_type or "single_label_classification", tuple(given))
+    if train is None and given_problem_type is not None:
+        _check_labels_fit(source, name, given_problem_type)
+        task = "regression" if given_problem_type == "regression" else "classification"
+    if (task or _looks_like(source, name)) == "regression":
+        if source.is_list or source.kind not in ("number", "integer") or source.known is not None:
+            raise UserError(
+                f"--task regression needs one number per text, column {name!r} has {source.present[0]!r}. Leave it out "
+                "to predict labels."
+            )
+        return Labels("regression", kind="number")
+    problem = "multi_label_classification" if source.is_list else "single_label_classification"
+    if train is None and given:
+        return Labels(problem, tuple(given), source.kind)
+    names = _label_names(source)
+    if given and set(given) == set(names):
+        names = tuple(given)
+    if len(names) < 2 and problem == "single_label_classification":
+        raise UserError(
+            f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
+            "column with --label_column_name."
+        )
+    if not names:
+        raise UserError(f"No training example has a label in column {name!r}. {_NAME_LABELS}")
+    return Labels(problem, names, "integer" if _are_whole(source) else source.kind)
+
+
+MOST_NUMBERED = 50
+"""More whole numbers than these, written as real ones, are no labels."""
+
+
+def _looks_like(column: LabelColumn, name: str) -> str:
+    """The task, where nobody says."""
+    if column.kind not in ("number", "integer") or column.is_list or column.known is not None:
+        return "classification"
+    distinct = set(column.present)
+    # Each of several texts: a label is there to be learned.
+    are_labels = 2 * len(distinct) <= len(column.present)
+    if column.kind == "integer":
+        if not are_labels:
+            logger.warning(
+                f"Column {name!r} has {len(distinct)} different whole numbers in {len(column.present)} rows, each of "
+                "which is a label of its own. --task regression predicts numbers."
+            )
+        return "classification"
+    if not (are_labels and len(distinct) <= MOST_NUMBERED and _are_whole(column)):
+        return "regression"
+    logger.warning(
+        f"Column {name!r} has the numbers {', '.join(map(str, sorted(distinct)[:5]))}"
+        f"{', ...' if len(distinct) > 5 else ''}, which are taken for labels. --task regression predicts numbers."
+    )
+    return "classification"
+
+
+def _are_whole(column: LabelColumn) -> bool:
+    """Whether labels are real numbers that are all whole."""
+    return column.kind == "number" and all(value.is_integer() for value in column.items())
+
+
+def _label_names(column: LabelColumn) -> tuple[str, ...]:
+    if column.known is not None:
+        return column.known
+    seen = set(column.items())
+    if column.kind == "number":
+        return tuple(str(int(value) if _are_whole(column) else value) for value in sorted(seen))
+    return tuple(sorted(seen, key=int) if column.kind == "integer" else sorted(seen))
+
+
+def _as_label(value: Any, numbers: Mapping[str, int]) -> str:
+    """The name of a label that may be a number: 1.0 is the label 1, if there is that."""
+    if isinstance(value, float) and value.is_integer() and str(value) not in numbers:
+        return str(int(value))
+    return str(value)
+
+
+def _check_labels_fit(column: LabelColumn, name: str, problem_type: str) -> None:
+    """Refuses labels of another task than the trained model's, which would be scored as if that were its own."""
+    numbers = column.kind in ("number", "integer") and not column.is_list and column.known is None
+    real = column.kind == "number" and not _are_whole(column)
+    if problem_type == "regression" and not numbers:
+        way_out = "Give data with one number per text"
+        does = "predicts a number"
+    elif problem_type == "multi_label_classification" and not column.is_list:
+        way_out = "Write lists of labels, say what separates labels in one cell with --label_delimiter"
+        does = "gives each text several labels"
+    elif problem_type == "single_label_classification" and (column.is_list or real):
+        way_out = "Give data with one label per text"
+        does = "gives each text one label"
+    else:
+        return
+    raise UserError(
+        f"The model {does}, column {name!r} has {column.present[0]!r}. {way_out}, or name the right column with "
+        "--label_column_name."
+    )
+
+
+def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn, split: str, name: str) -> list[Any]:
+    """What `number_labels` gives for a split.
+
+    Raises:
+        UserError: a label is unknown, or of another type than those of the training data.
+    """
+    if labels.problem_type == "regression":
+        if column.kind not in ("number", "integer") or column.is_list:
+            raise UserError(
+                f"Mixed label types: column {name!r} has numbers in the training data and {column.present[0]!r} in the "
+                f"{split} data. Write numbers in both."
+            )
+        values = [None if value is None else float(value) for value in column.values]
+        if bad := [row for row, value in enumerate(values) if value is not None and not math.isfinite(value)]:
+            raise UserError(
+                f"The {split} data has {values[bad[0]]} in column {name!r}{column.where(bad[0], ', ')}. Give a finite "
+                "number."
+            )
+        return values
+    if column.is_list != (labels.problem_type == "multi_label_classification"):
+        raise UserError(
+            f"Mixed label types: column {name!r} has {column.present[0]!r} in the {split} data, unlike what was "
+            f"trained on ({'lists of labels' if labels.problem_type.startswith('multi') else 'one label per text'}). "
+            "Write both alike."
+        )
+    found: list[Any] = []
+    unknown: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for row, value in enumerate(column.values):
+        named = [] if value is None else [_as_label(item, numbers) for item in (value if column.is_list else (value,))]
+        for label in named:
+            if label not in numbers:
+                unknown[label] += 1
+                first.setdefault(label, row)
+        if column.is_list and len(set(named)) != len(named):
+            raise UserError(
+                f"The {split} data names a label twice{column.where(row, ' in ')}: {value!r}. Give each text a list of "
+                "the labels that apply (not a 0 or 1 for each label)."
+            )
+        if value is None:
+            found.append(None)
+        elif column.is_list:
+            found.append([float(label in set(named)) for label in labels.names])
+        else:
+            found.append(numbers.get(named[0]))
+    if unknown:
+        label, count = unknown.most_common(1)[0]
+        raise UserError(
+            f"The {split} data has the label {label!r} ({count} times{column.where(first[label], ', first in ')}), "
+            f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
+            f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
+        )
+    return found
