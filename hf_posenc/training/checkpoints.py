@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
@@ -147,6 +148,11 @@ def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
 def is_complete(checkpoint: str | Path) -> bool:
     """Whether a checkpoint folder of a run can be resumed from; see `damage`."""
     return damage(checkpoint) is None
+
+
+def step_of(checkpoint: str | Path) -> int:
+    """How many steps had been taken when a checkpoint was saved."""
+    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME)).global_step
 
 
 def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[Path | None, str]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,17 +23,15 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
 from .assessment import assess, to_beat
 from .baseline import MOST_ROWS, Texts, baseline_scores
-from .data.cells import is_csv_data, row_number
-from .data.columns import Columns, find_columns, remember_columns, remembered_columns, require_columns
-from .data.encoding import encode
-from .data.labels import Labels, number_labels
-from .data.rows import choose_rows, wanted_splits
+from .data.columns import find_columns, remember_columns, remembered_columns
+from .data.in_memory import InMemory
+from .data.labels import Labels
+from .data.source import Source
 from .data.splits import load_splits
-from .data.streaming import SEEN_BATCHES, Passes, Stream, check_streaming, open_stream, read_rows
+from .data.streaming import Passes, Stream, check_streaming
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, MacroF1, compute_metrics_for
 from .model import check_resumed, input_length, load_config, make_model, require_head
@@ -65,7 +64,7 @@ class Setup(Run):
 
     training: ClassificationTrainingArguments
     labels: Labels
-    encoded: dict[str, Dataset | Passes]
+    encoded: Mapping[str, Dataset | Passes]
     """The splits as token ids and, where there are labels, `labels`; with `data.streaming` the training split has
     no end."""
     collator: DataCollatorWithPadding
@@ -127,82 +126,36 @@ def set_up(
     check_streaming(data, training)
     resume_from = prepare_output_dir(training)
     config = load_config(arguments)
-    stream = None
     if not training.do_train:
         require_head(config, str(arguments.model_name_or_path), "ForSequenceClassification")
     with training.main_process_first(desc="reading the data"):
-        found = load_splits(data, arguments.token, arguments.cache_dir) if rows is None else rows
-        trained = _trained_labels(config)
-        if data.streaming:
-            stream, found = open_stream(found, data, training)
-        splits = wanted_splits(found, data, training, test=training.score_test)
-        known = None if training.do_train else remembered_columns(config)
-        columns = find_columns(next(iter(splits.values())), data, known)
-        labels, numbers = number_labels(
-            splits if stream is None else {**splits, "train": stream.labelled()},
-            columns,
-            task=data.task,
-            delimiter=columns.label_delimiter,
-            given=trained if stream is None else stream.class_names(trained),
-            given_problem_type=None if config is None else config.problem_type,
-            skip_missing=data.skip_missing,
-            sampled=stream is not None,
-        )
-        if training.score_test and set(splits) == {"test"} and numbers["test"] is None:
-            require_columns(splits["test"], [columns.label], "--label_column_name", "test")
-            raise UserError(
-                f"The test data has no labels in column {columns.label!r}. Name it with --label_column_name."
-            )
-        if training.score_test and not training.do_predict and "test" in splits:
-            training.do_predict = numbers["test"] is not None
-            if not training.do_predict:
-                del splits["test"]
-                logger.warning("The test split has no labels and isn't scored; --do_predict true labels it.")
-        set_aside = training.do_eval and "validation" not in found
-        splits, numbers, chosen = _chosen(splits, numbers, columns, labels, data, training, set_aside)
-        seen = splits if stream is None else {"train": stream.first_rows()}
-        tokenizer = make_tokenizer(arguments, data, seen, columns, resume_from)
+        source = _open(data, arguments, training, config, rows)
+        labels = source.number_labels(_trained_labels(config), None if config is None else config.problem_type)
+        source.choose_rows()
+        tokenizer = make_tokenizer(arguments, data, source.texts(), resume_from)
     if training.chooses_metric and training.metric_for_best_model and labels.names:
         training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
-    loss = make_loss(labels, numbers.get("train"), training, SEEN_BATCHES if stream is not None else None)
+    loss = make_loss(labels, source.numbers.get("train"), training, source.seen_batches)
     set_seed(training.seed)
     model = make_model(arguments, data, config, tokenizer, labels)
     if training.do_train:
-        remember_columns(model.config, columns)
+        remember_columns(model.config, source.columns)
     max_length = input_length(data, model, tokenizer)
     with training.main_process_first(desc="tokenizing"):
-        encoded: dict[str, Dataset | Passes] = {
-            split: encode(
-                dataset,
-                numbers[split],
-                tokenizer,
-                columns,
-                max_length,
-                labels.problem_type,
-                split=split,
-                num_proc=data.preprocessing_num_workers,
-                overwrite_cache=data.overwrite_cache,
-            )
-            for split, dataset in splits.items()
-            if stream is None or split != "train"
-        }
-        if stream is not None:
-            encoded["train"] = stream.encoded(tokenizer, max_length, labels)
+        encoded = source.encode(tokenizer, max_length)
     summary = summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size)
     fill_in(training, arguments, summary, model.config.hidden_size)
     if resume_from is not None:
         check_resumed(resume_from, model, training, data)
-    scored = {split: prefix for split, prefix in _PREFIXES.items() if numbers.get(split) is not None}
-    examples = {
-        prefix: (_texts(splits[split], columns), cast(list[Any], numbers[split])) for split, prefix in scored.items()
-    }
+    scored = {prefix: split for split, prefix in _PREFIXES.items() if source.numbers.get(split) is not None}
+    examples: dict[str, tuple[Texts, list[Any]]] = {prefix: source.examples(split) for prefix, split in scored.items()}
     return Setup(
         data=data,
         arguments=arguments,
         training=training,
         encoded=encoded,
-        columns=columns,
+        columns=source.columns,
         labels=labels,
         tokenizer=tokenizer,
         model=model,
@@ -210,38 +163,26 @@ def set_up(
         loss=loss,
         compute_metrics=LossAndMetrics(loss, labels.problem_type),
         examples=examples,
-        rows={
-            prefix: [row_number(row, is_csv_data(splits[split])) for row in chosen[split]]
-            for split, prefix in scored.items()
-        },
-        baselines=_baselines(training, stream, splits, numbers, columns, labels, examples),
+        rows={prefix: source.rows_in_file(split) for prefix, split in scored.items()},
+        baselines=_baselines(training, source, examples),
         summary=summary,
         resume_from=resume_from,
-        test_rows=chosen.get("test"),
+        test_rows=source.rows.get("test"),
     )
 
 
-def _chosen(
-    splits: DatasetDict,
-    numbers: dict[str, list[Any] | None],
-    columns: Columns,
-    labels: Labels,
+def _open(
     data: DataArguments,
+    arguments: ModelArguments,
     training: ClassificationTrainingArguments,
-    set_aside: bool,
-) -> tuple[DatasetDict, dict[str, list[Any] | None], dict[str, list[int]]]:
-    """The splits of those rows that are used, their labels, and which rows these are."""
-    streamed = ("train",) if data.streaming else ()  # the sample of a stream stays as it is
-    whole = {split: dataset for split, dataset in splits.items() if split not in streamed}
-    rows = choose_rows(whole, columns, data, labels, numbers, set_aside=set_aside)
-    kept = {split: splits[split] for split in streamed}
-    labelled = {split: numbers[split] for split in streamed}
-    for split, chosen in rows.items():
-        source = split if split in splits else "train"
-        given = numbers[source]
-        kept[split] = splits[source].select(chosen)
-        labelled[split] = None if given is None else [given[row] for row in chosen]
-    return DatasetDict(kept), labelled, rows
+    config: Any,
+    rows: DatasetDict | None,
+) -> Source:
+    found = load_splits(data, arguments.token, arguments.cache_dir) if rows is None else rows
+    if data.streaming:
+        return Stream(found, data, training)
+    known = None if training.do_train else remembered_columns(config)
+    return InMemory(found, data, training, partial(find_columns, known=known))
 
 
 class LossAndMetrics:
@@ -267,29 +208,13 @@ class LossAndMetrics:
 
 
 def _baselines(
-    training: ClassificationTrainingArguments,
-    stream: Stream | None,
-    splits: Mapping[str, Dataset],
-    numbers: Mapping[str, list[Any] | None],
-    columns: Columns,
-    labels: Labels,
-    examples: dict[str, tuple[Texts, list[Any]]],
+    training: ClassificationTrainingArguments, source: Source, examples: dict[str, tuple[Texts, list[Any]]]
 ) -> dict[str, dict[str, float]]:
-    """Scores of simpler models, of a run that trains; of a stream its first rows are their training data."""
+    """Scores of simpler models, where one is trained."""
     if not (training.baseline and training.do_train and examples) or training.process_index != 0:
         return {}
-    if stream is None:
-        rows, known = splits["train"], numbers["train"]
-    else:
-        rows = read_rows(stream.training_rows(), MOST_ROWS, "train")
-        known = stream.numbered(list(rows[columns.label]), labels)
-    assert known is not None
-    return baseline_scores((_texts(rows, columns), known), examples, labels.problem_type)
-
-
-def _texts(rows: Dataset, columns: Columns) -> Texts:
-    first, second = columns.texts(cast(dict[str, list[Any]], rows[:]))
-    return (first,) if second is None else (first, second)
+    assert source.labels is not None
+    return baseline_scores(source.training_examples(MOST_ROWS), examples, source.labels.problem_type)
 
 
 def _trained_labels(config: Any) -> list[str] | None:

@@ -3,12 +3,13 @@
 import math
 import time
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from rich.console import Console
 from transformers import (
     DataCollatorForLanguageModeling,
@@ -22,9 +23,8 @@ from transformers.utils import logging
 
 from ..errors import UserError
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
-from .data.columns import Columns, find_columns, remember_columns, remembered_columns
-from .data.encoding import encode
-from .data.rows import choose_rows, wanted_splits
+from .data.columns import find_columns, remember_columns, remembered_columns
+from .data.in_memory import InMemory
 from .data.splits import load_splits
 from .model import check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars, working
@@ -129,19 +129,16 @@ def train_masked_lm(
     with working("Preparing: data, tokenizer, model", console):
         with training.main_process_first(desc="reading the data"):
             found = load_splits(data, model.token, model.cache_dir)
-            splits = wanted_splits(found, data, training)
             known = None if training.do_train else remembered_columns(config)
-            columns = find_columns(next(iter(splits.values())), data, known)
-            set_aside = training.do_eval and "validation" not in found
-            rows = choose_rows(splits, columns, data, set_aside=set_aside)
-            splits = DatasetDict({name: splits.get(name, splits.get("train")).select(rows[name]) for name in rows})
-            tokenizer = make_tokenizer(model, data, splits, columns, resume_from)
+            source = InMemory(found, data, training, partial(find_columns, known=known))
+            source.choose_rows()
+            tokenizer = make_tokenizer(model, data, source.texts(), resume_from)
         if tokenizer.mask_token_id is None:
             raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
         set_seed(training.seed)
         network = make_model(model, data, config, tokenizer, None)
         if training.do_train:
-            remember_columns(network.config, columns)
+            remember_columns(network.config, source.columns)
         if training.learning_rate is None:
             training.learning_rate = default_learning_rate(config is not None, network.config.hidden_size)
         if training.num_train_epochs is None:
@@ -150,12 +147,12 @@ def train_masked_lm(
             check_resumed(resume_from, network, training, data)
         max_length = input_length(data, network, tokenizer)
         with training.main_process_first(desc="tokenizing"):
-            encoded = _encode(splits, tokenizer, columns, max_length, data, training)
+            encoded = _encode(source, tokenizer, max_length, training)
     run = Run(
         data=data,
         arguments=model,
         training=training,
-        columns=columns,
+        columns=source.columns,
         labels=None,
         tokenizer=tokenizer,
         model=network,
@@ -197,29 +194,11 @@ def train_masked_lm(
 
 
 def _encode(
-    splits: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    columns: Columns,
-    max_length: int,
-    data: DataArguments,
-    training: MaskedLMTrainingArguments,
+    source: InMemory, tokenizer: PreTrainedTokenizerBase, max_length: int, training: MaskedLMTrainingArguments
 ) -> dict[str, Dataset]:
-    encoded = {}
-    for split, dataset in splits.items():
-        tokens = encode(
-            dataset,
-            None,
-            tokenizer,
-            columns,
-            max_length if training.line_by_line else 2**31 - 1,
-            "masked_lm",
-            split=split,
-            num_proc=data.preprocessing_num_workers,
-            overwrite_cache=data.overwrite_cache,
-        )
-        if not training.line_by_line:
-            tokens = join_blocks(tokens, max_length)
-        encoded[split] = tokens
+    encoded = source.encode(tokenizer, max_length if training.line_by_line else 2**31 - 1)
+    if not training.line_by_line:
+        encoded = {split: join_blocks(tokens, max_length) for split, tokens in encoded.items()}
     if "validation" in encoded:
         encoded["validation"] = mask_once(encoded["validation"], tokenizer, training.mlm_probability)
     return encoded

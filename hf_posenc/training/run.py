@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,6 @@ from transformers import (
     TrainingArguments,
     get_scheduler,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
@@ -42,9 +41,7 @@ from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, str
 from .assessment import Assessment
 from .checkpoints import not_finite
 from .data.columns import Columns
-from .data.encoding import texts
 from .data.labels import Labels
-from .data.streaming import Passes
 from .lora import has_lora, merge, merged_weights
 from .metrics import answers_from_logits
 from .model import hub_options
@@ -150,13 +147,9 @@ def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
 
 
 def make_tokenizer(
-    arguments: ModelArguments,
-    data: DataArguments,
-    splits: Mapping[str, Any],
-    columns: Columns,
-    resume_from: Path | None,
+    arguments: ModelArguments, data: DataArguments, texts: Iterable[str], resume_from: Path | None
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that is named, the model's or the resumed run's own, or one trained on the training text."""
+    """The tokenizer that is named, the model's or the resumed run's own, or one trained on the training texts."""
     name = arguments.tokenizer_name or arguments.model_name_or_path or (str(resume_from) if resume_from else None)
     if name is not None:
         options = hub_options(arguments)
@@ -164,7 +157,7 @@ def make_tokenizer(
             options["revision"] = "main"
         return load_tokenizer(name, **options)
     return train_tokenizer(
-        texts(splits["train"], columns),
+        texts,
         arguments.tokenizer_type,
         arguments.vocab_size,
         model_max_length=data.max_seq_length or arguments.max_position_embeddings or DEFAULT_MAX_LENGTH,
@@ -228,9 +221,7 @@ def run_trainer(trainer: "RunTrainer", run: Run, console: Console | None = None)
         Interrupted: Ctrl-C; the message says how to go on.
     """
     resumed = run.training.resume_from_checkpoint
-    start = _step_of(resumed) if resumed else None  # training may delete it
-    if start is not None and 0 < run.training.max_steps <= start and isinstance(trainer.train_dataset, Passes):
-        trainer.train_dataset.ended = True
+    start = checkpoints.step_of(resumed) if resumed else None  # training may delete it
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
     with stop, contextlib.closing(trainer.progress):
@@ -245,10 +236,6 @@ def run_trainer(trainer: "RunTrainer", run: Run, console: Console | None = None)
         logger.warning(f"{resumed!r} is the end of its run: nothing was left to train.")
         return {}  # else the loss of no step, 0.0
     return output.metrics
-
-
-def _step_of(checkpoint: str) -> int:
-    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME)).global_step
 
 
 def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:

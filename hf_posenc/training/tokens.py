@@ -19,8 +19,8 @@ from .arguments import ClassificationTrainingArguments, DataArguments, ModelArgu
 from .assessment import assess_words, to_beat
 from .baseline import word_label_answers
 from .data.columns import Columns, require_columns
+from .data.in_memory import InMemory
 from .data.labels import Labels
-from .data.rows import choose_rows, wanted_splits
 from .data.splits import load_splits
 from .model import TOKENS, check_resumed, input_length, load_config, make_model, require_head
 from .prediction import label_words, word_pieces
@@ -75,16 +75,15 @@ def train_tokens(
         require_head(config, str(model.model_name_or_path), "ForTokenClassification")
     with training.main_process_first(desc="reading the data"):
         found = load_splits(data, model.token, model.cache_dir) if rows is None else rows
-        splits = wanted_splits(found, data, training, test=training.score_test)
-        training.do_predict = training.do_predict or "test" in splits
-        columns = _find_columns(next(iter(splits.values())), data)
-        read = {split: _read(dataset, columns, split) for split, dataset in splits.items()}
-        labels = _labels(splits, read, columns, config, training.do_train)
-        set_aside = training.do_eval and "validation" not in found
-        chosen = choose_rows(splits, columns, data, set_aside=set_aside)
-        read = {split: _select(read[split if split in read else "train"], numbers) for split, numbers in chosen.items()}
-        text = DatasetDict({split: Dataset.from_dict({"text": list(map(" ".join, read[split][0]))}) for split in read})
-        tokenizer = make_tokenizer(model, data, text, Columns(("text",), columns.label), resume_from)
+        source = InMemory(found, data, training, _find_columns)
+        columns = source.columns
+        training.do_predict = training.do_predict or "test" in source.splits
+        read = {split: _read(dataset, columns, split) for split, dataset in source.splits.items()}
+        labels = _labels(source.splits, read, columns, config, training.do_train)
+        source.choose_rows()
+        read = {split: _select(read[split if split in read else "train"], rows) for split, rows in source.rows.items()}
+        texts = (" ".join(words) for words in read.get("train", ([],))[0])
+        tokenizer = make_tokenizer(model, data, texts, resume_from)
     if not tokenizer.is_fast:
         raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer_name.")
     span_names = ["span_precision", "span_recall", "span_f1"] if _marks_spans(labels.names) else []

@@ -286,7 +286,7 @@ def read_training(path):
 
 
 def read_stream(path):
-    from hf_posenc.training.data.streaming import read_rows
+    from hf_posenc.training.data.reading import read_rows
 
     if ".json" not in Path(path).suffixes:
         read_rows(read_file(path, streaming=True), 5, "train")

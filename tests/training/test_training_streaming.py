@@ -29,7 +29,7 @@ from training_harness import (
 )
 
 from hf_posenc.training import UserError, make_arguments, set_up, train_tokenizer
-from hf_posenc.training.data import streaming as module
+from hf_posenc.training.data import first_reading
 
 STREAMED: dict[str, Any] = {"streaming": True, "max_steps": 12, "do_eval": True, "save_strategy": None}
 
@@ -189,7 +189,7 @@ def test_lists_of_labels_and_many_real_numbers(tmp_path: Path, monkeypatch: pyte
     setup = stream(tmp_path / "run", train_file=write_jsonl(tmp_path / "a.jsonl", lists), shuffle_buffer_size=1)
     assert setup.labels.names == ("a", "b", "c")
     assert [example["labels"] for example in examples(setup, 3)] == [[1.0, 1.0, 0.0], [0.0] * 3, [0.0, 0.0, 1.0]]
-    monkeypatch.setattr(module, "MOST_LABELS", 20)
+    monkeypatch.setattr(first_reading, "MOST_LABELS", 20)
     numbers = [{"text": "x", "label": row / 7} for row in range(1, 60)]
     setup = stream(tmp_path / "run", train_file=write_jsonl(tmp_path / "b.jsonl", numbers), shuffle_buffer_size=1)
     assert setup.labels.problem_type == "regression"

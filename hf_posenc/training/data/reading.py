@@ -219,3 +219,20 @@ def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None
         if (wrong := bad_line(files)) is not None:
             raise UserError(wrong) from error
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
+
+
+def read_rows(rows: IterableDataset, most: int | None, split: str) -> Dataset:
+    """The first rows of a stream, or all, in memory.
+
+    Raises:
+        UserError: it has none, or can't be read.
+    """
+    with reading(f"The {split} data", "Check the name, the format and the network.", files_of(rows)):
+        taken = list(rows if most is None else rows.take(most))
+        if not taken:
+            raise UserError(
+                f"{with_files(f'The {split} data', files_of(rows))} has no rows. Give data with at least one example."
+            )
+        found = Dataset.from_list(taken, features=rows.features)
+    found.info.builder_name = rows.info.builder_name
+    return found

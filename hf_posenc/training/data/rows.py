@@ -3,7 +3,7 @@
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,20 +19,24 @@ from .labels import Labels
 logger = logging.get_logger(__name__)
 
 
-def wanted_splits(
-    splits: DatasetDict, data: DataArguments, training: RunArguments, *, test: bool = False
-) -> DatasetDict:
-    """The splits that this run uses; `test`: the test split too, if there is.
+def check_splits(found: Collection[str], training: RunArguments) -> None:
+    """Raises a UserError where the data lacks a split that the run needs."""
+    there = ", ".join(found)
+    if training.do_train and "train" not in found:
+        raise UserError(f"--do_train needs training data, there is {there}. Give --train_file.")
+    if training.do_predict and "test" not in found:
+        raise UserError(f"--do_predict needs test data, there is {there}. Give --test_file.")
+    if training.do_eval and not {"train", "validation"} & set(found):
+        raise UserError(f"--do_eval needs validation data, there is {there}. Give --validation_file.")
+
+
+def wanted_splits(splits: DatasetDict, data: DataArguments, training: RunArguments) -> DatasetDict:
+    """The splits that this run uses; the test split also where it is to be scored, if there is one.
 
     Those to be scored are cut to the sizes that were asked for; `choose_rows` does the rest. Where there is no
     validation data it is to be set aside: from `train`, or `validation` holds the training data.
     """
-    if training.do_train and "train" not in splits:
-        raise UserError(f"--do_train needs training data, there is {', '.join(splits)}. Give --train_file.")
-    if training.do_predict and "test" not in splits:
-        raise UserError(f"--do_predict needs test data, there is {', '.join(splits)}. Give --test_file.")
-    if training.do_eval and not {"train", "validation"} & set(splits):
-        raise UserError(f"--do_eval needs validation data, there is {', '.join(splits)}. Give --validation_file.")
+    check_splits(splits, training)
     chosen = {}
     if training.do_train:
         chosen["train"] = splits["train"]
@@ -40,12 +44,17 @@ def wanted_splits(
         chosen["validation"] = _first(splits["validation"], data.max_eval_samples)
     elif training.do_eval and not training.do_train:
         chosen["validation"] = splits["train"]
-    if training.do_predict or (test and "test" in splits):
+    if training.do_predict or (scores_test(training) and "test" in splits):
         chosen["test"] = _first(splits["test"], data.max_predict_samples)
     for split, dataset in chosen.items():
         if len(dataset) == 0:
             raise UserError(f"The {split} data has no rows. Give data with at least one example.")
     return DatasetDict(chosen)
+
+
+def scores_test(training: RunArguments) -> bool:
+    """Whether the test split is scored if it has labels; a masked language model has no such option."""
+    return bool(getattr(training, "score_test", False))
 
 
 def _first(dataset: Dataset, most: int | None) -> Dataset:

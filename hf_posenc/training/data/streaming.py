@@ -7,10 +7,8 @@ validation and test examples, which `max_eval_samples` and `max_predict_samples`
 are set aside from the training data.
 """
 
-import heapq
 import itertools
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +18,16 @@ from transformers.utils import logging
 
 from ...errors import UserError
 from ..arguments import DEFAULT_STEPS, ClassificationTrainingArguments, DataArguments, strategy_name
-from .cells import is_csv_data, is_missing, row_name
+from ..checkpoints import step_of
+from .cells import is_csv_data, is_missing
 from .columns import find_columns, require_columns
-from .encoding import encode, tokenize_texts
+from .encoding import encode, texts, tokenize_texts
+from .first_reading import DistinctLabels, HeldOut
 from .label_values import read_values
 from .labels import Labels, apply_labels
-from .reading import files_of, reading, with_files
-from .rows import check_percentage, in_shares
+from .reading import files_of, read_rows, reading
+from .rows import check_percentage, check_splits
+from .source import Source
 
 logger = logging.get_logger(__name__)
 
@@ -34,13 +35,10 @@ SHUFFLE_BUFFER = 10_000
 """Rows to draw from, where `shuffle_buffer_size` isn't given."""
 SAMPLE = 1000
 """The first rows, from which columns are found and of whose truncation is warned."""
-MOST_LABELS = 10_000
 HELD_OUT = 10_000
 """Most rows that are set aside for validation, where `max_eval_samples` isn't given."""
 TOKENIZER_ROWS = 100_000
 """A tokenizer is trained on the first of them."""
-SEEN_BATCHES = 1000
-"""The `train_...` metrics of a streamed run are those of its last batches."""
 _BATCH = 256
 _WHAT, _WAY_OUT = "The training data", "Mend the data, or leave these rows out."
 
@@ -93,55 +91,57 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
     training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
 
 
-class Stream:
+class Stream(Source):
     """Training rows that are read as they are needed, and what has to be known of them before.
 
+    Where labels have to be found or validation rows to be set aside, the stream is read once before training.
+
     Args:
-        rows: the training split.
+        found: the splits of the data.
         data: the options.
-        seed: of the order.
+        training: the options.
 
     Raises:
-        UserError: the data has no rows, can't be read, or lacks a column.
+        UserError: a split, a column or a label is missing, the data can't be read, or there are too many labels.
     """
 
-    def __init__(self, rows: IterableDataset, data: DataArguments, seed: int) -> None:
-        self.rows = rows if data.max_train_samples is None else rows.take(data.max_train_samples)
-        self.data = data
-        self.seed = seed
-        self.sample = read_rows(self.rows, SAMPLE, "train")
-        self.columns = find_columns(self.sample, data)
-        require_columns(self.sample, [self.columns.label], "--label_column_name")
+    seen_batches = 1000
+
+    def __init__(
+        self, found: Mapping[str, IterableDataset], data: DataArguments, training: ClassificationTrainingArguments
+    ) -> None:
+        check_splits(found, training)
+        rows = found["train"] if data.max_train_samples is None else found["train"].take(data.max_train_samples)
+        sample = read_rows(rows, SAMPLE, "train")
+        super().__init__(DatasetDict(train=sample), find_columns(sample, data), data, training)
+        require_columns(sample, [self.columns.label], "--label_column_name")
         if data.skip_missing:
             logger.warning("Rows of the training data that have no label or no text are left out (--skip_missing).")
-            self.rows = self.rows.filter(self._is_whole)
-            self.sample = read_rows(self.rows, SAMPLE, "train")
-        self.feature = self.sample.features[self.columns.label]
-        self.is_csv = is_csv_data(self.sample)
-        self.count: int | None = None
-        """Rows, if they have been counted."""
-        self._read = 0
+            rows = rows.filter(self._is_whole)
+            self.splits["train"] = sample = read_rows(rows, SAMPLE, "train")
+        self._rows = rows
+        self._feature = sample.features[self.columns.label]
+        self._is_csv = is_csv_data(sample)
+        self._count: int | None = None
+        """Rows to train on, if they have been counted."""
         self._distinct: list[Any] | None = None
-        self._held_out: set[int] = set()
-        """Marks of the texts that were set aside."""
+        """Each label, once or twice, if they have been looked for."""
+        self._held_out = HeldOut(self.columns, data.max_eval_samples or HELD_OUT)
+        self._read_once(hold_out=training.do_eval and "validation" not in found)
+        if training.do_eval and "validation" in found:
+            self.splits["validation"] = read_rows(found["validation"], data.max_eval_samples, "validation")
+        if "test" in found and (training.do_predict or training.score_test):
+            self.splits["test"] = read_rows(found["test"], data.max_predict_samples, "test")
 
     def _is_whole(self, row: dict[str, Any]) -> bool:
         """Whether a row has a label and a text."""
         label = self.data.label_delimiter is not None or not is_missing(row[self.columns.label])
         return label and any(not is_missing(row[name]) for name in self.columns.text)
 
-    def read_once(self, hold_out: bool) -> Dataset | None:
-        """Reads the stream once if labels have to be found or rows to be set aside for validation; returns the latter.
-
-        Which rows these are depends on their text alone: a text that is there several times is set aside as a whole,
-        and validated on once.
-
-        Raises:
-            UserError: a label is missing, there are too many, or too few rows.
-        """
+    def _read_once(self, hold_out: bool) -> None:
         wants_labels = self._given_labels() is None
         if not (wants_labels or hold_out):
-            return None
+            return
         check_percentage(self.data.validation_split_percentage)
         logger.warning(
             "Reading the training data once before training, to "
@@ -150,104 +150,49 @@ class Stream:
             )
             + "."
         )
-        most = self.data.max_eval_samples or HELD_OUT
-        labels = _DistinctLabels(self)
-        least: list[tuple[int, int, dict[str, Any]]] = []  # a row for each of the texts with the smallest marks
-        repeats: dict[int, int] = {}  # in how many rows each of these texts is
+        labels = DistinctLabels(self.data, self.columns.label, self._feature, self._is_csv)
+        names = [self.columns.label, *(self.columns.text if hold_out else ())]
         count = 0
-        with reading(_WHAT, _WAY_OUT, files_of(self.rows)):
-            names = [self.columns.label, *(self.columns.text if hold_out else ())]
-            for batch in self.rows.select_columns(names).iter(SAMPLE):
+        with reading(_WHAT, _WAY_OUT, files_of(self._rows)):
+            for batch in self._rows.select_columns(names).iter(SAMPLE):
                 labels.add(batch[self.columns.label], count)
-                for row, mark in enumerate(self._marks(batch) if hold_out else ()):
-                    if mark in repeats:
-                        repeats[mark] += 1
-                    elif len(least) < most or mark < -least[0][0]:
-                        if len(least) == most:
-                            del repeats[-heapq.heappop(least)[0]]
-                        heapq.heappush(least, (-mark, count + row, {name: batch[name][row] for name in names}))
-                        repeats[mark] = 1
+                if hold_out:
+                    self._held_out.add(batch, count)
                 count += len(batch[self.columns.label])
-        self.count = self._read = count
         if wants_labels:
-            self._distinct = labels.values()
-        if not hold_out:
-            return None
-        if count < 2:
-            raise UserError("There is one training example and no validation data. Give --validation_file.")
-        texts = sorted(((-mark, row, held) for mark, row, held in least), key=lambda entry: entry[:2])
-        chosen, taken = self._chosen(texts, repeats, count)
-        if not chosen:
-            raise UserError(
-                f"None of the texts of the {count} training examples can be set aside for validation: each stands in "
-                "too many of them, or is the only one of its label. Give --validation_file, or a greater "
-                "--validation_split_percentage."
+            # Each twice says what number_labels asks for: that labels are those of several texts.
+            distinct = labels.values()
+            self._distinct = distinct * (2 if count >= 2 * len(distinct) else 1)
+        if hold_out:
+            features = self._rows.features and Features({name: self._rows.features[name] for name in names})
+            chosen = self._held_out.choose(count, self.data.validation_split_percentage)
+            held = Dataset.from_list(chosen, features=features)
+            held.info.builder_name = self._rows.info.builder_name
+            self.splits["validation"] = held
+            logger.warning(
+                f"There is no validation data: {len(held)} training examples were set aside for it "
+                "(--validation_split_percentage, --max_eval_samples)."
             )
-        self.count -= taken
-        features = self.rows.features and Features({name: self.rows.features[name] for name in names})
-        held = Dataset.from_list(chosen, features=features)
-        held.info.builder_name = self.rows.info.builder_name
-        logger.warning(
-            f"There is no validation data: {len(held)} training examples were set aside for it "
-            "(--validation_split_percentage, --max_eval_samples)."
-        )
-        return held
+        self._count = count - self._held_out.taken
 
-    def _chosen(
-        self, texts: Sequence[tuple[int, int, dict[str, Any]]], repeats: dict[int, int], count: int
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Which texts (mark, row, cells) are set aside, each label in its share; and in how many rows these are."""
-        groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-        for mark, _, held in texts:
-            groups.setdefault(str(held[self.columns.label]), []).append((mark, held))
-        if 2 * len(groups) > len(texts):  # numbers
-            groups = {"": [(mark, held) for mark, _, held in texts]}
-        wanted = max(1, min(2, len(groups)), count * self.data.validation_split_percentage // 100)
-        # Where these are all texts, each label keeps one to train on.
-        keep = int(sum(repeats.values()) == count)
-        left = [len(group) for group in groups.values()]
-        waiting = [iter(group) for group in groups.values()]
-        taken = 0
-        chosen = []
-        for number in in_shares(tuple(left)):
-            mark, held = next(waiting[number])
-            if taken + repeats[mark] <= wanted and left[number] > keep:
-                taken += repeats[mark]
-                left[number] -= 1
-                self._held_out.add(mark)
-                chosen.append(held)
-        return chosen, taken
-
-    def _marks(self, batch: dict[str, list[Any]]) -> list[int]:
-        """A number for each row of a batch that depends on its text alone."""
-        first, second = self.columns.texts(batch)
-        pairs = zip(first, second or itertools.repeat(""), strict=False)
-        return [zlib.crc32(f"{one}\x1f{other}".encode(errors="surrogatepass")) for one, other in pairs]
-
-    def training_rows(self) -> IterableDataset:
+    def _training_rows(self) -> IterableDataset:
         """All rows but those that were set aside."""
-        if not self._held_out:
-            return self.rows
-        return self.rows.filter(
-            lambda batch: [mark not in self._held_out for mark in self._marks(batch)], batched=True, batch_size=_BATCH
-        )
-
-    def first_rows(self) -> IterableDataset:
-        """Those that a tokenizer is trained on."""
-        return self.training_rows().take(TOKENIZER_ROWS)
+        if not self._held_out.taken:
+            return self._rows
+        return self._rows.filter(self._held_out.left, batched=True, batch_size=_BATCH)
 
     def _given_labels(self) -> list[Any] | None:
         """Labels that are known without reading the data, as cells of its column; None if there are none."""
         names = self._given_names()
-        several = isinstance(self.feature, List)
-        inner = self.feature.feature if isinstance(self.feature, List) else self.feature
+        several = isinstance(self._feature, List)
+        inner = self._feature.feature if isinstance(self._feature, List) else self._feature
         if names and (isinstance(inner, ClassLabel) or self.data.task == "regression"):
             why = "is a regression" if self.data.task == "regression" else f"has the labels {', '.join(inner.names)}"
             raise UserError(f"--class_names {self.data.class_names}: the data {why}. Leave it out.")
         if names:
             return [[name] for name in names] if several else names
         if isinstance(inner, ClassLabel) or self.data.task == "regression":
-            return list(self.sample[self.columns.label])
+            return list(self.splits["train"][self.columns.label])
         return None
 
     def _given_names(self) -> list[str] | None:
@@ -266,28 +211,31 @@ class Stream:
             )
         return names
 
-    def class_names(self, trained: Sequence[str] | None) -> Sequence[str] | None:
-        """In which order labels are numbered, if they are these: a trained model's, or that of `--class_names`."""
+    def number_labels(self, trained: Sequence[str] | None, problem_type: str | None) -> Labels:
+        """In the order of a trained model or of `--class_names`, if they are these."""
         names = self._given_names()
-        return trained if trained and (not names or set(trained) == set(names)) else names or None
+        given = trained if trained and (not names or set(trained) == set(names)) else names or None
+        return self._number({**self.splits, "train": self._labelled()}, given, problem_type, sampled=True)
 
-    def labelled(self) -> Dataset:
-        """A column with each of the labels, for `number_labels`."""
+    def _labelled(self) -> Dataset:
+        """A column with each of the labels."""
         cells = self._given_labels()
-        feature = self.feature
-        if self.data.class_names:
-            feature = None  # names, whatever type the labels in the data are of
-        elif cells is None:
-            assert self._distinct is not None
-            # Each twice says what _looks_like asks for: that labels are those of several texts.
-            cells = self._distinct * (2 if self._read >= 2 * len(self._distinct) else 1)
+        feature = None if self.data.class_names else self._feature  # names, whatever type the data's labels are of
         features = None if feature is None else Features({self.columns.label: feature})
-        found = Dataset.from_dict({self.columns.label: cells}, features=features)
-        if self.is_csv:
+        found = Dataset.from_dict({self.columns.label: self._distinct if cells is None else cells}, features=features)
+        if self._is_csv:
             found.info.builder_name = "csv"
         return found
 
-    def numbered(self, cells: list[Any], labels: Labels) -> list[Any]:
+    def choose_rows(self) -> None:
+        """Of the splits in memory; validation rows have been set aside before."""
+        self._choose({split: rows for split, rows in self.splits.items() if split != "train"})
+
+    def texts(self) -> Iterator[str]:
+        """The first ones."""
+        return texts(self._training_rows().take(TOKENIZER_ROWS), self.columns)
+
+    def _numbered(self, cells: list[Any]) -> list[Any]:
         """Cells of the label column in the form in which a model takes labels.
 
         Raises:
@@ -299,92 +247,58 @@ class Stream:
                 f"Missing label in the train data: {missing} of {len(cells)} rows in a row have none in column "
                 f"{self.columns.label!r}. Fill it in, or leave such rows out with --skip_missing."
             )
+        labels = self.labels
+        assert labels is not None
         # The kind of all labels has been decided: a few whole numbers among words are words.
         task = "regression" if labels.problem_type == "regression" else "classification"
         delimiter, name = self.data.label_delimiter, self.columns.label
-        column = read_values(cells, self.feature, self.is_csv, name, "train", delimiter, task, from_file=False)
+        column = read_values(cells, self._feature, self._is_csv, name, "train", delimiter, task, from_file=False)
         return apply_labels(labels, labels.numbers(), column, "train", self.columns.label)
 
-    def encoded(self, tokenizer: PreTrainedTokenizerBase, max_length: int, labels: Labels) -> "Passes":
-        """Examples to train on: token ids and `labels`, without an end.
-
-        Warns as `data.encode` when the first rows are truncated.
+    def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> "dict[str, Dataset | Passes]":
+        """Training examples are made as they are read. Warns of truncation by the first rows, as `encoding.encode`.
 
         Raises:
             UserError: a label of the first rows isn't known.
         """
+        assert self.labels is not None
+        sample = self.splits["train"]
+        scored = [split for split in self.splits if split != "train"]
+        encoded: dict[str, Dataset | Passes] = {split: self._encode(split, tokenizer, max_length) for split in scored}
 
         def convert(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
             found = tokenize_texts(batch, tokenizer, self.columns, max_length)
-            return {**found, "labels": self.numbered(batch[self.columns.label], labels)}
+            return {**found, "labels": self._numbered(batch[self.columns.label])}
 
-        encode(self.sample, None, tokenizer, self.columns, max_length, labels.problem_type)
-        self.numbered(list(self.sample[self.columns.label]), labels)
-        rows = self.training_rows()
+        encode(sample, None, tokenizer, self.columns, max_length, self.labels.problem_type)
+        self._numbered(list(sample[self.columns.label]))
+        rows = self._training_rows()
         buffer = self.data.shuffle_buffer_size or SHUFFLE_BUFFER
         if buffer > 1:
-            rows = rows.shuffle(seed=self.seed, buffer_size=buffer)
-        return Passes(
-            rows.map(convert, batched=True, batch_size=_BATCH, remove_columns=self.sample.column_names), self.count
-        )
+            seed = self.training.seed if self.training.data_seed is None else self.training.data_seed
+            rows = rows.shuffle(seed=seed, buffer_size=buffer)
+        rows = rows.map(convert, batched=True, batch_size=_BATCH, remove_columns=sample.column_names)
+        return {**encoded, "train": Passes(rows, self._count, self._has_ended())}
 
+    def _has_ended(self) -> bool:
+        """Whether the run is resumed after its last step."""
+        resumed = self.training.resume_from_checkpoint
+        return resumed is not None and self.training.max_steps <= step_of(resumed)
 
-class _DistinctLabels:
-    """The labels of a column, each once."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self._single: dict[Any, None] = {}
-        self._listed: dict[Any, None] = {}
-        self._numbers = False
-
-    def add(self, cells: list[Any], first_row: int) -> None:
-        column, delimiter = self.stream.columns.label, self.stream.data.label_delimiter
-        for row, cell in enumerate(cells, start=first_row):
-            if delimiter is not None and (cell is None or isinstance(cell, str)):
-                self._listed.update(
-                    dict.fromkeys(part.strip() for part in (cell or "").split(delimiter) if part.strip())
-                )
-            elif is_missing(cell):
-                raise UserError(
-                    f"Missing label in the train data: {row_name(row, self.stream.is_csv)} has none in column "
-                    f"{column!r}. Fill it in, or leave such rows out with --skip_missing."
-                )
-            elif isinstance(cell, list | tuple):
-                self._listed.update(dict.fromkeys(cell))
-            elif not self._numbers:
-                self._single[cell] = None
-        if len(self._single) + len(self._listed) > MOST_LABELS and not self._numbers:
-            self._numbers = self._are_numbers()
-            if not self._numbers:
-                raise UserError(
-                    f"Column {column!r} has more than {MOST_LABELS} different labels. Name the right column with "
-                    "--label_column_name, or predict a number with --task regression."
-                )
-
-    def _are_numbers(self) -> bool:
-        stream = self.stream
-        if self._listed or stream.data.task == "classification":
-            return False
-        found = read_values(
-            list(self._single), stream.feature, stream.is_csv, stream.columns.label, "train", None, None
-        )
-        return found.kind == "number"
-
-    def values(self) -> list[Any]:
-        """Cells of the column that hold each label once."""
-        listed = list(self._listed) if self.stream.data.label_delimiter is not None else [[e] for e in self._listed]
-        return [*self._single, *listed]
+    def training_examples(self, most: int) -> tuple[list[list[str]], list[Any]]:
+        """The first ones."""
+        rows = read_rows(self._training_rows(), most, "train")
+        return self.texts_of(rows), self._numbered(list(rows[self.columns.label]))
 
 
 class Passes(torch.utils.data.IterableDataset):
     """A stream over and over, shuffled anew each time. A run on it ends by its steps, and resumes exactly."""
 
-    def __init__(self, rows: IterableDataset, count: int | None) -> None:
+    def __init__(self, rows: IterableDataset, count: int | None, ended: bool = False) -> None:
         self.rows = rows
         self.count = count
-        self.ended = False
-        """Set where a run is resumed after its last step: the Trainer, which sees no end, would take one more."""
+        self.ended = ended
+        """Where a run is resumed after its last step: the Trainer, which sees no end, would take one more."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self.ended:
@@ -398,42 +312,3 @@ class Passes(torch.utils.data.IterableDataset):
                     yield example
             if empty:
                 raise UserError("The train data has no rows to train on. Give more, or a --validation_file.")
-
-
-def open_stream(
-    found: dict[str, IterableDataset], data: DataArguments, training: ClassificationTrainingArguments
-) -> tuple[Stream, DatasetDict]:
-    """The training stream; and the splits in memory, in which `train` is only the stream's first rows.
-
-    Raises:
-        UserError: there is no training data, or something in the data is wrong.
-    """
-    if "train" not in found:
-        raise UserError(f"--do_train needs training data, there is {', '.join(found)}. Give --train_file.")
-    stream = Stream(found["train"], data, training.seed if training.data_seed is None else training.data_seed)
-    held_out = stream.read_once(hold_out=training.do_eval and "validation" not in found)
-    splits = {"train": stream.sample}
-    if held_out is not None:
-        splits["validation"] = held_out
-    elif training.do_eval:
-        splits["validation"] = read_rows(found["validation"], data.max_eval_samples, "validation")
-    if "test" in found and (training.do_predict or training.score_test):
-        splits["test"] = read_rows(found["test"], data.max_predict_samples, "test")
-    return stream, DatasetDict(splits)
-
-
-def read_rows(rows: IterableDataset, most: int | None, split: str) -> Dataset:
-    """The first rows of a stream, or all, in memory.
-
-    Raises:
-        UserError: it has none, or can't be read.
-    """
-    with reading(f"The {split} data", "Check the name, the format and the network.", files_of(rows)):
-        taken = list(rows if most is None else rows.take(most))
-        if not taken:
-            raise UserError(
-                f"{with_files(f'The {split} data', files_of(rows))} has no rows. Give data with at least one example."
-            )
-        found = Dataset.from_list(taken, features=rows.features)
-    found.info.builder_name = rows.info.builder_name
-    return found

@@ -1,0 +1,150 @@
+"""What training asks of its data, wherever the training rows are: in memory or in a stream."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ...errors import UserError
+from ..arguments import DataArguments, RunArguments
+from .cells import is_csv_data, row_number
+from .columns import Columns, require_columns
+from .encoding import encode
+from .labels import Labels, number_labels
+from .rows import choose_rows, scores_test
+
+logger = logging.get_logger(__name__)
+
+
+class Source(ABC):
+    """The data of a run. Rows to be scored are always in memory.
+
+    `number_labels` comes first, where there are labels; then `choose_rows`; then all else.
+
+    Args:
+        splits: those that the run uses, in memory; of a stream `train` is its first rows.
+        columns: where text and labels are.
+        data: the options.
+        training: the options.
+    """
+
+    seen_batches: int | None = None
+    """Of how many batches the `train_...` metrics are, the last ones. None: of all."""
+
+    def __init__(self, splits: DatasetDict, columns: Columns, data: DataArguments, training: RunArguments) -> None:
+        self.splits = splits
+        self.columns = columns
+        self.data = data
+        self.training = training
+        self.labels: Labels | None = None
+        self.numbers: dict[str, list[Any] | None] = {}
+        """The label of each row of a split in the form in which a model takes it; None where it has none."""
+        self.rows: dict[str, list[int]] = {}
+        """Which rows of the data the splits hold, by their numbers from 0."""
+
+    # ---- what differs -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def number_labels(self, trained: Sequence[str] | None, problem_type: str | None) -> Labels:
+        """Decides the task and numbers the labels; see `labels.number_labels`.
+
+        Args:
+            trained: the label names of a trained model.
+            problem_type: its task.
+        """
+
+    @abstractmethod
+    def choose_rows(self) -> None:
+        """Leaves the rows that are used, and sets validation rows aside where there are none."""
+
+    @abstractmethod
+    def texts(self) -> Iterator[str]:
+        """The training texts, for a tokenizer to be trained on."""
+
+    @abstractmethod
+    def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Mapping[str, Any]:
+        """The splits as token ids and, where there are labels, `labels`; a stream's training split has no end."""
+
+    @abstractmethod
+    def training_examples(self, most: int) -> tuple[list[list[str]], list[Any]]:
+        """Texts (see `texts_of`) and labels of the training rows, of a stream at most so many."""
+
+    # ---- what is the same -------------------------------------------------------------------------------------------
+
+    def examples(self, split: str) -> tuple[list[list[str]], list[Any]]:
+        """Texts (see `texts_of`) and labels of a split that has labels."""
+        numbers = self.numbers[split]
+        assert numbers is not None
+        return self.texts_of(self.splits[split]), numbers
+
+    def rows_in_file(self, split: str) -> list[int]:
+        """The number of each row of a split in its file, where the header of a csv is row 1."""
+        return [row_number(row, is_csv_data(self.splits[split])) for row in self.rows[split]]
+
+    def texts_of(self, rows: Dataset) -> list[list[str]]:
+        """The texts of some rows; of pairs the first texts and the second ones."""
+        first, second = self.columns.texts(cast(dict[str, list[Any]], rows[:]))
+        return [first] if second is None else [first, second]
+
+    def _number(
+        self,
+        splits: Mapping[str, Dataset],
+        given: Sequence[str] | None,
+        problem_type: str | None,
+        sampled: bool = False,
+    ) -> Labels:
+        self.labels, self.numbers = number_labels(
+            splits,
+            self.columns,
+            task=self.data.task,
+            delimiter=self.columns.label_delimiter,
+            given=given,
+            given_problem_type=problem_type,
+            skip_missing=self.data.skip_missing,
+            sampled=sampled,
+        )
+        if scores_test(self.training) and "test" in splits:
+            self._score_test()
+        return self.labels
+
+    def _score_test(self) -> None:
+        """Has the test split predicted, and so scored, if it has labels."""
+        labelled = self.numbers["test"] is not None
+        if set(self.splits) == {"test"} and not labelled:
+            require_columns(self.splits["test"], [self.columns.label], "--label_column_name", "test")
+            raise UserError(
+                f"The test data has no labels in column {self.columns.label!r}. Name it with --label_column_name."
+            )
+        if not labelled and not self.training.do_predict:
+            del self.splits["test"]
+            logger.warning("The test split has no labels and isn't scored; --do_predict true labels it.")
+        self.training.do_predict = self.training.do_predict or labelled
+
+    def _choose(self, splits: Mapping[str, Dataset], set_aside: bool = False) -> None:
+        """Cuts these splits to their rows that are used; what is set aside comes from the training rows."""
+        self.rows = choose_rows(splits, self.columns, self.data, self.labels, self.numbers, set_aside=set_aside)
+        kept: dict[str, Dataset] = {}
+        numbers: dict[str, list[Any] | None] = {}
+        for split, rows in self.rows.items():
+            source = split if split in splits else "train"
+            given = self.numbers.get(source)
+            kept[split] = splits[source].select(rows)
+            numbers[split] = None if given is None else [given[row] for row in rows]
+        self.splits.update(kept)
+        self.numbers.update(numbers)
+
+    def _encode(self, split: str, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
+        return encode(
+            self.splits[split],
+            self.numbers.get(split),
+            tokenizer,
+            self.columns,
+            max_length,
+            "" if self.labels is None else self.labels.problem_type,
+            split=split,
+            num_proc=self.data.preprocessing_num_workers,
+            overwrite_cache=self.data.overwrite_cache,
+        )
