@@ -48,7 +48,7 @@ from .training.metrics import predictions_from_logits, probabilities_from_logits
 from .training.model import require_head
 from .training.prediction import check_is_checkpoint, load_classifier
 from .training.progress import without_bars
-from .training.run import save_run
+from .training.saving import save_run
 from .training.tokenizer import load_tokenizer
 
 _TEXTS = ("text", "text_pair")

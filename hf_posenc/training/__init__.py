@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
     from .quick_start import quickstart
     from .report import Summary
-    from .run import TrainingResult, ending_clearly, save_run, show_best
+    from .run import TrainingResult, ending_clearly
+    from .saving import save_run
     from .tokenizer import load_tokenizer, train_tokenizer
+    from .trainer import show_best
 
 __all__ = [
     "MSE",

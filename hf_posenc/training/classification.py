@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,12 +18,10 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    set_seed,
 )
-from transformers.utils import logging
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
-from .assessment import assess, to_beat
+from .assessment import assess
 from .baseline import MOST_ROWS, Texts, baseline_scores
 from .data.columns import find_columns, remember_columns, remembered_columns
 from .data.in_memory import InMemory
@@ -34,25 +31,9 @@ from .data.splits import load_splits
 from .data.streaming import Passes, Stream, check_streaming
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, MacroF1, compute_metrics_for
-from .model import check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars, working
-from .recipe import fill_in
-from .report import summarize
-from .run import (
-    Run,
-    RunTrainer,
-    TrainingResult,
-    add_callbacks_and_schedule,
-    check_best_metric,
-    check_task,
-    ending_clearly,
-    finish,
-    make_tokenizer,
-    prepare_output_dir,
-    run_trainer,
-)
-
-logger = logging.get_logger(__name__)
+from .run import Run, TrainingResult, begin, check_best_metric, introduce, make_run, make_tokenizer
+from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 
 _PREFIXES = {"validation": "eval", "test": "test"}
 """What the metrics of each split that is scored begin with."""
@@ -76,7 +57,6 @@ class Setup(Run):
     """The number that each of these has in its file, a csv's header being row 1."""
     baselines: dict[str, dict[str, float]]
     """The metrics of simpler models on them."""
-    resume_from: Path | None = None
 
     def assess(self, prefix: str, metrics: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> None:
         """Sets `assessment`: where the model stands on the examples that were just scored, if they have labels.
@@ -122,12 +102,8 @@ def set_up(
     Raises:
         UserError: something in the options or the data is wrong.
     """
-    check_task(arguments, training)
     check_streaming(data, training)
-    resume_from = prepare_output_dir(training)
-    config = load_config(arguments)
-    if not training.do_train:
-        require_head(config, str(arguments.model_name_or_path), "ForSequenceClassification")
+    resume_from, config = begin(arguments, training, "ForSequenceClassification")
     with training.main_process_first(desc="reading the data"):
         source = _open(data, arguments, training, config, rows)
         labels = source.number_labels(_trained_labels(config), None if config is None else config.problem_type)
@@ -137,37 +113,20 @@ def set_up(
         training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     loss = make_loss(labels, source.numbers.get("train"), training, source.seen_batches)
-    set_seed(training.seed)
-    model = make_model(arguments, data, config, tokenizer, labels)
+    run, encoded = make_run(source, arguments, config, tokenizer, resume_from)
     if training.do_train:
-        remember_columns(model.config, source.columns)
-    max_length = input_length(data, model, tokenizer)
-    with training.main_process_first(desc="tokenizing"):
-        encoded = source.encode(tokenizer, max_length)
-    summary = summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size)
-    fill_in(training, arguments, summary, model.config.hidden_size)
-    if resume_from is not None:
-        check_resumed(resume_from, model, training, data)
+        remember_columns(run.model.config, source.columns)
     scored = {prefix: split for split, prefix in _PREFIXES.items() if source.numbers.get(split) is not None}
     examples: dict[str, tuple[Texts, list[Any]]] = {prefix: source.examples(split) for prefix, split in scored.items()}
     return Setup(
-        data=data,
-        arguments=arguments,
-        training=training,
+        **vars(run),
         encoded=encoded,
-        columns=source.columns,
-        labels=labels,
-        tokenizer=tokenizer,
-        model=model,
         collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if training.fp16 else None),
         loss=loss,
         compute_metrics=LossAndMetrics(loss, labels.problem_type),
         examples=examples,
         rows={prefix: source.rows_in_file(split) for prefix, split in scored.items()},
         baselines=_baselines(training, source, examples),
-        summary=summary,
-        resume_from=resume_from,
-        test_rows=source.rows.get("test"),
     )
 
 
@@ -262,57 +221,36 @@ def train_classifier(
         setup = set_up(data, model, training, rows)
     setup.baselines |= controls or {}
     setup.search = search
-    if training.process_index == 0:
-        setup.summary.show(console)
-        if "majority" in setup.baselines:
-            console.print(to_beat(setup.baselines, METRICS[setup.labels.problem_type][0].key), highlight=False)
+    introduce(setup, console, setup.baselines, METRICS[setup.labels.problem_type][0].key)
     trainer = make_trainer(setup, console)
-    metrics: dict[str, float] = {}
-    with ending_clearly(training, is_lora=model.lora):
-        if training.do_train:
-            metrics |= run_trainer(trainer, setup, console)
+
+    def score(metrics: dict[str, float]) -> np.ndarray | None:
         learned = list(trainer.state.log_history)  # what follows are scores of the weights that were kept
         if training.do_eval:
             metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
             setup.assess("eval", metrics, learned)
-        logits = None
-        if training.do_predict:
-            output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
-            metrics |= output.metrics or {}
-            logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-            setup.assess("test", metrics, learned)
-        if setup.assessment is not None and training.process_index == 0:
-            setup.assessment.show(console)
-        history = finish(trainer, metrics, logits, time.time() - started)
-    return TrainingResult(
-        Path(str(training.output_dir)),
-        metrics,
-        setup.summary,
-        history,
-        assessment=setup.assessment,
-        model=setup.model,
-        tokenizer=setup.tokenizer,
-        run=Run(**{item.name: getattr(setup, item.name) for item in fields(Run)}),
-    )
+        if not training.do_predict:
+            return None
+        output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
+        metrics |= output.metrics or {}
+        setup.assess("test", metrics, learned)
+        return output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+
+    return carry_out(trainer, score, started, console)
 
 
 def make_trainer(setup: Setup, console: Console | None = None) -> RunTrainer:
     """The Trainer for a setup, with its progress on the console."""
-    training = setup.training
     trainer = RunTrainer(
-        run=setup,
-        console=console,
-        model=setup.model,
-        args=training,
-        train_dataset=cast(Any, setup.encoded.get("train")),
-        eval_dataset=cast(Any, setup.encoded.get("validation")),
-        processing_class=setup.tokenizer,
+        setup,
+        setup.encoded,
+        console,
         data_collator=setup.collator,
         compute_loss_func=setup.loss,
         compute_metrics=setup.compute_metrics,
     )
     trainer.add_callback(EpochMetrics(trainer, setup))
-    add_callbacks_and_schedule(trainer, setup)
+    add_callbacks_and_schedule(trainer)
     return trainer
 
 

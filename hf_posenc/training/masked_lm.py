@@ -3,9 +3,9 @@
 import math
 import time
 import zlib
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,33 +17,18 @@ from transformers import (
     EvalPrediction,
     PreTrainedTokenizerBase,
     TrainerCallback,
-    set_seed,
 )
-from transformers.utils import logging
 
 from ..errors import UserError
 from .arguments import DataArguments, MaskedLMTrainingArguments, ModelArguments
 from .data.columns import find_columns, remember_columns, remembered_columns
 from .data.in_memory import InMemory
 from .data.splits import load_splits
-from .model import check_resumed, input_length, load_config, make_model, require_head
 from .progress import without_bars, working
 from .recipe import default_learning_rate
-from .report import summarize
-from .run import (
-    Run,
-    RunTrainer,
-    TrainingResult,
-    add_callbacks_and_schedule,
-    check_best_metric,
-    ending_clearly,
-    finish,
-    make_tokenizer,
-    prepare_output_dir,
-    run_trainer,
-)
-
-logger = logging.get_logger(__name__)
+from .report import Summary
+from .run import Run, TrainingResult, begin, check_best_metric, introduce, make_run, make_tokenizer
+from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 
 EVALUATION_SEED = 0
 """Which tokens of the validation text are masked doesn't depend on the run, so that runs compare."""
@@ -111,97 +96,83 @@ def train_masked_lm(
     """
     started = time.time()
     console = console or Console()
-    if not (training.do_train or training.do_eval):
+    _check_options(data, training)
+    with working("Preparing: data, tokenizer, model", console):
+        run, encoded = _set_up(data, model, training)
+    introduce(run, console)
+    collator = MaskingCollator(run.tokenizer, training.mlm_probability, training.seed)
+    trainer = RunTrainer(
+        run,
+        encoded,
+        console,
+        data_collator=collator,
+        compute_metrics=token_weighted_metrics,
+        preprocess_logits_for_metrics=token_sums,
+    )
+    trainer.add_callback(MaskAnew(collator))
+    add_callbacks_and_schedule(trainer)
+
+    def score(metrics: dict[str, float]) -> None:
+        if training.do_eval:
+            metrics |= trainer.evaluate()
+
+    return carry_out(trainer, score, started, console)
+
+
+def _check_options(data: DataArguments, training: MaskedLMTrainingArguments) -> None:
+    if not (training.do_train or training.do_eval or training.do_predict):
         raise UserError("Nothing to do. Give at least one of --do_train, --do_eval.")
     if training.do_predict:
         raise UserError("--do_predict: a masked language model has no labels to predict. Use --do_eval.")
-    if not training.do_train and model.model_name_or_path is None:
-        raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
     if data.streaming:
         raise UserError("--streaming is for text classification; masked language models read their text whole.")
     if not 0 < training.mlm_probability < 1:
         raise UserError(f"--mlm_probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
     check_best_metric(training, ("perplexity", "nll", "accuracy"))
-    resume_from = prepare_output_dir(training)
-    config = load_config(model)
-    if not training.do_train:
-        require_head(config, str(model.model_name_or_path), "ForMaskedLM")
-    with working("Preparing: data, tokenizer, model", console):
-        with training.main_process_first(desc="reading the data"):
-            found = load_splits(data, model.token, model.cache_dir)
-            known = None if training.do_train else remembered_columns(config)
-            source = InMemory(found, data, training, partial(find_columns, known=known))
-            source.choose_rows()
-            tokenizer = make_tokenizer(model, data, source.texts(), resume_from)
-        if tokenizer.mask_token_id is None:
-            raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
-        set_seed(training.seed)
-        network = make_model(model, data, config, tokenizer, None)
-        if training.do_train:
-            remember_columns(network.config, source.columns)
-        if training.learning_rate is None:
-            training.learning_rate = default_learning_rate(config is not None, network.config.hidden_size)
-        if training.num_train_epochs is None:
-            training.num_train_epochs = 3
-        if resume_from is not None:
-            check_resumed(resume_from, network, training, data)
-        max_length = input_length(data, network, tokenizer)
-        with training.main_process_first(desc="tokenizing"):
-            encoded = _encode(source, tokenizer, max_length, training)
-    run = Run(
-        data=data,
-        arguments=model,
-        training=training,
-        columns=source.columns,
-        labels=None,
-        tokenizer=tokenizer,
-        model=network,
-        summary=summarize(network, None, encoded, max_length, len(tokenizer), training.train_batch_size),
-    )
-    if training.process_index == 0:
-        run.summary.show(console)
-
-    collator = MaskingCollator(tokenizer, training.mlm_probability, training.seed)
-    trainer = RunTrainer(
-        run=run,
-        console=console,
-        model=network,
-        args=training,
-        train_dataset=cast(Any, encoded.get("train")),
-        eval_dataset=cast(Any, encoded.get("validation")),
-        processing_class=tokenizer,
-        data_collator=collator,
-        compute_metrics=token_weighted_metrics,
-        preprocess_logits_for_metrics=cast(Any, token_sums),
-    )
-    trainer.add_callback(MaskAnew(collator))
-    add_callbacks_and_schedule(trainer, run)
-    metrics: dict[str, float] = {}
-    with ending_clearly(training):
-        if training.do_train:
-            metrics |= run_trainer(trainer, run, console)
-        if training.do_eval:
-            metrics |= trainer.evaluate()
-        finish(trainer, metrics, None, time.time() - started)
-    return TrainingResult(
-        Path(str(training.output_dir)),
-        metrics,
-        run.summary,
-        trainer.state.log_history,
-        model=network,
-        tokenizer=tokenizer,
-    )
 
 
-def _encode(
-    source: InMemory, tokenizer: PreTrainedTokenizerBase, max_length: int, training: MaskedLMTrainingArguments
-) -> dict[str, Dataset]:
-    encoded = source.encode(tokenizer, max_length if training.line_by_line else 2**31 - 1)
-    if not training.line_by_line:
-        encoded = {split: join_blocks(tokens, max_length) for split, tokens in encoded.items()}
-    if "validation" in encoded:
-        encoded["validation"] = mask_once(encoded["validation"], tokenizer, training.mlm_probability)
-    return encoded
+def _set_up(
+    data: DataArguments, model: ModelArguments, training: MaskedLMTrainingArguments
+) -> tuple[Run, Mapping[str, Any]]:
+    resume_from, config = begin(model, training, "ForMaskedLM")
+    with training.main_process_first(desc="reading the data"):
+        known = None if training.do_train else remembered_columns(config)
+        found = load_splits(data, model.token, model.cache_dir)
+        source = MaskedText(found, data, training, partial(find_columns, known=known))
+        source.choose_rows()
+        tokenizer = make_tokenizer(model, data, source.texts(), resume_from)
+    if tokenizer.mask_token_id is None:
+        raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
+    run, encoded = make_run(source, model, config, tokenizer, resume_from, _fill_in)
+    if training.do_train:
+        remember_columns(run.model.config, source.columns)
+    return run, encoded
+
+
+def _fill_in(
+    training: MaskedLMTrainingArguments, arguments: ModelArguments, summary: Summary, hidden_size: int
+) -> None:
+    """Sets the learning rate and the epochs, where they aren't given."""
+    if training.learning_rate is None:
+        training.learning_rate = default_learning_rate(arguments.model_name_or_path is not None, hidden_size)
+    if training.num_train_epochs is None:
+        training.num_train_epochs = 3
+
+
+class MaskedText(InMemory):
+    """Text in memory, whose validation rows are masked for good."""
+
+    training: MaskedLMTrainingArguments
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> dict[str, Dataset]:
+        """All splits: texts, or blocks of `max_length` tokens."""
+        by_line = self.training.line_by_line
+        encoded = super().encode(tokenizer, max_length if by_line else 2**31 - 1)
+        if not by_line:
+            encoded = {split: join_blocks(tokens, max_length) for split, tokens in encoded.items()}
+        if "validation" in encoded:
+            encoded["validation"] = mask_once(encoded["validation"], tokenizer, self.training.mlm_probability)
+        return encoded
 
 
 def join_blocks(dataset: Dataset, length: int) -> Dataset:

@@ -46,7 +46,7 @@ from hf_posenc.training import (
     train_classifier,
 )
 from hf_posenc.training.losses import make_loss
-from hf_posenc.training.run import one_cycle_schedule
+from hf_posenc.training.trainer import one_cycle_schedule
 
 PARADIGMS = ("left_branch_island_simple_question", "existential_there_quantifiers_2")
 

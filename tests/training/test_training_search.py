@@ -12,7 +12,7 @@ from hf_posenc.conversion import fine_tune
 from hf_posenc.errors import Diverged
 from hf_posenc.training import UserError, make_arguments
 from hf_posenc.training import search as searching
-from hf_posenc.training.run import RunTrainer
+from hf_posenc.training.trainer import RunTrainer
 
 START = {"config_overrides": SMALL["config_overrides"].replace(",initializer_range=0.05", "")}
 

@@ -15,7 +15,7 @@ from hf_posenc.conversion import fine_tune
 from hf_posenc.training import TrainingResult, UserError, make_arguments, train_tokenizer
 from hf_posenc.training.baseline import word_label_answers
 from hf_posenc.training.prediction import label_words, word_pieces
-from hf_posenc.training.tokens import span_scores, spans
+from hf_posenc.training.word_metrics import span_scores, spans
 
 NAMES = ["B-DET", "B-PRO", "O"]
 KINDS = {

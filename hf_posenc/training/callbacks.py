@@ -1,0 +1,166 @@
+"""What the options add to the stock Trainer's steps: stopping in time, and checkpoints that can be published."""
+
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import logging
+
+from .. import files
+from ..errors import Diverged
+from . import checkpoints
+from .arguments import RunArguments
+from .lora import has_lora
+from .run import Run
+from .saving import card_of, metrics_at, results_of
+
+logger = logging.get_logger(__name__)
+
+
+class StopOnDivergence(TrainerCallback):
+    """Ends a training whose weights are no finite numbers any more, before they are scored and saved."""
+
+    EVERY = 50
+    """Steps."""
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Looks now and then."""
+        if state.global_step % self.EVERY == 0 or control.should_evaluate or control.should_training_stop:
+            refuse_divergence(args, state.global_step, model)
+
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Looks before an evaluation."""
+        if control.should_evaluate:
+            refuse_divergence(args, state.global_step, model)
+
+
+def refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
+    """Raises Diverged where a weight is no finite number, and says what is left."""
+    if bad := checkpoints.not_finite(model.named_parameters()):
+        left = checkpoints.what_is_left(str(training.output_dir), has_lora(model), diverged=True)
+        raise Diverged(
+            f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. "
+            f"Begin anew with a --learning_rate below {training.learning_rate}, more --warmup_steps, or without other "
+            f"options of the optimizer. What is left: {left}"
+        )
+
+
+class StopOnInterrupt(TrainerCallback):
+    """While entered: on Ctrl-C, finishes the step, saves a checkpoint and stops; on the second, stops at once.
+
+    Several processes agree after each step, so that all stop at the same one. A terminal and a launcher may both pass
+    one Ctrl-C on to each of them: what comes within two seconds of the first isn't a second one there.
+    """
+
+    def __init__(self) -> None:
+        self.agreed = False
+        self._pressed_at: float | None = None
+        self._previous: Any = None
+
+    def __enter__(self) -> "StopOnInterrupt":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+        late = self._pressed_at is not None and not self.agreed
+        if late and error is None and not torch.distributed.is_initialized():  # when there was no more step to finish
+            raise KeyboardInterrupt
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        several = torch.distributed.is_initialized()
+        if self._pressed_at is not None and not (several and time.monotonic() < self._pressed_at + 2):
+            raise KeyboardInterrupt
+        if self._pressed_at is None:
+            self._pressed_at = time.monotonic()
+            logger.warning_once("Finishing this step and saving a checkpoint. Ctrl-C again stops at once.")
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Asks the Trainer to save and stop."""
+        if self._agree(args):
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """After the last step: all is saved."""
+        self._agree(args)
+
+    def _agree(self, args: TrainingArguments) -> bool:
+        """Whether Ctrl-C was pressed in any process."""
+        pressed = torch.tensor(self._pressed_at is not None, dtype=torch.int32, device=args.device)
+        if args.world_size > 1 and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(pressed, torch.distributed.ReduceOp.MAX)
+        self.agreed = self.agreed or bool(pressed.item())
+        return self.agreed
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Evaluates nothing in the middle of an epoch: the undisturbed run wouldn't, and this might be called best."""
+        if self.agreed and not float(state.epoch or 0).is_integer():
+            control.should_log = control.should_evaluate = control.should_save = False
+        return control
+
+
+class BestCheckpointIsHere(TrainerCallback):
+    """Finds the best checkpoint of a resumed run in its own folder, wherever the run began."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The state has the path of where the run was then."""
+        here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if state.best_global_step and here.is_dir():
+            state.best_model_checkpoint = str(here)
+
+
+class EvaluationLeavesNoTrace(TrainerCallback):
+    """Gives torch's random numbers back after an evaluation, whose data loader draws one.
+
+    Otherwise a checkpoint saved before the evaluation of its step resumes with other dropout than the undisturbed run.
+    """
+
+    def __init__(self) -> None:
+        self._state: Any = None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keeps the state of the step."""
+        self._state = torch.get_rng_state()
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Restores it."""
+        if self._state is not None:
+            torch.set_rng_state(self._state)
+
+
+class DescribeCheckpoints(TrainerCallback):
+    """Writes a README and the results so far into each checkpoint folder: it can be published as it is."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The folder has been written by now."""
+        name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        folder = Path(str(args.output_dir)) / name
+        if args.process_index != 0 or not folder.is_dir():
+            return
+        metrics = metrics_at(state.global_step, state.log_history)
+        files.write_text(folder / "README.md", card_of(self.run, metrics, name))
+        files.write_json(folder / checkpoints.RESULTS_NAME, results_of(self.run, metrics, state.log_history))

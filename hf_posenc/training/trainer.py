@@ -1,0 +1,303 @@
+"""The stock Trainer with our progress line, learning rates and card; and a run of it, from first step to last."""
+
+import contextlib
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from huggingface_hub import upload_folder
+from rich.console import Console
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer, TrainerState, get_scheduler
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
+from transformers.utils import PushInProgress, logging
+
+from .. import files
+from ..errors import Interrupted, UserError, as_typed, one_line
+from ..optimizer import speed_up_positions
+from . import checkpoints
+from .arguments import RunArguments, strategy_name
+from .callbacks import (
+    BestCheckpointIsHere,
+    DescribeCheckpoints,
+    EvaluationLeavesNoTrace,
+    StopOnDivergence,
+    StopOnInterrupt,
+    refuse_divergence,
+)
+from .lora import has_lora, merge, merged_weights
+from .progress import ProgressLine
+from .run import Run, TrainingResult, ending_clearly
+from .saving import card_of, metrics_at, save_run
+
+logger = logging.get_logger(__name__)
+
+
+class RunTrainer(Trainer):
+    """The stock Trainer with our progress line; what it pushes has the run's card, the model's code and no pickle.
+
+    The stock one overwrites README.md, pushes checkpoints without the files that their config names, and adds
+    training_args.bin, a pickle, of which all that matters is in results.json.
+
+    Args:
+        run: what is trained.
+        encoded: the splits as token ids: `train`, `validation`.
+        console: where progress is shown. None: standard output of the first process.
+        options: collator, loss and metrics, as the stock one takes them.
+    """
+
+    push_in_progress: Any
+
+    def __init__(
+        self, run: Run, encoded: Mapping[str, Any], console: Console | None = None, **options: Callable[..., Any] | None
+    ) -> None:
+        self.run = run
+        super().__init__(
+            model=run.model,
+            args=run.training,
+            train_dataset=encoded.get("train"),
+            eval_dataset=encoded.get("validation"),
+            processing_class=run.tokenizer,
+            **cast(Any, options),
+        )
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+        shown = self.is_world_process_zero()
+        self.progress = ProgressLine(console or Console(quiet=not shown), live=shown and not self.args.disable_tqdm)
+        self.add_callback(self.progress)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The stock one, whose loss goes to the progress line."""
+        loss = super().training_step(*args, **kwargs)
+        self.progress.saw(loss.detach() * self.args.gradient_accumulation_steps)
+        return loss
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """The stock one; an error takes the progress line away."""
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        except BaseException:
+            self.progress.close()
+            raise
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The stock one, in which positions have a learning rate of their own."""
+        if self.optimizer is None:
+            super().create_optimizer(model)
+            args, trained = cast(RunArguments, self.args), cast(Any, self.model if model is None else model)
+            words = 1.0 if args.word_learning_rate_factor is None else args.word_learning_rate_factor
+            speed_up_positions(cast(Any, self.optimizer), trained, args.position_learning_rate_factor, words=words)
+        return cast(torch.optim.Optimizer, self.optimizer)
+
+    def _load_best_model(self) -> None:
+        merge(cast(Any, self.model))  # checkpoints are ordinary ones
+        super()._load_best_model()
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Writes the run's card, with what has been measured so far."""
+        if self.is_world_process_zero():
+            metrics = self.run.metrics
+            if metrics is None:
+                metrics = metrics_at(self.state.global_step, self.state.log_history)
+            files.write_text(Path(str(self.args.output_dir)) / "README.md", card_of(self.run, metrics))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        args, earlier = self.args, self.push_in_progress
+        is_busy = earlier is not None and not earlier.is_done()
+        is_skipped = args.hub_strategy == HubStrategy.END or (is_busy and not args.hub_always_push)
+        if is_skipped or not self.is_world_process_zero():
+            return
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        folder = Path(str(args.output_dir))
+        self.create_model_card()
+        cast(PreTrainedTokenizerBase, self.processing_class).save_pretrained(folder)
+        for pattern in ("*.py", "*.safetensors*", "config.json"):
+            for path in Path(checkpoint_folder).glob(pattern):
+                shutil.copy(path, folder / path.name)
+        by_steps = args.save_strategy == SaveStrategy.STEPS
+        done = f"step {self.state.global_step}" if by_steps else f"epoch {int(self.state.epoch or 0)}"
+        job = upload_folder(
+            repo_id=str(self.hub_model_id),
+            folder_path=folder,
+            commit_message=f"Training in progress, {done}",
+            token=args.hub_token,
+            revision=args.hub_revision,
+            ignore_patterns=["_*", f"{PREFIX_CHECKPOINT_DIR}-*"],
+            run_as_future=True,
+        )
+        self.push_in_progress = PushInProgress(cast(Any, [*(earlier.jobs if is_busy else ()), job]))
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder = output_dir if output_dir is not None else str(self.args.output_dir)
+        model = cast(torch.nn.Module, self.model)
+        refuse_divergence(cast(RunArguments, self.args), self.state.global_step, model)
+        if has_lora(model):
+            state_dict = merged_weights(model)
+        super()._save(folder, state_dict)
+        (Path(folder) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+
+
+def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
+    """What the options add to a stock Trainer: early stopping, the schedule, what a checkpoint folder says of itself.
+
+    Raises:
+        UserError: a schedule that can't be.
+    """
+    training = trainer.run.training
+    trainer.add_callback(EvaluationLeavesNoTrace())
+    trainer.add_callback(BestCheckpointIsHere())
+    trainer.add_callback(DescribeCheckpoints(trainer.run))
+    trainer.add_callback(StopOnDivergence())
+    if training.early_stopping_patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
+    if not training.do_train:
+        return
+    if training.one_cycle:
+        # A stream has no length, but steps.
+        batches = len(trainer.get_train_dataloader()) if training.max_steps <= 0 else 0
+        trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), training, batches))
+        return
+    kind, given = training.lr_scheduler_type, training.lr_scheduler_kwargs
+    try:  # the Trainer makes the schedule only when it starts
+        get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, given))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"--lr_scheduler_type {strategy_name(kind)} with --lr_scheduler_kwargs {given}: {one_line(error)}"
+        ) from error
+
+
+def one_cycle_schedule(
+    optimizer: torch.optim.Optimizer, training: RunArguments, batches_per_epoch: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120), its rise as long as the warm-up."""
+    steps = training.max_steps
+    if steps <= 0:
+        updates = math.ceil(batches_per_epoch / training.gradient_accumulation_steps)
+        steps = math.ceil(cast(float, training.num_train_epochs) * updates)
+    rise = training.warmup_steps if training.warmup_steps < 1 else training.warmup_steps / steps
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=[group["lr"] for group in optimizer.param_groups],
+        # One step more than is taken: the Trainer advances the schedule after the last one too.
+        total_steps=steps + 1,
+        pct_start=min(max(rise, 1 / steps), 1.0),
+    )
+
+
+def carry_out(
+    trainer: RunTrainer,
+    score: Callable[[dict[str, float]], np.ndarray | str | None],
+    started: float,
+    console: Console | None = None,
+) -> TrainingResult:
+    """Trains, scores and saves, as far as the options say so.
+
+    Args:
+        trainer: of the run.
+        score: called with the metrics when training has ended. It adds those of the other splits, and returns what the
+            model says of the test examples: logits, or the lines of the file.
+        started: when the run began.
+        console: where results are printed. None: standard output.
+
+    Raises:
+        UserError: the disk is full.
+        Interrupted: Ctrl-C; the message says how to go on.
+    """
+    run, metrics = trainer.run, dict[str, float]()
+    with ending_clearly(run.training, is_lora=run.arguments.lora):
+        if run.training.do_train:
+            metrics |= _train(trainer, console)
+        predictions = score(metrics)
+        if run.assessment is not None and run.training.process_index == 0:
+            run.assessment.show(console)
+        _finish(trainer, metrics, predictions, time.time() - started)
+    return TrainingResult(
+        Path(str(run.training.output_dir)),
+        metrics,
+        run.summary,
+        trainer.state.log_history,
+        assessment=run.assessment,
+        model=run.model,
+        tokenizer=run.tokenizer,
+        run=Run(**{item.name: getattr(run, item.name) for item in fields(Run)}),  # without a task's data
+    )
+
+
+def _train(trainer: RunTrainer, console: Console | None) -> dict[str, float]:
+    """Trains, from `training.resume_from_checkpoint` where that is set; on Ctrl-C a checkpoint is saved first."""
+    run, resumed = trainer.run, trainer.run.training.resume_from_checkpoint
+    start = checkpoints.step_of(resumed) if resumed else None  # training may delete it
+    stop = StopOnInterrupt()
+    trainer.add_callback(stop)
+    with stop, contextlib.closing(trainer.progress):
+        output = trainer.train(resume_from_checkpoint=resumed)
+    merge(cast(Any, trainer.model))
+    if stop.agreed:
+        raise Interrupted(checkpoints.what_is_left(str(run.training.output_dir), run.arguments.lora))
+    if run.training.load_best_model_at_end:
+        run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
+    show_best(run, console)
+    if output.global_step == start:
+        logger.warning(f"{resumed!r} is the end of its run: nothing was left to train.")
+        return {}  # else the loss of no step, 0.0
+    return output.metrics
+
+
+def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
+    if state.best_model_checkpoint is None:
+        return None
+    checkpoint = Path(state.best_model_checkpoint).name
+    step = int(checkpoint.rpartition("-")[2])
+    metric = f"eval_{metric.removeprefix('eval_')}"
+    found = next((entry for entry in state.log_history if entry["step"] == step and metric in entry), None)
+    if found is None:
+        return None
+    return {
+        "metric": metric,
+        "value": found[metric],
+        "step": step,
+        "epoch": found["epoch"],
+        "checkpoint": checkpoint,
+    }
+
+
+def show_best(run: Run, console: Console | None = None) -> None:
+    """Prints which weights were kept, where these are not the last ones by default."""
+    if run.best is not None and run.training.process_index == 0:
+        console = console or Console()
+        text = (
+            f"Kept the weights of epoch {round(run.best['epoch'], 2):g} (step {run.best['step']}), the best by "
+            f"{run.best['metric']}: {run.best['value']:.4g}. --load_best_model_at_end false keeps the last ones."
+        )
+        console.print(as_typed(text), highlight=False, soft_wrap=not console.is_terminal)
+
+
+def _finish(
+    trainer: RunTrainer, metrics: dict[str, float], predictions: np.ndarray | str | None, seconds: float
+) -> None:
+    """Saves the run (see `save_run`) and, with `push_to_hub`, pushes the folder.
+
+    What it could have been resumed from goes last, unless `keep_checkpoints` is set.
+    """
+
+    def save_model(folder: str) -> None:
+        if trainer.is_fsdp_enabled:  # where checkpoints are sharded the Trainer would save no model at all
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        trainer.save_model(folder, _internal_call=True)  # otherwise it pushes, before the results are there
+
+    save_run(trainer.run, metrics, trainer.state.log_history, predictions, seconds, save_model)
+    trainer.run.metrics = metrics
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub()
+    training = trainer.run.training
+    if training.do_train and not training.keep_checkpoints:
+        trainer.accelerator.wait_for_everyone()
+        if training.process_index == 0:
+            checkpoints.remove_checkpoints(str(training.output_dir))

@@ -1,0 +1,94 @@
+"""Metrics of labels of words: of each word, and of the spans that they mark."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+from transformers import EvalPrediction
+
+IGNORED = -100
+"""The label of what isn't counted: all pieces of a word but its first, and special tokens."""
+
+
+@torch.no_grad()
+def answers_and_losses(logits: Any, labels: torch.Tensor) -> torch.Tensor:
+    """What is kept of logits (B, S, C): the answer and the loss of each token, (B, S, 2)."""
+    scores = (logits[0] if isinstance(logits, tuple) else logits).double()
+    losses = torch.nn.functional.cross_entropy(scores.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
+    return torch.stack((scores.argmax(-1).double(), losses), -1)
+
+
+class WordMetrics:
+    """`compute_metrics` of the Trainer: loss and metrics of words, each word counting once."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self.last: tuple[list[str], list[str]] = ([], [])
+        """The right and the predicted label of each word of the last evaluation."""
+
+    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The numbers of one evaluation."""
+        right = np.asarray(prediction.label_ids)
+        answers, losses = np.moveaxis(np.asarray(prediction.predictions), -1, 0)
+        counted = right != IGNORED
+        known, said = (
+            [[self.names[int(number)] for number in row[mask]] for row, mask in zip(rows, counted, strict=True)]
+            for rows in (right, answers)
+        )
+        self.last = _joined(known), _joined(said)
+        return {"loss": float(losses[counted].mean()), **word_scores(self.names, known, said)}
+
+
+def word_scores(
+    names: Sequence[str], right: Sequence[Sequence[str]], said: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Accuracy and macro F1 of words; precision, recall and F1 of spans where `names` mark spans."""
+    known, answers = _joined(right), _joined(said)
+    found = {
+        "accuracy": float(accuracy_score(known, answers)),
+        "macro_f1": float(f1_score(known, answers, average="macro", zero_division=0)),
+    }
+    return found | span_scores(right, said) if marks_spans(names) else found
+
+
+def _joined(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [label for row in rows for label in row]
+
+
+def marks_spans(names: Sequence[str]) -> bool:
+    """Whether labels are those of spans: B- and I-."""
+    return any(name[:2] in ("B-", "I-") for name in names)
+
+
+def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """The spans of BIO labels (also BIOES, BILOU and the older IOB): kind, first word, word after the last.
+
+    As conlleval reads them: an I- of another kind than the word before begins a span, too.
+    """
+    kind, start = None, 0
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, name = tag.partition("-")
+        begins = mark in ("B", "S", "U") or (mark in ("I", "E", "L") and name != kind)
+        if kind is not None and (begins or mark == "O"):
+            yield kind, start, place
+            kind = None
+        if begins:
+            kind, start = name, place
+        if mark in ("E", "L", "S", "U") and kind is not None:
+            yield kind, start, place + 1
+            kind = None
+
+
+def span_scores(right: Sequence[Sequence[str]], said: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and F1 of spans over all sentences; 0 where there are none."""
+    known, found = (
+        {(row, *span) for row, tags in enumerate(sentences) for span in spans(tags)} for sentences in (right, said)
+    )
+    both = len(known & found)
+    return {
+        "span_precision": both / max(len(found), 1),
+        "span_recall": both / max(len(known), 1),
+        "span_f1": 2 * both / max(len(known) + len(found), 1),
+    }
