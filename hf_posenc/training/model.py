@@ -1,9 +1,7 @@
 """The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from huggingface_hub.errors import StrictDataclassError
@@ -22,10 +20,10 @@ from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
 from ..schemes.scheme_file import register_scheme_file
-from .arguments import DataArguments, ModelArguments, RunArguments, as_dict, parse_json_option, parse_overrides
-from .checkpoints import RESULTS_NAME, not_finite
+from .arguments import DataArguments, ModelArguments, parse_json_option, parse_overrides
+from .checkpoints import not_finite
 from .data.labels import Labels
-from .lora import add_lora, has_lora
+from .lora import add_lora
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 logger = logging.get_logger(__name__)
@@ -214,16 +212,7 @@ def make_model(
             "freeze_word_embeddings=True would keep a new encoder's random word embeddings. Leave it out, or name a "
             "trained checkpoint with --model_name_or_path."
         )
-    auto_class: Any = AutoModelForMaskedLM
-    task: dict[str, Any] = {}
-    if labels is not None:
-        of_words = labels.problem_type == TOKENS
-        auto_class = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
-        task = {"problem_type": None if of_words else labels.problem_type}
-        if labels.names:
-            task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
-        else:
-            task |= {"num_labels": labels.num_labels}
+    auto_class, task = _head(labels)
     if config is None:
         if arguments.lora:
             raise UserError(
@@ -231,7 +220,6 @@ def make_model(
                 "--model_name_or_path), or leave --lora out."
             )
         return _new_encoder(arguments, data, tokenizer, task, auto_class)
-    saved_with = list(config.architectures or [])
     for name, value in {**task, **_body_options(arguments, config)}.items():
         try:
             setattr(config, name, value)
@@ -242,6 +230,30 @@ def make_model(
             f"The tokenizer has {len(tokenizer)} tokens, {arguments.model_name_or_path!r} knows {config.vocab_size}. "
             "Use the model's own: leave --tokenizer_name out."
         )
+    model = _load(arguments, config, auto_class)
+    if arguments.freeze_word_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
+    if arguments.lora:
+        add_lora(model, arguments)
+    return model
+
+
+def _head(labels: Labels | None) -> tuple[Any, dict[str, Any]]:
+    """The Auto class of a task, and the fields of the configuration that say what its labels are."""
+    if labels is None:
+        return AutoModelForMaskedLM, {}
+    of_words = labels.problem_type == TOKENS
+    task: dict[str, Any] = {"problem_type": None if of_words else labels.problem_type}
+    if labels.names:
+        task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
+    else:
+        task |= {"num_labels": labels.num_labels}
+    return AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification, task
+
+
+def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrainedModel:
+    """A checkpoint whose weights are those of its configuration; its head may be new."""
+    saved_with = list(config.architectures or [])
     try:
         with without_load_report():
             model, loaded = auto_class.from_pretrained(
@@ -267,10 +279,6 @@ def make_model(
     check_complete(model, loaded, source, saved_with)
     if loaded["missing_keys"]:
         logger.warning(f"{source!r} has no head for this task: a new one is learned.")
-    if arguments.freeze_word_embeddings:
-        model.get_input_embeddings().requires_grad_(False)
-    if arguments.lora:
-        add_lora(model, arguments)
     return model
 
 
@@ -352,65 +360,6 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
             "for PosEnc encoders. Leave it out."
         )
     return options
-
-
-_OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label")
-_OF_AN_OPTIMIZER = (
-    *("learning_rate", "one_cycle", "lr_scheduler_type", "optim"),  # the optimizer's state brings its rate
-    *("position_learning_rate_factor", "word_learning_rate_factor"),  # how many groups there are
-)
-
-
-_OF_A_STREAM = (
-    *("data", "dataset_config_name", "train_split_name", "shuffle_buffer_size", "max_train_samples", "skip_missing"),
-    *("do_eval", "validation data", "processes"),  # whether rows were set aside, and whose turn it is
-)
-_OF_ITS_HELD_OUT = ("validation_split_percentage", "max_eval_samples")
-_OF_ITS_ORDER = ("seed of the order", "per_device_train_batch_size", "gradient_accumulation_steps")
-
-
-def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments, data: DataArguments) -> None:
-    """Makes sure that a run is resumed with the model and the optimizer it began with; their states may fit others too.
-
-    A stream must be the same one in the same order, too: the examples that were seen are skipped by their number.
-
-    Raises:
-        UserError: the checkpoint has another scheme, other labels or another task, schedule, optimizer or stream.
-    """
-    if has_lora(model):
-        raise UserError(
-            f"--resume_from_checkpoint: {str(checkpoint)!r} holds merged weights, of which --lora can't be taken apart "
-            "again. Start from it with --model_name_or_path, or train anew."
-        )
-    before = json.loads((checkpoint / "config.json").read_text())
-    now = json.loads(model.config.to_json_string(use_diff=False))
-    results = json.loads((checkpoint / RESULTS_NAME).read_text(encoding="utf-8"))
-    arguments = results["arguments"]
-    before |= arguments["training"]
-    now |= as_dict(training)
-    before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
-    now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
-    before |= {**arguments["data"], **_stream(arguments["data"], before)}
-    before["processes"] = results.get("processes", 1)
-    now |= {**as_dict(data), **_stream(as_dict(data), now), "processes": training.world_size}
-    compared = [*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings", "streaming"]
-    if data.streaming:
-        compared += [*_OF_A_STREAM, *_OF_ITS_ORDER]
-        compared += _OF_ITS_HELD_OUT if data.train_file is not None and data.validation_file is None else ()
-    for name in compared:
-        if name in before and before[name] != now.get(name):
-            raise UserError(
-                f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "
-                f"and the data now say {now.get(name)!r}. Resume with what the run began with, or train elsewhere."
-            )
-
-
-def _stream(data: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
-    """What decides on a stream's rows and their order. Files have no folder here: it may have been moved."""
-    found = {"data": data.get("train_file") or data.get("dataset_name"), "validation data": data.get("validation_file")}
-    named = {name: None if value is None else Path(str(value)).name for name, value in found.items()}
-    seed = training.get("data_seed")
-    return {**named, "seed of the order": training.get("seed") if seed is None else seed}
 
 
 def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

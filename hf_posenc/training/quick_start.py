@@ -112,14 +112,7 @@ def quickstart(
         UserError: a scheme is unknown, or a folder holds another run.
         RuntimeError: the checkpoint gives other logits in a process without hf_posenc.
     """
-    if not schemes:
-        raise UserError("schemes is empty. Name at least one, such as rope.")
-    for scheme in schemes:  # all of them before the first is trained
-        try:
-            scheme_class(scheme)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        check_output_dir(Path(output_dir) / scheme, overwrite=overwrite_output_dir, resume=False)
+    _check(output_dir, schemes, overwrite_output_dir)
     console = console or Console()
     started = time.time()
     results: list[SchemeResult] = []
@@ -164,6 +157,18 @@ def quickstart(
     )
     _next_steps(last, seed, time.time() - started, console)
     return results
+
+
+def _check(output_dir: str | Path, schemes: Sequence[str], overwrite: bool) -> None:
+    """Looks at all schemes and folders before the first is trained."""
+    if not schemes:
+        raise UserError("schemes is empty. Name at least one, such as rope.")
+    for scheme in schemes:
+        try:
+            scheme_class(scheme)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        check_output_dir(Path(output_dir) / scheme, overwrite=overwrite, resume=False)
 
 
 def _result(scheme: str, trained: TrainingResult, logits: torch.Tensor, seconds: float) -> SchemeResult:

@@ -17,9 +17,10 @@ from .assessment import Assessment, to_beat
 from .data.columns import Columns
 from .data.labels import Labels
 from .data.source import Source
-from .model import check_resumed, hub_options, input_length, load_config, make_model, require_head
+from .model import hub_options, input_length, load_config, make_model, require_head
 from .recipe import fill_in
 from .report import Summary, summarize
+from .resuming import check_resumed
 from .tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 
 logger = logging.get_logger(__name__)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from training_harness import results, rows, train, write_csv, write_jsonl
 
-from hf_posenc.training.assessment import assess
+from hf_posenc.training.assessing import assess
 from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"

@@ -1,0 +1,68 @@
+"""Whether a run may be resumed with these options: its model, optimizer and stream must be those it began with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..errors import UserError
+from .arguments import DataArguments, RunArguments, as_dict
+from .checkpoints import RESULTS_NAME
+from .lora import has_lora
+
+_OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label")
+_OF_AN_OPTIMIZER = (
+    *("learning_rate", "one_cycle", "lr_scheduler_type", "optim"),  # the optimizer's state brings its rate
+    *("position_learning_rate_factor", "word_learning_rate_factor"),  # how many groups there are
+)
+_OF_A_STREAM = (
+    *("data", "dataset_config_name", "train_split_name", "shuffle_buffer_size", "max_train_samples", "skip_missing"),
+    *("do_eval", "validation data", "processes"),  # whether rows were set aside, and whose turn it is
+)
+_OF_ITS_HELD_OUT = ("validation_split_percentage", "max_eval_samples")
+_OF_ITS_ORDER = ("seed of the order", "per_device_train_batch_size", "gradient_accumulation_steps")
+
+
+def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments, data: DataArguments) -> None:
+    """Makes sure that a run is resumed with the model and the optimizer it began with; their states may fit others too.
+
+    A stream must be the same one in the same order, too: the examples that were seen are skipped by their number.
+
+    Raises:
+        UserError: the checkpoint has another scheme, other labels or another task, schedule, optimizer or stream.
+    """
+    if has_lora(model):
+        raise UserError(
+            f"--resume_from_checkpoint: {str(checkpoint)!r} holds merged weights, of which --lora can't be taken apart "
+            "again. Start from it with --model_name_or_path, or train anew."
+        )
+    before = json.loads((checkpoint / "config.json").read_text())
+    now = json.loads(model.config.to_json_string(use_diff=False))
+    results = json.loads((checkpoint / RESULTS_NAME).read_text(encoding="utf-8"))
+    arguments = results["arguments"]
+    before |= arguments["training"]
+    now |= as_dict(training)
+    before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
+    now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
+    before |= {**arguments["data"], **_stream(arguments["data"], before)}
+    before["processes"] = results.get("processes", 1)
+    now |= {**as_dict(data), **_stream(as_dict(data), now), "processes": training.world_size}
+    compared = [*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings", "streaming"]
+    if data.streaming:
+        compared += [*_OF_A_STREAM, *_OF_ITS_ORDER]
+        compared += _OF_ITS_HELD_OUT if data.train_file is not None and data.validation_file is None else ()
+    for name in compared:
+        if name in before and before[name] != now.get(name):
+            raise UserError(
+                f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "
+                f"and the data now say {now.get(name)!r}. Resume with what the run began with, or train elsewhere."
+            )
+
+
+def _stream(data: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+    """What decides on a stream's rows and their order. Files have no folder here: it may have been moved."""
+    found = {"data": data.get("train_file") or data.get("dataset_name"), "validation data": data.get("validation_file")}
+    named = {name: None if value is None else Path(str(value)).name for name, value in found.items()}
+    seed = training.get("data_seed")
+    return {**named, "seed of the order": training.get("seed") if seed is None else seed}
