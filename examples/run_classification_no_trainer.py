@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Trains a text classifier with a plain accelerate loop, to read and to change.
+"""Trains a text classifier with a plain accelerate loop, to read, to copy and to change.
 
-The options are those of run_classification.py, as far as the loop has them, and with one seed so are the numbers:
+With one seed its numbers are those of run_classification.py:
     python examples/run_classification_no_trainer.py --dataset_name blimp_order --position_embedding_type rope \
         --do_train --do_eval --do_predict --num_train_epochs 4 --output_dir runs/order
 
@@ -10,9 +10,8 @@ Not here: checkpoints to resume from, early stopping, evaluation by steps, strea
 
 import math
 import operator
-import sys
 import time
-from dataclasses import fields
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -37,65 +36,45 @@ from hf_posenc.training import (
     show_best,
 )
 
-# What the loop below reads of TrainingArguments. Any other would have no effect, so it is refused.
-KNOWN = {
-    "output_dir",
-    "overwrite_output_dir",
-    "do_train",
-    "do_eval",
-    "do_predict",
-    "seed",
-    "data_seed",
-    "num_train_epochs",
-    "max_steps",
-    "learning_rate",
-    "weight_decay",
-    "position_learning_rate_factor",
-    "word_learning_rate_factor",
-    "baseline",
-    "errors_shown",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "max_grad_norm",
-    "gradient_accumulation_steps",
-    "per_device_train_batch_size",
-    "per_device_eval_batch_size",
-    "bf16",
-    "fp16",
-    "use_cpu",
-    "label_smoothing_factor",
-    "class_weights",
-    "license",
-    "disable_tqdm",
-    "eval_strategy",
-    "dataloader_pin_memory",
-    "dataloader_num_workers",
-    "logging_strategy",
-    "save_strategy",
-    "optim",
-    "local_rank",
-    "load_best_model_at_end",
-    "metric_for_best_model",
-    "greater_is_better",
-    "score_test",
-}
 
+@dataclass
+class LoopArguments:
+    """The options of this loop, by transformers' names. None: chosen by data and model."""
 
-def refuse_unknown(argv: list[str]) -> None:
-    given = {word[2:].partition("=")[0] for word in argv if word.startswith("--")}
-    ignored = given & ({item.name for item in fields(ClassificationTrainingArguments)} - KNOWN | {"streaming"})
-    if ignored:
-        raise UserError(f"--{min(ignored)} has no effect in this loop. Use run_classification.py for it.")
+    output_dir: str
+    overwrite_output_dir: bool = False
+    do_train: bool = False
+    do_eval: bool = False
+    do_predict: bool = False
+    num_train_epochs: float | None = None
+    max_steps: int = -1
+    learning_rate: float | None = None
+    position_learning_rate_factor: float | None = None
+    word_learning_rate_factor: float | None = None
+    lr_scheduler_type: str = "linear"
+    warmup_steps: float = 0.1
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    per_device_train_batch_size: int = 32
+    per_device_eval_batch_size: int = 64
+    gradient_accumulation_steps: int = 1
+    class_weights: str | None = None
+    label_smoothing_factor: float = 0.0
+    load_best_model_at_end: bool = None  # None: where it is evaluated
+    bf16: bool = False
+    fp16: bool = False
+    use_cpu: bool = False
+    seed: int = 42
+    disable_tqdm: bool = False
 
 
 def main() -> None:
     started = time.time()
-    data, model, training = parse_arguments(description=__doc__)
-    refuse_unknown(sys.argv[1:])
+    data, model, options = parse_arguments(description=__doc__, training_class=LoopArguments)
+    for name, value in (("streaming", data.streaming), ("lora", model.lora)):
+        if value:
+            raise UserError(f"--{name} has no effect in this loop. Use run_classification.py for it.")
+    training = ClassificationTrainingArguments(**vars(options))
     precision = "bf16" if training.bf16 else "fp16" if training.fp16 else "no"
     accelerator = Accelerator(
         mixed_precision=precision,
@@ -147,19 +126,23 @@ def loader(setup: Setup, split: str, batch_size: int, shuffle: bool) -> DataLoad
     )
 
 
-def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]]) -> dict[str, float]:
-    args, accumulation = setup.training, setup.training.gradient_accumulation_steps
-    batches = accelerator.prepare(loader(setup, "train", args.per_device_train_batch_size, shuffle=True))
+def make_optimizer(setup: Setup) -> torch.optim.Optimizer:
+    args = setup.training
     # Biases and LayerNorms get no weight decay.
     decayed = set(Trainer.get_decay_parameter_names(None, setup.model))  # type: ignore[arg-type]
     groups = [
         {"params": [p for n, p in setup.model.named_parameters() if (n in decayed) is decay], "weight_decay": rate}
         for decay, rate in ((True, args.weight_decay), (False, 0.0))
     ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon, fused=True
-    )
+    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, fused=True)
     speed_up_positions(optimizer, setup.model, args.position_learning_rate_factor, words=args.word_learning_rate_factor)
+    return optimizer
+
+
+def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]]) -> dict[str, float]:
+    args, accumulation = setup.training, setup.training.gradient_accumulation_steps
+    batches = accelerator.prepare(loader(setup, "train", args.per_device_train_batch_size, shuffle=True))
+    optimizer = make_optimizer(setup)
     model, optimizer = accelerator.prepare(setup.model, optimizer)
     updates = math.ceil(len(batches) / accumulation)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * updates)
@@ -168,7 +151,6 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
         optimizer,
         num_warmup_steps=args.get_warmup_steps(steps),
         num_training_steps=steps,
-        scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
     metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
     better, worst = (operator.gt, -math.inf) if args.greater_is_better else (operator.lt, math.inf)

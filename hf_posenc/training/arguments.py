@@ -503,23 +503,20 @@ class OptionParser(HfArgumentParser):
 def parse_arguments(
     argv: Sequence[str] | None = None,
     description: str | None = None,
-    training_class: type[RunArguments] = ClassificationTrainingArguments,
+    training_class: type[Any] = ClassificationTrainingArguments,
 ) -> tuple[DataArguments, ModelArguments, Any]:
     """Reads the options of a script from its command line, or from the one .json file that is named there.
 
     Args:
         argv: the options. None: those of this process.
         description: what --help says first.
-        training_class: `ClassificationTrainingArguments` or `MaskedLMTrainingArguments`.
+        training_class: `ClassificationTrainingArguments`, `MaskedLMTrainingArguments`, or a dataclass of one's own.
 
     Raises:
         UserError: an option doesn't exist, or a value isn't accepted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = OptionParser(
-        (DataArguments, ModelArguments, training_class),  # type: ignore[arg-type]
-        description=description,
-    )
+    parser = OptionParser((DataArguments, ModelArguments, training_class), description=description)
     try:
         if len(arguments) == 1 and arguments[0].endswith(".json"):
             data, model, training = parser.parse_json_file(json_file=str(Path(arguments[0]).absolute()))

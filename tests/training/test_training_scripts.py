@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,12 @@ def process(words: list[str], **options) -> subprocess.CompletedProcess:
     return subprocess.run([*words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, **options)
 
 
+def of_the_loop(options: dict[str, Any]) -> dict[str, Any]:
+    """The same options for the loop, where not a strategy but a switch says whether the best weights are kept."""
+    kept = options.get("save_strategy", "no") != "no"
+    return {**options, "save_strategy": None, "load_best_model_at_end": kept}
+
+
 # ---- two scripts, one result ----------------------------------------------------------------------------------------
 
 
@@ -54,7 +61,7 @@ def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, option
     options = {"save_strategy": "no", "config_preset": "tiny", "num_train_epochs": 2, **options}
     options |= {**order, "do_eval": True, "do_predict": True}
     assert script(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer") == 0
-    assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop") == 0
+    assert script(LOOP, monkeypatch, **of_the_loop(options), output_dir=tmp_path / "loop") == 0
     assert_same_weights(tmp_path / "trainer", tmp_path / "loop")
     trainer, loop = (results(tmp_path / name)["metrics"] for name in ("trainer", "loop"))
     assert {"train_loss", "eval_loss", "eval_accuracy", "test_macro_f1"} <= set(loop)
@@ -67,17 +74,24 @@ def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, option
     assert names[1] == names[0]
 
 
-def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, capsys):
-    options = {**order, "do_eval": True, "save_strategy": None, "output_dir": tmp_path / "run"}
-    options["early_stopping_patience"] = 2
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"early_stopping_patience": 2}, "'--early_stopping_patience' is no option."),
+        ({"streaming": True}, "--streaming has no effect in this loop. Use run_classification.py"),
+        ({"lora": True}, "--lora has no effect in this loop. Use run_classification.py"),
+    ],
+)
+def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, capsys, given, message):
+    options = of_the_loop({**order, "do_eval": True, "output_dir": tmp_path / "run", **given})
     assert script(LOOP, monkeypatch, **options) == 2
-    assert "has no effect in this loop. Use run_classification.py" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_regression_in_the_loop(tmp_path, monkeypatch):
     examples = [{"text": row["text"], "label": len(row["text"]) / 50} for row in rows("train", 64)]
     options = {"train_file": write_csv(tmp_path / "train.csv", examples), "do_eval": True}
-    assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "run") == 0
+    assert script(LOOP, monkeypatch, **of_the_loop(options), output_dir=tmp_path / "run") == 0
     found = results(tmp_path / "run")["metrics"]
     assert found["eval_loss"] == pytest.approx(found["eval_mse"], rel=1e-3)
 
@@ -90,6 +104,7 @@ def test_a_regression_in_the_loop(tmp_path, monkeypatch):
 def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     options = {**order, "do_eval": True, "do_predict": True, "hidden_dropout_prob": 0, "num_train_epochs": 2}
     options |= {"max_eval_samples": 61, "max_predict_samples": 35, "per_device_eval_batch_size": 16}  # no full batches
+    options = of_the_loop(options) if path == LOOP else options
     one = process([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
     assert one.returncode == 0, one.stderr
     options = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}

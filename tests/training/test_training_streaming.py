@@ -14,7 +14,6 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, Value
 from test_training_scripts import ENVIRONMENT, LAUNCH
 from training_harness import (
-    LOOP,
     ROOT,
     TRAINER,
     assert_same_weights,
@@ -381,12 +380,10 @@ def test_a_json_with_a_row_per_line_may_hold_lists_and_blank_lines(tmp_path: Pat
     assert len(examples(setup, 20)) == 20
 
 
-def test_neither_the_loop_nor_a_masked_language_model_streams(
+def test_a_masked_language_model_does_not_stream(
     order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {**order, "streaming": "true", "max_steps": 5, "output_dir": tmp_path / "run"}
-    assert script(LOOP, monkeypatch, **given) == 2
-    assert "--streaming has no effect in this loop. Use run_classification.py" in capsys.readouterr().err
     assert script(ROOT / "examples" / "run_mlm.py", monkeypatch, **given) == 2
     assert "--streaming is for text classification" in capsys.readouterr().err
 
