@@ -66,6 +66,5 @@ __all__ = [
     "train_tokenizer",
 ]
 
-# So that `python -m hf_posenc.training.quick_start` finds its
-# module not yet imported.
+# `python -m hf_posenc.training.quick_start` warns if its module is imported already.
 __getattr__ = lazy_names(__name__, __file__)

@@ -105,7 +105,7 @@ class DataArguments:
     max_predict_samples: int | None = field(default=None, metadata={"help": "Use the first n test examples only."})
 
     def __post_init__(self) -> None:
-        """Refuses values that can't be."""
+        """Refuses values out of range."""
         for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
             value = getattr(self, name)
             if value is not None and not _COUNT.holds(value):
@@ -357,7 +357,7 @@ class RunArguments(TrainingArguments):
     license: str | None = field(default=None, metadata={"help": "Licence of the model, for its README: apache-2.0."})
 
     def __post_init__(self) -> None:
-        """Fills what depends on other options, and refuses numbers that can't be."""
+        """Fills in what depends on other options, and refuses numbers out of range."""
         for name, accepted in _RANGES.items():
             value = getattr(self, name, None)
             if value is not None and not accepted.holds(value):
@@ -378,7 +378,7 @@ class RunArguments(TrainingArguments):
             self.save_strategy = "epoch" if evaluated == "no" else evaluated
             if evaluated == "steps" and self.save_steps == DEFAULT_STEPS["save"]:
                 self.save_steps = self.eval_steps or self.logging_steps
-        if not self.do_train:  # the same options can be given again to evaluate alone
+        if not self.do_train:  # the options of a training also serve to evaluate it
             self.load_best_model_at_end = False
         elif self.load_best_model_at_end is None:
             self.load_best_model_at_end = self.early_stopping_patience is not None or self._saves_what_it_evaluates()
@@ -396,8 +396,8 @@ class RunArguments(TrainingArguments):
         if not torch.accelerator.is_available() and not is_torch_xla_available():
             if self.fp16:
                 raise UserError("--fp16 needs a GPU, and there is none. Use --bf16, which works on a CPU too.")
-            self.use_cpu = True  # else bf16 is refused, and several processes would each train alone
-        # TrainingArguments takes every metric but the loss for one that should grow.
+            self.use_cpu = True  # else TrainingArguments refuses bf16, and each of several processes trains alone
+        # TrainingArguments takes every metric except the loss as better when greater.
         shrinking = ("mse", "perplexity", "nll")
         if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in shrinking:
             self.greater_is_better = False
@@ -477,7 +477,7 @@ class MaskedLMTrainingArguments(RunArguments):
 
 
 class OptionParser(HfArgumentParser):
-    """Transformers' parser, which guesses no option from its beginning, and whose complaints are one line each."""
+    """Transformers' parser without abbreviated options, and with errors of one line."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
@@ -487,7 +487,7 @@ class OptionParser(HfArgumentParser):
         raise UserError(f"{message}. --help lists the options.")
 
     def parse(self, arguments: Sequence[str]) -> tuple[Any, ...]:
-        """The dataclasses; refuses what no option takes, with the option that was perhaps meant."""
+        """The dataclasses. Refuses unknown options, and suggests the nearest one."""
         *parsed, rest = self.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
         if rest:
             name = rest[0].split("=")[0]
@@ -530,7 +530,7 @@ def parse_arguments(
 def make_arguments(
     training_class: type[RunArguments] = ClassificationTrainingArguments, /, **options: Any
 ) -> tuple[DataArguments, ModelArguments, Any]:
-    """The same options by keyword: `make_arguments(dataset_name="blimp_order", do_train=True, output_dir="run")`.
+    """Options by keyword: `make_arguments(dataset_name="blimp_order", do_train=True, output_dir="run")`.
 
     Raises:
         UserError: an option doesn't exist or a value isn't accepted.
@@ -582,19 +582,19 @@ def parse_overrides(text: str | None, accepted: Sequence[str]) -> dict[str, Any]
 
 
 def as_dict(arguments: Any) -> dict[str, Any]:
-    """Options as plain values for a results file, without secrets and without the folders of this machine."""
+    """Options as plain values for a results file, without secrets and without local folders."""
     if isinstance(arguments, TrainingArguments):
         values = arguments.to_dict()
     else:
         values = {item.name: getattr(arguments, item.name) for item in fields(arguments)}
         if values.get("token"):
             values["token"] = "<hidden>"
-    # A results file is published with the model: folders of this machine are nobody's business there.
+    # The results file is published with the model.
     return {name: _without_folder(value) for name, value in values.items()}
 
 
 def _without_folder(value: Any) -> Any:
-    """A path of this machine as its last part; the same in lists and dictionaries."""
+    """Cuts a path on this machine to its last part; in lists and dictionaries too."""
     if isinstance(value, dict):
         return {name: _without_folder(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

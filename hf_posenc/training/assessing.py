@@ -1,4 +1,4 @@
-"""Looks at the predictions of a trained classifier: scores by class, the surest errors, and what to doubt."""
+"""Assesses the predictions of a trained classifier: scores by class, the most confident errors, warnings."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from .assessment import LOWER_IS_BETTER, TEXT_SHOWN, Assessment, short
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
 
 FEW_EXAMPLES = 30
-"""So few can look no better than chance whatever the model is."""
+"""With fewer examples no model can be told from chance."""
 
 
 def assess(
@@ -29,12 +29,12 @@ def assess(
     errors_shown: int = 10,
     pretrained: bool = False,
 ) -> Assessment:
-    """Looks at the predictions of one split.
+    """Assesses the predictions on one split.
 
     Args:
         split: `validation` or `test`.
         logits: (n, C).
-        labels: what is right, in the form in which the model takes it.
+        labels: the right answers, in the model's form.
         texts: `(first,)`, or `(first, second)` for pairs.
         names: of the classes.
         problem_type: the task.
@@ -43,7 +43,7 @@ def assess(
         rows: the number of each text in its file. None: counted from 1.
         history: what the Trainer logged while training.
         errors_shown: how many errors are listed.
-        pretrained: whether it began with trained weights, so that this isn't what one could try.
+        pretrained: whether it began with trained weights; if not, warnings suggest that.
     """
     found = _standing(split, METRICS[problem_type][0].key, metrics, baselines)
     predicted = predictions_from_logits(logits, problem_type)
@@ -70,7 +70,7 @@ def assess_words(
     history: Sequence[Mapping[str, Any]] = (),
     pretrained: bool = False,
 ) -> Assessment:
-    """Looks at the labels of words, (n,) each; the other arguments are those of `assess`."""
+    """Assesses the labels of words, (n,) each; the other arguments are those of `assess`."""
     found = _standing(split, metric, metrics, baselines)
     found.classes = _classes(right, predicted, names, names)
     found.confusion = confusion_matrix(right, predicted, labels=names).tolist()
@@ -105,7 +105,7 @@ def _errors(
     problem_type: str,
     most: int,
 ) -> list[dict[str, Any]]:
-    """The wrong answers with the highest probability; of numbers those that are farthest off."""
+    """The wrong answers with the highest probability; for numbers the largest errors."""
     right: list[Any]
     said: list[Any]
     if problem_type == "regression":
@@ -117,7 +117,7 @@ def _errors(
         if problem_type == "single_label_classification":
             sure = np.where(predicted == labels, 0.0, chances.max(-1))
             right, said = ([names[int(n)] for n in column] for column in (labels, predicted))
-        else:  # the surest of the labels that are wrongly there or wrongly missing
+        else:  # the most confident of the labels that are wrongly given or wrongly missing
             sure = np.where(predicted == labels, 0.0, np.maximum(chances, 1 - chances)).max(-1)
             right, said = (
                 [[names[n] for n in np.flatnonzero(row).tolist()] for row in rows] for rows in (labels, predicted)
@@ -146,7 +146,7 @@ def _warnings(
     pretrained: bool,
     units: str = "examples",
 ) -> list[str]:
-    """What a person should doubt, in words."""
+    """Why the scores may not mean much, in words."""
     try_this = "Train longer, or give more rows."
     if not pretrained:
         try_this = "Start from pretrained weights (--pretrained), train longer, or give more rows."
@@ -182,7 +182,7 @@ def _no_better_than_majority(found: Assessment, examples: int, units: str, try_t
 
 
 def _below_words(found: Assessment, try_this: str) -> list[str]:
-    """Where linear models and counts of words do better."""
+    """Warns where a linear model on words does better."""
     said, score, others = [], found.score, found.baselines
     lower = found.metric in LOWER_IS_BETTER
     if "word_pairs" in others and (score > others["word_pairs"] if lower else score < others["word_pairs"]):

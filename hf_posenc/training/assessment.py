@@ -1,4 +1,4 @@
-"""Where a classifier stands: beside baselines, class by class, where it errs, and what to doubt."""
+"""A classifier's scores beside baselines and by class, its errors, and warnings; shown as tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,10 +30,10 @@ LOWER_IS_BETTER = ("mse",)
 
 @dataclass
 class Assessment:
-    """What is said of a trained classifier beside its metrics; `to_dict` is in `results.json`."""
+    """What results say of a trained classifier beside its metrics; `to_dict` is in `results.json`."""
 
     split: str
-    """`validation` or `test`: the examples that all of this is about."""
+    """`validation` or `test`: the split that was assessed."""
     metric: str
     score: float
     baselines: dict[str, float]
@@ -44,17 +44,17 @@ class Assessment:
     confusion: list[list[int]] | None = None
     """Examples by right label (rows) and predicted label (columns); None for several labels per text and numbers."""
     errors: list[dict[str, Any]] = field(default_factory=list)
-    """The wrong answers of which the model was surest: `row` of the file (a csv's header is row 1), `text`,
+    """The most confident wrong answers: `row` of the file (a csv's header is row 1), `text`,
     `label`, `predicted`, `probability`."""
     picture: str | None = None
-    """Name of the file beside the card that shows the confusion matrix."""
+    """File name of the confusion matrix's picture, beside the card."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
     def draw(self, folder: Path) -> None:
-        """Draws the confusion matrix, if there is one of not too many classes, and matplotlib is installed."""
+        """Draws the confusion matrix, if it has at most `MOST_CLASSES_DRAWN` classes and matplotlib is installed."""
         if self.confusion is None or len(self.classes) > MOST_CLASSES_DRAWN or find_spec("matplotlib") is None:
             return
         self.picture = "confusion_matrix.png"
@@ -150,7 +150,7 @@ class Assessment:
 
 
 def _confusion_figure(counts: np.ndarray, names: Sequence[str], split: str) -> "Figure":
-    """Counts in cells, whose colour is the share of the right label's examples."""
+    """A heat map of counts; the colour is the share of the row."""
     from matplotlib.figure import Figure
 
     side = 2.2 + 0.45 * len(names)
@@ -178,7 +178,7 @@ def _name(baseline: str, metric: str) -> str:
 
 
 def _said(error: Mapping[str, Any]) -> str:
-    """What was predicted, and how surely."""
+    """The prediction with its probability."""
     sure = f" ({error['probability']:.2f})" if "probability" in error else ""
     return _plain(error["predicted"]) + sure
 
@@ -190,7 +190,7 @@ def _plain(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Text that can't end a Markdown cell or begin a tag."""
+    """Text escaped for a Markdown cell."""
     return short(_plain(value), TEXT_SHOWN).translate({ord(mark): f"\\{mark}" for mark in "\\|`*_[]<>$"})
 
 
@@ -201,7 +201,7 @@ def short(text: str, length: int) -> str:
 
 
 def to_beat(baselines: Mapping[str, Mapping[str, float]], metric: str) -> str:
-    """One line for before the training: the scores of the baselines, on the validation data where there is some."""
+    """One line with the baselines' scores, on the validation data if there is any."""
     key = next(f"{prefix}_{metric}" for prefix in ("eval", "test") if f"{prefix}_{metric}" in baselines["majority"])
     scores = ", ".join(f"{_name(name, metric)} {scores[key]:.3f}" for name, scores in baselines.items())
     return f"To beat: {scores} ({'test' if key.startswith('test') else 'validation'} {metric})"

@@ -1,4 +1,4 @@
-"""What an encoder has to beat: the majority, and a linear model on words and word pairs."""
+"""Baselines: the majority, and a linear model on words and word pairs."""
 
 import warnings
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ from .metrics import metrics_for
 
 MOST_ROWS = 20_000
 MOST_CHARACTERS = 5_000_000
-"""A sample this large is read, so that the baseline takes seconds."""
+"""Limits of the sample, so that the baseline takes seconds."""
 
 _TOKEN = r"\w+|[^\w\s]"
 _FEATURES = 100_000
@@ -28,7 +28,7 @@ Texts = Sequence[Sequence[str]]
 class WordPairs:
     """TF-IDF of words and pairs of neighbouring words, and logistic regression on it; ridge regression for numbers.
 
-    It knows no order beyond two neighbours. Each text of a pair has features of its own.
+    It sees no word order beyond two neighbours. Each text of a pair has its own features.
 
     Args:
         problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
@@ -40,7 +40,7 @@ class WordPairs:
         self._model: Any = None
 
     def fit(self, texts: Texts, labels: Sequence[Any]) -> "WordPairs":
-        """Learns from texts and labels in the form in which a model takes them; reads a sample of many.
+        """Fits texts and labels in the model's form; of many rows a sample.
 
         Args:
             texts: `(first,)`, or `(first, second)` for pairs.
@@ -65,7 +65,7 @@ class WordPairs:
             if self.problem_type == "multi_label_classification":
                 self._model = OneVsRestClassifier(self._model)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # near enough, and it has to be quick
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
             warnings.filterwarnings("ignore", "Label .* is present in all training examples")
             self._model.fit(features, np.asarray(labels)[rows])
         return self
@@ -80,7 +80,7 @@ class WordPairs:
 
 
 def _sample(texts: Texts) -> np.ndarray:
-    """Numbers of the rows that are read: all, or drawn from a fixed seed up to the limits."""
+    """Indices of the rows to fit: all, or a sample of fixed seed within the limits."""
     lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)])
     rows = np.random.default_rng(0).permutation(len(lengths))[:MOST_ROWS]
     within = np.cumsum(lengths[rows]) <= MOST_CHARACTERS
@@ -89,7 +89,7 @@ def _sample(texts: Texts) -> np.ndarray:
 
 
 def most_frequent(labels: Sequence[Any], problem_type: str) -> Any:
-    """What to say without looking at the text: the most frequent class, set of labels, or the mean."""
+    """The best answer without the text: the most frequent class or set of labels, or the mean."""
     if problem_type == "regression":
         return float(np.mean(np.asarray(labels, dtype=np.float64)))
     (answer, _), *_ = Counter(tuple(row) if isinstance(row, Sequence) else row for row in labels).most_common(1)
@@ -99,7 +99,7 @@ def most_frequent(labels: Sequence[Any], problem_type: str) -> Any:
 def word_label_answers(
     words: Sequence[Sequence[str]], labels: Sequence[Sequence[str]], asked: Sequence[Sequence[str]]
 ) -> dict[str, list[list[str]]]:
-    """Labels of words without a look at their neighbours, for each row of `asked`.
+    """Labels each word of `asked` without its context.
 
     Args:
         words: of the training rows.

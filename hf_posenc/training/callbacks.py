@@ -1,4 +1,4 @@
-"""What the options add to the stock Trainer's steps: stopping in time, and checkpoints that can be published."""
+"""Trainer callbacks: stop on Ctrl-C and on divergence, resume exactly, describe checkpoints."""
 
 import signal
 import threading
@@ -24,7 +24,7 @@ logger = logging.get_logger(__name__)
 
 
 class StopOnDivergence(TrainerCallback):
-    """Ends a training whose weights are no finite numbers any more, before they are scored and saved."""
+    """Ends training when weights hold NaN or infinity, before they are evaluated or saved."""
 
     EVERY = 50
     """Steps."""
@@ -32,20 +32,20 @@ class StopOnDivergence(TrainerCallback):
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        """Looks now and then."""
+        """Checks every `EVERY` steps, before an evaluation, and at the end."""
         if state.global_step % self.EVERY == 0 or control.should_evaluate or control.should_training_stop:
             refuse_divergence(args, state.global_step, model)
 
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        """Looks before an evaluation."""
+        """Checks before an evaluation."""
         if control.should_evaluate:
             refuse_divergence(args, state.global_step, model)
 
 
 def refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
-    """Raises Diverged where a weight is no finite number, and says what is left."""
+    """Raises Diverged if a weight holds NaN or infinity; the message says what is left."""
     if bad := checkpoints.not_finite(model.named_parameters()):
         left = checkpoints.what_is_left(str(training.output_dir), has_lora(model), diverged=True)
         raise Diverged(
@@ -58,8 +58,8 @@ def refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module)
 class StopOnInterrupt(TrainerCallback):
     """While entered: on Ctrl-C, finishes the step, saves a checkpoint and stops; on the second, stops at once.
 
-    Several processes agree after each step, so that all stop at the same one. A terminal and a launcher may both pass
-    one Ctrl-C on to each of them: what comes within two seconds of the first isn't a second one there.
+    All processes agree after each step, so that they stop at the same one. A terminal and a launcher may both pass
+    on one Ctrl-C: with several processes, signals within two seconds count as one.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class StopOnInterrupt(TrainerCallback):
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
         late = self._pressed_at is not None and not self.agreed
-        if late and error is None and not torch.distributed.is_initialized():  # when there was no more step to finish
+        if late and error is None and not torch.distributed.is_initialized():  # no step was left to finish
             raise KeyboardInterrupt
 
     def _press(self, number: int, frame: FrameType | None) -> None:
@@ -98,7 +98,7 @@ class StopOnInterrupt(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """After the last step: all is saved."""
+        """Counts a Ctrl-C after the last step."""
         self._agree(args)
 
     def _agree(self, args: TrainingArguments) -> bool:
@@ -112,28 +112,28 @@ class StopOnInterrupt(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Evaluates nothing in the middle of an epoch: the undisturbed run wouldn't, and this might be called best."""
+        """Skips the evaluation of a stopped epoch, which the uninterrupted run wouldn't have."""
         if self.agreed and not float(state.epoch or 0).is_integer():
             control.should_log = control.should_evaluate = control.should_save = False
         return control
 
 
 class BestCheckpointIsHere(TrainerCallback):
-    """Finds the best checkpoint of a resumed run in its own folder, wherever the run began."""
+    """Points a resumed run to the best checkpoint in its own folder, though the run began in another."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The state has the path of where the run was then."""
+        """Replaces the recorded path."""
         here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
         if state.best_global_step and here.is_dir():
             state.best_model_checkpoint = str(here)
 
 
 class EvaluationLeavesNoTrace(TrainerCallback):
-    """Gives torch's random numbers back after an evaluation, whose data loader draws one.
+    """Restores torch's random state after an evaluation, whose data loader draws a number.
 
-    Otherwise a checkpoint saved before the evaluation of its step resumes with other dropout than the undisturbed run.
+    Otherwise a run resumed from a checkpoint saved before that evaluation would draw other dropout masks.
     """
 
     def __init__(self) -> None:
@@ -150,13 +150,13 @@ class EvaluationLeavesNoTrace(TrainerCallback):
 
 
 class DescribeCheckpoints(TrainerCallback):
-    """Writes a README and the results so far into each checkpoint folder: it can be published as it is."""
+    """Writes a README and the results so far into each checkpoint folder, so that it can be published."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The folder has been written by now."""
+        """Called after the Trainer has written the folder."""
         name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         folder = Path(str(args.output_dir)) / name
         if args.process_index != 0 or not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Output folders: none is overwritten by accident, none is left half-written, and resuming finds a whole one."""
+"""Output folders: not overwritten by accident, not left half-written, and resumed from complete checkpoints."""
 
 import contextlib
 import json
@@ -54,19 +54,19 @@ def checkpoints(output_dir: str | Path) -> list[Path]:
 
 
 def _newest_run(output_dir: str | Path) -> list[Path]:
-    """The checkpoint folders of a run, of the one that replaces it where there is such."""
+    """The checkpoint folders of the replacing run if there is one, else of the run."""
     return checkpoints(Path(output_dir) / REPLACEMENT) or checkpoints(output_dir)
 
 
 def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
-    """Why a checkpoint folder can't be resumed from; None: it holds all that resuming needs, and all can be read.
+    """Why a checkpoint folder can't be resumed from; None if it is complete and readable.
 
-    The Trainer writes its state last; but a machine that stops may have lost any of the files, so each is opened, and
-    weights have to be finite numbers.
+    The Trainer writes its state last, but a crashed machine may have lost any file, so each is opened, and weights
+    must be finite.
 
     Args:
         checkpoint: the folder.
-        of_a_run: it must have a tokenizer and the results so far, too, as those of a `Run` do.
+        of_a_run: whether it must also hold a tokenizer and results, as a `Run`'s checkpoints do.
     """
     folder = Path(checkpoint)
     try:
@@ -90,7 +90,7 @@ def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
 
 
 def _read(path: Path, how: Callable[[Path], Any]) -> Any:
-    """What a function makes of a file; a ValueError says what is wrong with the file."""
+    """Reads a file with a function; raises a ValueError that says what is wrong with it."""
     if not path.is_file():
         raise ValueError(f"{path.name} is missing")
     if path.stat().st_size == 0:
@@ -122,7 +122,7 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def not_finite_weights(folder: Path) -> str:
-    """The first weight in a folder's files that holds NaN or infinity, if there is one.
+    """The first weight in a folder's files that holds NaN or infinity; empty if all are finite.
 
     Raises:
         ValueError: a file is missing or damaged.
@@ -139,7 +139,7 @@ def _not_finite(path: Path) -> list[str]:
 
 
 def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-    """The names of those that hold NaN or infinity."""
+    """The names of the tensors that hold NaN or infinity."""
     return [
         name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
     ]
@@ -156,7 +156,7 @@ def step_of(checkpoint: str | Path) -> int:
 
 
 def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[Path | None, str]:
-    """The newest checkpoint folder that can be resumed from, or None; and what is wrong with those after it."""
+    """The newest resumable checkpoint folder, or None; and what is wrong with newer ones."""
     damaged: list[str] = []
     for path in reversed(_newest_run(output_dir)):
         if (reason := damage(path, of_a_run=of_a_run)) is None:
@@ -189,7 +189,7 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
         return None
     if name.lower() in ("true", "last", "yes"):
         found, damaged = newest_complete(output_dir)
-        # Without any results all that there is was being written when the run was killed: nothing had been saved.
+        # Without results.json the run was killed while it wrote its first checkpoint.
         saved = any((path / RESULTS_NAME).exists() for path in _newest_run(output_dir))
         if found is None and saved and not overwrite:
             raise UserError(
@@ -249,10 +249,10 @@ def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, t
 
 @contextlib.contextmanager
 def owned(output_dir: str | Path) -> Iterator[None]:
-    """While entered no other training can write to the folder.
+    """Locks the folder against other trainings.
 
     Raises:
-        UserError: another process does; the message says which.
+        UserError: another process holds the lock; the message says which.
     """
     path = Path(output_dir) / LOCK_NAME
     lock = FileLock(path)
@@ -277,7 +277,7 @@ def owned(output_dir: str | Path) -> Iterator[None]:
 
 
 def has_ended(output_dir: str | Path) -> bool:
-    """Whether a folder holds a run that was trained to its end."""
+    """Whether a folder holds a finished run."""
     return all((Path(output_dir) / name).exists() for name in (RESULTS_NAME, "config.json"))
 
 
@@ -289,9 +289,9 @@ def remove_checkpoints(output_dir: str | Path) -> None:
 
 @contextlib.contextmanager
 def replacement(output_dir: str | Path, resumed: bool, main_process: bool = True) -> Iterator[Path]:
-    """A folder for a run that replaces the one in `output_dir` when it has ended; until then both are there.
+    """A folder for a run that replaces the one in `output_dir` when it ends; until then both exist.
 
-    If it fails, the folder stays only where it holds something to resume from.
+    If the run fails, the folder stays only if it can be resumed from.
     """
     folder = Path(output_dir)
     new = folder / REPLACEMENT
@@ -309,7 +309,7 @@ def replacement(output_dir: str | Path, resumed: bool, main_process: bool = True
 
 
 def place(output_dir: str | Path) -> Path:
-    """Where a run lies when it has ended: `output_dir`, or the folder of the run that it replaces."""
+    """Where a run will be when it has ended: `output_dir`, or the folder of the run that it replaces."""
     folder = Path(output_dir)
     return folder.parent if folder.name == REPLACEMENT else folder
 
@@ -332,7 +332,7 @@ def disk_errors(output_dir: str | Path) -> Iterator[None]:
 
 
 def what_is_left(output_dir: str | Path, is_lora: bool = False, diverged: bool = False) -> str:
-    """What a run that didn't end has left, and how to go on, to follow a colon."""
+    """What an unfinished run left and how to go on; follows a colon."""
     folder = place(output_dir)
     kept = f" The run in {str(folder)!r} is as it was." if (folder / REPLACEMENT).is_dir() else ""
     last = last_complete_checkpoint(folder / REPLACEMENT if kept else folder)

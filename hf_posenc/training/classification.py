@@ -36,12 +36,12 @@ from .run import Run, TrainingResult, begin, check_best_metric, introduce, make_
 from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 
 _PREFIXES = {"validation": "eval", "test": "test"}
-"""What the metrics of each split that is scored begin with."""
+"""Prefixes of the metrics of each scored split."""
 
 
 @dataclass
 class Setup(Run):
-    """All that a training loop needs, made from the options by `set_up`."""
+    """All that a training loop needs; `set_up` makes it from the options."""
 
     training: ClassificationTrainingArguments
     labels: Labels
@@ -52,14 +52,14 @@ class Setup(Run):
     loss: ClassificationLoss
     compute_metrics: "LossAndMetrics"
     examples: dict[str, tuple[Texts, list[Any]]]
-    """Texts and labels of what is scored, by the prefix of its metrics: `eval`, `test`."""
+    """Texts and labels of the scored splits, by the prefix of their metrics: `eval`, `test`."""
     rows: dict[str, list[int]]
-    """The number that each of these has in its file, a csv's header being row 1."""
+    """The row number of each example in its file; a csv's header is row 1."""
     baselines: dict[str, dict[str, float]]
-    """The metrics of simpler models on them."""
+    """Metrics of simpler models on these examples."""
 
     def assess(self, prefix: str, metrics: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> None:
-        """Sets `assessment`: where the model stands on the examples that were just scored, if they have labels.
+        """Sets `assessment`, from the last evaluation, if its examples have labels.
 
         Args:
             prefix: of their metrics, `eval` or `test`.
@@ -91,13 +91,13 @@ def set_up(
     training: ClassificationTrainingArguments,
     rows: DatasetDict | None = None,
 ) -> Setup:
-    """Reads the data, numbers the labels, makes tokenizer, model, loss and metrics; checks all before any training.
+    """Reads the data, numbers the labels, makes tokenizer, model, loss and metrics. All checks come before training.
 
     Args:
         data: which text and labels.
         arguments: which model.
         training: transformers' TrainingArguments and a few more.
-        rows: the splits, where they are in memory and in no file; `data.dataset_name` is then only what to call them.
+        rows: the splits, if they are in memory; `data.dataset_name` is then only their name.
 
     Raises:
         UserError: something in the options or the data is wrong.
@@ -147,8 +147,8 @@ def _open(
 class LossAndMetrics:
     """`compute_metrics` of the Trainer: `loss` and the metrics of the task, each example counting once.
 
-    The Trainer's own `eval_loss` averages over batches. Where several processes have batches of different sizes, or
-    examples twice to fill up the last one, that is another number.
+    The Trainer's own `eval_loss` averages over batches, which differs if batches differ in size or if examples are
+    repeated to fill the last one.
     """
 
     def __init__(self, loss: ClassificationLoss, problem_type: str) -> None:
@@ -169,7 +169,7 @@ class LossAndMetrics:
 def _baselines(
     training: ClassificationTrainingArguments, source: Source, examples: dict[str, tuple[Texts, list[Any]]]
 ) -> dict[str, dict[str, float]]:
-    """Scores of simpler models, where one is trained."""
+    """Scores of simpler models; none without training."""
     if not (training.baseline and training.do_train and examples) or training.process_index != 0:
         return {}
     assert source.labels is not None
@@ -177,7 +177,7 @@ def _baselines(
 
 
 def _trained_labels(config: Any) -> list[str] | None:
-    """The label names of a trained classifier; None where they are only placeholders."""
+    """The label names of a trained classifier; None if they are placeholders."""
     if config is None or not config.id2label:
         return None
     names = [config.id2label[number] for number in sorted(config.id2label)]
@@ -200,7 +200,7 @@ def train_classifier(
     `training.output_dir` then holds the checkpoint (weights, code, tokenizer, label names, README), `results.json` and,
     with `do_predict`, `predictions.jsonl`; while training, and with `keep_checkpoints` afterwards,
     `checkpoint-<step>` folders to resume from. A run that replaces another has these in `.replacement` there, and takes
-    the other's place when it has ended: until then, and if it fails, that one stays as it was.
+    the other's place when it ends. Until then, or if it fails, the other stays as it was.
 
     Args:
         data: which text and labels.
@@ -225,7 +225,7 @@ def train_classifier(
     trainer = make_trainer(setup, console)
 
     def score(metrics: dict[str, float]) -> np.ndarray | None:
-        learned = list(trainer.state.log_history)  # what follows are scores of the weights that were kept
+        learned = list(trainer.state.log_history)  # without the scores of the weights that were kept
         if training.do_eval:
             metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
             setup.assess("eval", metrics, learned)
@@ -240,7 +240,7 @@ def train_classifier(
 
 
 def make_trainer(setup: Setup, console: Console | None = None) -> RunTrainer:
-    """The Trainer for a setup, with its progress on the console."""
+    """The Trainer of a setup."""
     trainer = RunTrainer(
         setup,
         setup.encoded,
@@ -262,7 +262,7 @@ class EpochMetrics(TrainerCallback):
         self.setup = setup
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Logs the metrics of the epoch's predictions, of all processes; of those since the last evaluation's."""
+        """Logs the metrics of all processes' predictions since the last evaluation."""
         if round(state.epoch or 0) % args.epochs_together:
             return  # evaluated together with the epochs that follow
         wanted = control.should_log

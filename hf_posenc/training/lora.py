@@ -1,6 +1,6 @@
 """`--lora`: low-rank changes of trained weights (Hu et al. 2021, arXiv 2106.09685), through PEFT.
 
-What is saved, while training too, has them merged: an ordinary checkpoint with ordinary code.
+Saved weights are merged, during training too: an ordinary checkpoint.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ _MARK = ".base_layer."
 
 
 def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
-    """Freezes a trained model but for low-rank changes of its matrices, the positional scheme and the classifier.
+    """Adds trainable low-rank changes, and freezes all else but the positional scheme and the classifier.
 
     Raises:
         UserError: PEFT isn't installed, the rank can't be, or the model has no such matrices.
@@ -35,7 +35,7 @@ def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
         r=arguments.lora_rank,
         lora_alpha=2 * arguments.lora_rank,
         target_modules=_TARGETS,
-        # The heads, and matrices of a scheme of that name (tupe's), are trained whole.
+        # Heads and the scheme's own matrices (tupe has some of these names) are trained whole.
         exclude_modules=rf"(.*\.)?position\..*|({others or '-'})(\..*)?",
     )
     try:
@@ -52,12 +52,12 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def has_lora(model: nn.Module) -> bool:
-    """Whether a model has changes that aren't merged."""
+    """Whether a model has unmerged changes."""
     return any(True for _ in _adapted(model))
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of the ordinary model that computes the same, by its names; `model` stays as it is."""
+    """The merged weights under the ordinary model's names; `model` isn't changed."""
     weights = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
     for name, module in _adapted(model):
         own = f"{name}{_MARK}weight"
@@ -66,7 +66,7 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def merge(model: nn.Module) -> None:
-    """Makes an ordinary model of one with low-rank changes."""
+    """Merges the changes into the model."""
     adapted = list(_adapted(model))
     for name, module in adapted:
         parent, _, leaf = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The loss of each task, with class weights and label smoothing, and a record of what training predicted."""
+"""The loss of each task, with class weights and label smoothing, and a record of training's predictions."""
 
 from collections import deque
 from typing import Any
@@ -58,7 +58,7 @@ class ClassificationLoss:
         if num_items_in_batch is None:
             return total / max(labels.numel(), 1)
         if isinstance(num_items_in_batch, Tensor):
-            # One count per replica under DataParallel, where the Trainer multiplies the loss by their number.
+            # DataParallel: one count per replica; the Trainer multiplies the loss by their number.
             num_items_in_batch = num_items_in_batch.sum().to(total.device)
         return total / num_items_in_batch
 

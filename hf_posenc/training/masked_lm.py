@@ -31,11 +31,11 @@ from .run import Run, TrainingResult, begin, check_best_metric, introduce, make_
 from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 
 EVALUATION_SEED = 0
-"""Which tokens of the validation text are masked doesn't depend on the run, so that runs compare."""
+"""Every run masks the same validation tokens, so that runs compare."""
 
 
 class MaskingCollator:
-    """Masks training batches anew each time (80 % [MASK], 10 % another token, 10 % as it is); pads what has labels.
+    """Masks training batches anew each time (80 % [MASK], 10 % another token, 10 % kept); pads those that have labels.
 
     Devlin et al. 2018, arXiv 1810.04805, section 3.1.
     """
@@ -50,7 +50,7 @@ class MaskingCollator:
         """Examples to a padded batch with `labels`, -100 where there is nothing to predict."""
         if "labels" in features[0]:
             return self.pad(features)
-        # The masks depend on seed, epoch and batch alone, so that a resumed run draws those of the undisturbed one.
+        # The masks depend on seed, epoch and batch alone, so that a resumed run draws the same.
         content = zlib.crc32(
             np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in features]).tobytes()
         )
@@ -61,13 +61,13 @@ class MaskingCollator:
 
 
 class MaskAnew(TrainerCallback):
-    """Tells the collator the epoch."""
+    """Sets the collator's epoch."""
 
     def __init__(self, collator: MaskingCollator) -> None:
         self.collator = collator
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """At its start, before its first batch is made."""
+        """Called before the first batch of the epoch is made."""
         self.collator.epoch = int(state.epoch or 0)
 
 
@@ -160,7 +160,7 @@ def _fill_in(
 
 
 class MaskedText(InMemory):
-    """Text in memory, whose validation rows are masked for good."""
+    """Text in memory; validation rows are masked once."""
 
     training: MaskedLMTrainingArguments
 
@@ -187,7 +187,7 @@ def join_blocks(dataset: Dataset, length: int) -> Dataset:
 
 
 def mask_once(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, mlm_probability: float) -> Dataset:
-    """Masks each example for good: `input_ids` and `labels`. The same tokens give the same masks, in every process."""
+    """Masks each example once: `input_ids` and `labels`. The same tokens give the same masks in every process."""
     special = set(tokenizer.all_special_ids)
     generator = np.random.default_rng(EVALUATION_SEED)
     ordinary = np.array([number for number in range(len(tokenizer)) if number not in special])
@@ -206,7 +206,7 @@ def mask_once(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, mlm_probabil
 
 @torch.no_grad()
 def token_sums(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
-    """What is kept of each example's logits (B, S, V): negative log-likelihood, masked tokens, right ones: (B, 3)."""
+    """Reduces logits (B, S, V) to negative log-likelihood, masked tokens and right ones per example, (B, 3)."""
     scores = logits[0] if isinstance(logits, tuple) else logits
     counted = labels != -100
     nll = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
@@ -224,7 +224,7 @@ def token_weighted_metrics(prediction: EvalPrediction) -> dict[str, float]:
         raise UserError("No token of the validation text was masked. Give more text, or a higher --mlm_probability.")
     mean = float(nll / count)
     return {
-        "loss": mean,  # the Trainer's own averages over batches, whatever they hold
+        "loss": mean,  # the Trainer averages over batches of any size
         "perplexity": math.exp(mean) if mean < 700 else math.inf,
         "nll": mean,
         "accuracy": float(right / count),

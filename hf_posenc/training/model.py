@@ -34,12 +34,12 @@ NEW_CLASSIFIER: dict[str, Any] = {"hidden_dropout_prob": 0.0}
 """Fields of a new classifier's configuration that differ from `PosEncConfig.from_preset`'s."""
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
 _POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
-# Beyond these a tokenizer's limit says that it has none.
+# A larger limit of a tokenizer means none.
 _NO_LIMIT = 10**6
 
 
 def prepare_scheme(arguments: ModelArguments) -> None:
-    """Registers `scheme_file`, and looks for the scheme of a new encoder before any data is read.
+    """Registers `scheme_file`, and checks the scheme's name before any data is read.
 
     Raises:
         UserError: the file can't be registered, or there is no such scheme.
@@ -61,10 +61,10 @@ def labels_words(config: Any) -> bool:
 
 
 def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
-    """Refuses a checkpoint whose weights are no numbers, or aren't those of its configuration.
+    """Refuses a checkpoint whose weights aren't finite, or don't match its configuration.
 
-    Those that it lacks would be random, and those that it has beside them are of another model. A head that it wasn't
-    saved with may be new, and one that isn't used may be left out, a pooler too.
+    Missing weights would be random; surplus ones mean another model. A head that it wasn't
+    saved with may be missing; an unused head or pooler may be surplus.
 
     Args:
         model: as it was loaded.
@@ -130,7 +130,7 @@ def _auto_config(name: str, arguments: ModelArguments) -> Any:
 
 
 def require_head(config: Any, name: str, head: str) -> None:
-    """Refuses a checkpoint without the head that is to answer: transformers would give it a random one.
+    """Refuses a checkpoint without the task's head, which transformers would initialise at random.
 
     Args:
         config: its configuration.
@@ -172,7 +172,7 @@ def hub_options(arguments: ModelArguments) -> dict[str, Any]:
 
 
 def _check_scheme(config: Any, arguments: ModelArguments) -> None:
-    """A scheme named beside a checkpoint must be the checkpoint's: other models ignore the name, silently."""
+    """Refuses a scheme that isn't the checkpoint's, which other models would ignore silently."""
     for name in _POSITIONS:
         value = getattr(arguments, name)
         if value is None:
@@ -202,7 +202,7 @@ def make_model(
     tokenizer: PreTrainedTokenizerBase,
     labels: Labels | None,
 ) -> PreTrainedModel:
-    """Builds the new encoder, or loads the checkpoint: a classifier of the data's labels, or without them a masked LM.
+    """Builds a new encoder or loads a checkpoint: a classifier, or without labels a masked language model.
 
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read or doesn't fit.
@@ -252,7 +252,7 @@ def _head(labels: Labels | None) -> tuple[Any, dict[str, Any]]:
 
 
 def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrainedModel:
-    """A checkpoint whose weights are those of its configuration; its head may be new."""
+    """Loads a checkpoint and checks its weights; its head may be new."""
     saved_with = list(config.architectures or [])
     try:
         with without_load_report():
@@ -284,13 +284,13 @@ def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrained
 
 @contextlib.contextmanager
 def without_load_report() -> Iterator[None]:
-    """Without transformers' table of weights that a checkpoint lacks, which shouts at every new head."""
+    """Silences transformers' table of missing weights, which it prints for every new head."""
     report = logging.get_logger("transformers.modeling_utils")
 
     def is_grave(record: Any) -> bool:
         return bool(record.levelno >= logging.ERROR)
 
-    # Not by its level: with one of its own, from_pretrained warns of what isn't sharded.
+    # A filter: setting the logger's level makes from_pretrained warn of unsharded weights.
     report.addFilter(cast(Any, is_grave))
     try:
         yield
@@ -334,7 +334,7 @@ def _new_encoder(
             config = PosEncConfig.from_dict(found.to_dict(), **fields)
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **fields)
-        own_code(config)  # what couldn't be saved at the end is refused at the start
+        own_code(config)  # refuse now what couldn't be saved at the end
         return auto_class.from_config(config)
     except UserError:
         raise
@@ -363,7 +363,7 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
 
 
 def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """To how many tokens inputs are truncated; the tokenizer is told, so that it does so elsewhere too.
+    """The number of tokens to truncate inputs to; also set in the tokenizer.
 
     Raises:
         UserError: `max_seq_length` is past the end of a table of positions, or leaves no room for text.

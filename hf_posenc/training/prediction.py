@@ -33,14 +33,14 @@ class Text:
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        """What stands beside the answer."""
+        """The columns of the input to write beside the answer."""
         pair = {} if self.text_pair is None else {"text_pair": self.text_pair}
         return {"text": self.text, **pair} if self.row is None else self.row
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a checkpoint says of one input; the same as in `predictions.jsonl` of a training run."""
+    """A checkpoint's answer for one input, as in `predictions.jsonl`."""
 
     input: Text
     answer: dict[str, Any]
@@ -50,7 +50,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Task:
-    """What a classifier answers."""
+    """The kind of answer that a classifier gives."""
 
     problem_type: str
     names: tuple[str, ...]
@@ -174,7 +174,7 @@ def predict(
 
 
 def _of_words(classifier: Any, batch: Sequence[Text]) -> list[dict[str, Any]]:
-    """The answers to one batch; words are what blanks separate."""
+    """The answers for one batch of texts, whose words are separated by blanks."""
     if any(text.text_pair is not None for text in batch):
         raise UserError("The model labels the words of one text, and takes no pairs. Give each text by itself.")
     words = [text.text.split() for text in batch]
@@ -185,7 +185,7 @@ def _of_words(classifier: Any, batch: Sequence[Text]) -> list[dict[str, Any]]:
 def word_pieces(
     tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_length: int
 ) -> tuple[dict[str, list[int]], dict[int, int]]:
-    """A sentence as at most `max_length` tokens, and of each word the place of its first one.
+    """A sentence as at most `max_length` tokens, and the place of each word's first token.
 
     The words are joined by blanks, as they stand in a text that is labelled later, and found by their characters.
     """

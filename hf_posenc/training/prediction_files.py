@@ -1,4 +1,4 @@
-"""Files of texts to label and of their answers: read and written row by row, with the columns that they came with."""
+"""Reads files of texts and writes files of answers row by row; answers keep the input's columns."""
 
 import contextlib
 import csv
@@ -39,7 +39,7 @@ _LOOKED_AT = 100
 
 @dataclass
 class Inputs:
-    """The texts of a file or of standard input, read as they are asked for."""
+    """The texts of a file or of standard input, read lazily."""
 
     name: str
     rows: Callable[[], Iterator[tuple[int, Any]]]
@@ -95,7 +95,7 @@ class Inputs:
         return find_columns(held, self.options, self.known)
 
     def look_through(self) -> None:
-        """Reads all once, so that what is wrong shows before anything is computed.
+        """Reads all once, to report errors before anything is computed.
 
         Raises:
             UserError: a row holds no text, or there is none.
@@ -116,7 +116,7 @@ class Inputs:
         return f"{self.name}, {self.unit} {number}" + (" (the header is row 1)" if self.is_csv else "")
 
     def remarks(self) -> list[str]:
-        """What the user should know of the texts that were read."""
+        """Remarks on empty texts and lines."""
         found = []
         header = "; the header is row 1" if self.is_csv else ""
         if self.empty:
@@ -132,7 +132,7 @@ class Inputs:
 
 
 def _plain(value: Any) -> str | None:
-    """A cell as far as it matters to whether it is text: all but strings are as good as missing."""
+    """A string cell; None for anything else."""
     return value if isinstance(value, str) else None
 
 
@@ -160,7 +160,7 @@ def _listed(numbers: Sequence[int]) -> str:
 def read_inputs(
     source: str, options: DataArguments | None = None, known: Columns | None = None, *, twice: bool = True
 ) -> Inputs:
-    """Texts of a file or, for `-`, of standard input, one after the other.
+    """Reads the texts of a file or, for `-`, of standard input.
 
     A .txt file or standard input has one text per line, or a JSON object; other files are read as for training: .csv,
     .tsv, .json, .jsonl (also .gz), .parquet.
@@ -282,7 +282,7 @@ def check_output(path: str, source: str | None = None) -> str:
 
 
 def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
-    """What each column of the input is called beside an answer: `input_label` where the answer has a `label`."""
+    """New names of the input's columns that an answer also has: `label` becomes `input_label`."""
     columns, answer = list(columns), set(answer)
     taken = answer | set(columns)
     names = {}
@@ -386,14 +386,14 @@ def _write_csv(path: Path, zipped: bool, rows: Iterable[dict[str, Any]], names: 
 
 
 def _cell(value: Any) -> Any:
-    """Several labels are joined; what else isn't one value is JSON."""
+    """One value: several labels are joined, other lists and objects are JSON."""
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         return _BETWEEN_LABELS.join(value)
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else value
 
 
 def _schema(inputs: Iterable[Text], kept: Mapping[str, str], columns: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The types of all columns: those of the input are what pyarrow makes of all their values."""
+    """The types of all columns; pyarrow infers those of the input from all values."""
     found = pa.schema([])
     for chunk in _chunks(inputs):
         try:

@@ -1,4 +1,4 @@
-"""What a run shows while it works: one live line in a terminal, a few plain lines in a log file."""
+"""Progress: one live line in a terminal, a few plain lines in a log file."""
 
 import contextlib
 import time
@@ -15,24 +15,24 @@ from transformers.utils import logging
 
 _LIVE_EVERY = 0.25
 _PLAIN_EVERY = 30.0
-"""Seconds. Evaluations have their line in any case."""
+"""Seconds."""
 
 
 def is_live(console: Console) -> bool:
-    """Whether a line on it can be drawn anew: not in a file, a pipe, a notebook or a dumb terminal."""
+    """Whether a line can be redrawn: not in a file, a pipe, a notebook or a dumb terminal."""
     return console.is_interactive and not console.is_jupyter and console.file.isatty()
 
 
 @contextlib.contextmanager
 def working(what: str, console: Console) -> Iterator[None]:
-    """Shows what is being done until it is, in a terminal."""
+    """Shows a status while entered, in a terminal."""
     with console.status(what) if is_live(console) else contextlib.nullcontext():
         yield
 
 
 @contextlib.contextmanager
 def without_bars() -> Iterator[None]:
-    """Without the progress bars of transformers and datasets."""
+    """Hides the progress bars of transformers and datasets."""
     weights, maps = logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -47,7 +47,7 @@ def without_bars() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_warnings() -> Iterator[None]:
-    """Without this package's own warnings."""
+    """Silences this package's own warnings."""
     ours = logging.get_logger(__package__.partition(".")[0])
     before = ours.level
     ours.setLevel(logging.ERROR)
@@ -62,7 +62,7 @@ class ProgressLine(TrainerCallback):
 
     Args:
         console: where they go.
-        live: draw a line that changes, where the console can.
+        live: redraw one line, if the console can.
     """
 
     def __init__(self, console: Console, *, live: bool = True) -> None:
@@ -76,11 +76,11 @@ class ProgressLine(TrainerCallback):
         self.drawn = 0.0
 
     def saw(self, loss: torch.Tensor) -> None:
-        """Takes the loss of a step into the mean of the latest ones."""
+        """Updates the moving average of the loss."""
         self.loss = loss if self.loss is None else 0.9 * self.loss + 0.1 * loss
 
     def close(self) -> None:
-        """Takes the live line away."""
+        """Removes the live line."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -93,7 +93,7 @@ class ProgressLine(TrainerCallback):
         self._draw("starting", state.global_step, state.max_steps)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Draws it anew; writes a plain line now and then."""
+        """Redraws the line; without a live line prints one every `_PLAIN_EVERY` seconds."""
         now = time.monotonic()
         if now - self.drawn < (_LIVE_EVERY if self.live else _PLAIN_EVERY):
             return
@@ -109,7 +109,7 @@ class ProgressLine(TrainerCallback):
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Says how far an evaluation is."""
+        """Shows the progress of an evaluation."""
         self.scored += 1
         now = time.monotonic()
         if not self.live or now - self.drawn < _LIVE_EVERY:
@@ -131,7 +131,7 @@ class ProgressLine(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Writes the mean loss, unless an evaluation follows, whose line has it."""
+        """Prints the mean loss, unless an evaluation follows, whose line has it."""
         if not state.is_world_process_zero or "loss" not in (logs or {}):
             return
         self.logged = logs or {}
@@ -147,7 +147,7 @@ class ProgressLine(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Writes what an evaluation in the course of training found; that of the end is in the table of results."""
+        """Prints the metrics of an evaluation during training; the final ones are in the table of results."""
         self.scored = 0
         if not self.training or not state.is_world_process_zero:
             self.close()
@@ -166,14 +166,14 @@ class ProgressLine(TrainerCallback):
     def on_predict(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
     ) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         self.scored = 0
         self.close()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         self.training = False
         self.close()
 

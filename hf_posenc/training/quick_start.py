@@ -92,7 +92,7 @@ def quickstart(
     options: dict[str, Any] | None = None,
     console: Console | None = None,
 ) -> list[SchemeResult]:
-    """Trains one encoder per scheme, shows what each learned, and loads the last one as a stranger would.
+    """Trains one encoder per scheme, shows what each learned, and loads the last one without hf_posenc.
 
     Data, sizes, seed and schedule are the same for all schemes. Both sentences of a pair hold the same words, so
     without positions both get the same answer and accuracy is one half.
@@ -160,7 +160,7 @@ def quickstart(
 
 
 def _check(output_dir: str | Path, schemes: Sequence[str], overwrite: bool) -> None:
-    """Looks at all schemes and folders before the first is trained."""
+    """Checks all schemes and folders before the first is trained."""
     if not schemes:
         raise UserError("schemes is empty. Name at least one, such as rope.")
     for scheme in schemes:
@@ -190,7 +190,7 @@ def _logits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: S
 
 
 def logits_in_fresh_process(checkpoint: str | Path, texts: Sequence[str]) -> list[list[float]]:
-    """Logits of a checkpoint from a process in which `import hf_posenc` fails, so that its own code has to do.
+    """Logits of a checkpoint in a process where `import hf_posenc` fails, so that its own code runs.
 
     Raises:
         RuntimeError: the process failed; the message is its last line.
@@ -258,7 +258,7 @@ def _next_steps(last: SchemeResult, seed: int, seconds: float, console: Console)
 
 
 def measure_baselines(options: dict[str, Any] | None = None) -> dict[str, float]:
-    """Test accuracy of what knows no order (`majority`), or neighbours alone (`word_pairs`), on the same rows."""
+    """Test accuracy of the baselines `majority` and `word_pairs` on the same rows."""
     data = make_arguments(**{**OPTIONS, **(options or {}), "output_dir": "unused"})[0]
     splits = load_splits(data)
     columns = find_columns(splits["train"], data)

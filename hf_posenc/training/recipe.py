@@ -1,4 +1,4 @@
-"""The recipe: what a training does where an option isn't given. How it was chosen: docs/recipe.md."""
+"""The recipe: defaults that depend on data and model. How they were chosen: docs/recipe.md."""
 
 import math
 
@@ -8,17 +8,17 @@ from .arguments import ModelArguments, RunArguments, strategy_name
 from .report import Summary
 
 MANY = 200
-"""A vocabulary whose entries are seen this often, on average, is small: formal language, not natural."""
+"""Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
 LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
-"""How many steps a training has at least, within a least and a greatest number of epochs."""
+"""Least number of steps, within a least and a greatest number of epochs."""
 
 
 MOST_EVALUATIONS = 20
-"""Epochs of a few steps take less time than their evaluation and checkpoint."""
+"""More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
-    """The peak learning rate: higher the narrower the encoder is, and low from a checkpoint."""
+    """The peak learning rate: higher for narrower encoders, low from a checkpoint."""
     if is_trained:
         rate = 1e-4 if hidden_size <= 512 else 5e-5
         # Low-rank changes take about ten times the rate (Schulman et al. 2025, "LoRA Without Regret").
@@ -30,7 +30,7 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
     """Passes over the data, by `LEAST`.
 
     Natural language is overfitted after a few epochs. In formal language order is learned after a plateau of thousands
-    of steps, and little is lost by staying on.
+    of steps, and further steps cost little.
 
     Args:
         is_trained: whether it starts from a checkpoint.
@@ -46,8 +46,8 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
 def default_word_factor(is_trained: bool, seen: float) -> float:
     """How many times the learning rate new word embeddings get: 15 / sqrt(seen), from 1 to 4.
 
-    A word that is seen a few times has to leave its random start in a few steps, or it stays noise. In a small
-    vocabulary the same haste makes words alike before the model can tell which of them are the same.
+    A rare word must leave its random start in a few steps, or it stays noise. In a small
+    vocabulary such a rate makes words alike before the model can tell them apart.
 
     Args:
         is_trained: whether it starts from a checkpoint.
@@ -57,7 +57,7 @@ def default_word_factor(is_trained: bool, seen: float) -> float:
 
 
 def fill_in(training: RunArguments, arguments: ModelArguments, summary: Summary, hidden_size: int) -> None:
-    """Sets those of a run's options that weren't given, and that depend on its data and model.
+    """Sets the options that weren't given and depend on data and model.
 
     Args:
         training: the options; changed in place.

@@ -1,4 +1,4 @@
-"""Whether a run may be resumed with these options: its model, optimizer and stream must be those it began with."""
+"""Checks that a run is resumed with the model, optimizer and stream that it began with."""
 
 import json
 from pathlib import Path
@@ -25,17 +25,17 @@ _OF_ITS_ORDER = ("seed of the order", "per_device_train_batch_size", "gradient_a
 
 
 def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments, data: DataArguments) -> None:
-    """Makes sure that a run is resumed with the model and the optimizer it began with; their states may fit others too.
+    """Refuses to resume a run with another model or optimizer, whose states may load without an error.
 
-    A stream must be the same one in the same order, too: the examples that were seen are skipped by their number.
+    A stream must also be the same in the same order: resuming skips as many examples as were seen.
 
     Raises:
         UserError: the checkpoint has another scheme, other labels or another task, schedule, optimizer or stream.
     """
     if has_lora(model):
         raise UserError(
-            f"--resume_from_checkpoint: {str(checkpoint)!r} holds merged weights, of which --lora can't be taken apart "
-            "again. Start from it with --model_name_or_path, or train anew."
+            f"--resume_from_checkpoint: {str(checkpoint)!r} holds merged weights, which --lora can't "
+            "resume from. Start from it with --model_name_or_path, or train anew."
         )
     before = json.loads((checkpoint / "config.json").read_text())
     now = json.loads(model.config.to_json_string(use_diff=False))
@@ -61,7 +61,7 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
 
 
 def _stream(data: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
-    """What decides on a stream's rows and their order. Files have no folder here: it may have been moved."""
+    """What determines a stream's rows and their order. Files without folders, which may have moved."""
     found = {"data": data.get("train_file") or data.get("dataset_name"), "validation data": data.get("validation_file")}
     named = {name: None if value is None else Path(str(value)).name for name, value in found.items()}
     seed = training.get("data_seed")

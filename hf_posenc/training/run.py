@@ -1,4 +1,4 @@
-"""What a run of any task is, how it begins, and how it ends."""
+"""What the tasks share: the `Run`, its preparation, and its output folder."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 class Run:
-    """A run of any task, as far as reports and saving need to know it."""
+    """A run of any task: what reports and saving need."""
 
     data: DataArguments
     arguments: ModelArguments
@@ -42,13 +42,13 @@ class Run:
     test_rows: Sequence[int] | None = field(default=None, kw_only=True)
     """Which rows of the test data are predicted, by their numbers from 0. None: all."""
     best: dict[str, Any] | None = field(default=None, kw_only=True)
-    """Whose weights were kept: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last ones."""
+    """Where the kept weights are from: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last step."""
     metrics: dict[str, float] | None = field(default=None, kw_only=True)
-    """What was measured, once all has been."""
+    """All metrics, at the end."""
     search: dict[str, Any] | None = field(default=None, kw_only=True)
     """What `--search` tried and chose."""
     assessment: Assessment | None = field(default=None, kw_only=True)
-    """Where a classifier stands, once it has been scored."""
+    """Set when a classifier has been scored."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class TrainingResult:
     history: list[dict[str, Any]] = field(default_factory=list)
     """What was logged, in order: losses, learning rates, training and validation metrics of each epoch."""
     assessment: Assessment | None = field(default=None, kw_only=True, repr=False)
-    """Where a classifier stands, of its test data or else its validation data."""
+    """Of the test data, else the validation data."""
     model: PreTrainedModel = field(kw_only=True, repr=False)
     tokenizer: PreTrainedTokenizerBase = field(kw_only=True, repr=False)
     run: Run = field(kw_only=True, repr=False)
@@ -105,7 +105,7 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
 
 
 def begin(arguments: ModelArguments, training: RunArguments, head: str) -> tuple[Path | None, Any]:
-    """Prepares the output folder, and looks for what there is to start from.
+    """Prepares the output folder, and finds the checkpoint and the configuration to start from.
 
     Args:
         arguments: which model.
@@ -130,7 +130,7 @@ def begin(arguments: ModelArguments, training: RunArguments, head: str) -> tuple
 
 
 def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
-    """Raises a UserError where no evaluation gives `metric_for_best_model`: the Trainer would see it an epoch later."""
+    """Raises a UserError if `metric_for_best_model` isn't measured, before the Trainer notices after an epoch."""
     wanted = training.metric_for_best_model
     accepted = ("loss", *names)
     if wanted is not None and wanted.removeprefix("eval_") not in accepted:
@@ -140,7 +140,7 @@ def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
 def make_tokenizer(
     arguments: ModelArguments, data: DataArguments, texts: Iterable[str], resume_from: Path | None
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that is named, the model's or the resumed run's own, or one trained on the training texts."""
+    """The named tokenizer, else the model's or the resumed run's, else one trained on the training texts."""
     name = arguments.tokenizer_name or arguments.model_name_or_path or (str(resume_from) if resume_from else None)
     if name is not None:
         options = hub_options(arguments)
@@ -216,15 +216,15 @@ def introduce(
 
 @contextlib.contextmanager
 def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[None]:
-    """Owns the folder. A full disk becomes a UserError, Ctrl-C an Interrupted, both of which say what is left.
+    """Locks the folder. Turns a full disk into a UserError and Ctrl-C into an Interrupted that say what is left.
 
-    A run that replaces another has `.replacement` in it as its output folder, and takes the other's place at the end.
+    A run that replaces another is written to `.replacement` in its folder, and takes its place at the end.
     """
     folder = str(training.output_dir)
     owned = checkpoints.owned(folder) if training.process_index == 0 else contextlib.nullcontext()
     with checkpoints.disk_errors(folder), owned, _replacing(training):
         try:
-            with checkpoints.disk_errors(folder):  # while what is left is still there to be named
+            with checkpoints.disk_errors(folder):  # inside, while the files it names still exist
                 yield
         except Interrupted:
             raise

@@ -26,13 +26,13 @@ def save_run(
     seconds: float,
     save_model: Callable[[str], None],
 ) -> None:
-    """Writes the checkpoint with its README, the results and the predictions: all of them or, if that fails, none.
+    """Writes the checkpoint with its README, the results and the predictions: all or, if that fails, none.
 
     Args:
         run: what was trained. All processes call this.
         metrics: what it reached.
         history: what was logged.
-        test_logits: what the model says of the test examples, if it was asked; or the lines of the file.
+        test_logits: logits of the test examples, or the lines of the predictions file; None without predictions.
         seconds: how long it took.
         save_model: called with a folder, saves weights, code and tokenizer there.
     """
@@ -83,13 +83,13 @@ def results_of(
 
 
 def dataset_name(data: DataArguments) -> str:
-    """What the data is called in reports: its Hub name, or the name of the folder or file, without the path."""
+    """The data's name in reports: of the Hub, or of the folder or file without its path."""
     name = data.dataset_name or data.train_file or data.validation_file or data.test_file or "unknown"
     return Path(name).name if Path(name).exists() else name
 
 
 def hub_name(name: str | None) -> str | None:
-    """A model's name for a model card: None for a folder of this machine, which means nothing elsewhere."""
+    """A model's Hub name for the card; None for a local folder."""
     return None if name is None or Path(name).exists() else name
 
 

@@ -1,4 +1,4 @@
-"""`--search N`: short trials of rates, dropout and start on the validation split; the test split stays unseen."""
+"""`--search N`: short trials of learning rate, dropout and initializer range, scored on the validation split."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ from .progress import quiet_warnings, without_bars
 from .report import POSENC_MODEL_TYPE
 
 SHARE = 3
-"""A trial takes a third of the steps, so that N trials cost N / 3 trainings."""
+"""A trial takes 1 / SHARE of the steps."""
 _DROPOUTS = (0.0, 0.1, 0.2)
 _LOWER_IS_BETTER = ("loss", "mse")
 _NAMES = {
@@ -42,8 +42,8 @@ def search(
 
     The first trial is of the defaults. The others are spread evenly (a Latin hypercube): learning rates from a quarter
     to four times the default, dropouts 0 to 0.2 and, for a new encoder, half to twice the default `initializer_range`.
-    What the options say already stays. The best is best by the metric that training keeps an epoch for or, where that
-    is the loss, by the task's first metric, and of equals has the lowest loss.
+    Given options stay. The best trial is chosen by the metric that chooses the best epoch or, if that
+    is the loss, by the task's first metric; ties by the loss.
 
     Returns:
         The options of the model, and what `results.json` keeps: `metric`, `trials`, and the number of the `best`.
@@ -60,7 +60,7 @@ def search(
             f"--search {training.search}: learning rate, dropout and start are all given. Leave one of them out."
         )
     metric = (setup.training.metric_for_best_model or "loss").removeprefix("eval_")
-    if metric == "loss":  # which is there wherever nothing was said
+    if metric == "loss":  # the default
         metric = METRICS[setup.labels.problem_type][0].key
     defaults = {name: center for name, (center, _) in values.items()}
     trials.append({**defaults, **first})
@@ -96,7 +96,7 @@ def _trial(
     number: int,
     console: Console,
 ) -> tuple[dict[str, float], Setup]:
-    """The validation metrics of a short training with these values; nothing of it is kept."""
+    """The validation metrics of a short training, whose files are deleted."""
     with tempfile.TemporaryDirectory(prefix="hf-posenc-trial-") as folder:
         short = copy.deepcopy(training)
         short.output_dir, short.push_to_hub, short.report_to, short.baseline = folder, False, [], False
@@ -106,7 +106,7 @@ def _trial(
         short.chooses_evaluations = short.load_best_model_at_end = False
         short.early_stopping_patience = None
         short.learning_rate = values.get("learning_rate", training.learning_rate)
-        with quiet_warnings():  # the training that follows says them once
+        with quiet_warnings():  # the final training repeats them
             setup = set_up(copy.deepcopy(data), _with(model, values), short, rows)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
         if training.process_index == 0:
@@ -129,7 +129,7 @@ def _steps(setup: Setup) -> int:
 
 
 def _values(setup: Setup, model: ModelArguments, training: ClassificationTrainingArguments) -> dict[str, Any]:
-    """What is to be chosen: the default of each value, and a function from a number in 0 to 1 to a value."""
+    """What the search varies: each default, and a function from [0, 1] to a value."""
     config: Any = setup.model.config
     given = model.config_overrides or ""
     values: dict[str, Any] = {}

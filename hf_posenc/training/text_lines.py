@@ -1,4 +1,4 @@
-"""Lines of text files: which one is wrong, where a reader says neither file nor line."""
+"""Finds the bad line of a text file, for readers that don't name it."""
 
 import gzip
 import json
@@ -21,12 +21,12 @@ def parse_object(line: str) -> dict[str, Any]:
     """The JSON object of a line.
 
     Raises:
-        ValueError: it holds something else; the message goes on after the name of the line.
+        ValueError: it holds something else; the message follows the name of the line.
     """
     try:
         row = json.loads(line)
         if "\\ud" in line.lower():
-            json.dumps(row, ensure_ascii=False).encode()  # halves of characters, which no tokenizer takes
+            json.dumps(row, ensure_ascii=False).encode()  # lone surrogates, which no tokenizer takes
     except (ValueError, RecursionError) as error:
         said = error.msg + "." if isinstance(error, json.JSONDecodeError) else sentence(error)  # the line is named
         raise ValueError(f"is no JSON: {said} Write one object per line.") from error
@@ -36,9 +36,9 @@ def parse_object(line: str) -> dict[str, Any]:
 
 
 def bad_line(files: Iterable[str | Path]) -> str | None:
-    """What is wrong with the first line that isn't UTF-8 or, in a .jsonl, no JSON object; None where all are right.
+    """What is wrong with the first line that isn't UTF-8 or, in a .jsonl, no JSON object; None if there is none.
 
-    Files that aren't there, aren't text, or can't be read to their end are passed over.
+    Skips files that don't exist, aren't text, or can't be read to their end.
     """
     for file in map(Path, files):
         suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() != ".gz"]

@@ -131,7 +131,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def _repeat(words: Counter[str]) -> Iterator[list[str]]:
-    """Each word as often as it was counted, in a fixed order."""
+    """Each word repeated by its count, in a fixed order."""
     for word, count in sorted(words.items()):
         yield [word] * count
 

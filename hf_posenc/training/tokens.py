@@ -116,7 +116,7 @@ def _check_options(data: DataArguments, training: ClassificationTrainingArgument
 
 
 def _baselines(data: Words) -> dict[str, dict[str, float]]:
-    """Metrics of labels without context, of the validation and the test words: see `word_label_answers`."""
+    """Metrics of `word_label_answers` on validation and test words."""
     (words, tags), names = data.read["train"], data.labels.names
     found: dict[str, dict[str, float]] = {}
     for split, prefix in (("validation", "eval"), ("test", "test")):

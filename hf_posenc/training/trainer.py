@@ -1,4 +1,4 @@
-"""The stock Trainer with our progress line, learning rates and card; and a run of it, from first step to last."""
+"""`RunTrainer`, the Trainer of all tasks, and `carry_out`, which trains, scores and saves with it."""
 
 import contextlib
 import math
@@ -41,10 +41,10 @@ logger = logging.get_logger(__name__)
 
 
 class RunTrainer(Trainer):
-    """The stock Trainer with our progress line; what it pushes has the run's card, the model's code and no pickle.
+    """The stock Trainer with our progress line. It pushes the run's card, the model's code and no pickle.
 
     The stock one overwrites README.md, pushes checkpoints without the files that their config names, and adds
-    training_args.bin, a pickle, of which all that matters is in results.json.
+    training_args.bin, a pickle; results.json has its content.
 
     Args:
         run: what is trained.
@@ -74,13 +74,13 @@ class RunTrainer(Trainer):
         self.add_callback(self.progress)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The stock one, whose loss goes to the progress line."""
+        """Shows the loss in the progress line."""
         loss = super().training_step(*args, **kwargs)
         self.progress.saw(loss.detach() * self.args.gradient_accumulation_steps)
         return loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock one; an error takes the progress line away."""
+        """Removes the progress line on an error."""
         try:
             return super().evaluation_loop(*args, **kwargs)
         except BaseException:
@@ -88,7 +88,7 @@ class RunTrainer(Trainer):
             raise
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """The stock one, in which positions have a learning rate of their own."""
+        """Gives positions their own learning rate."""
         if self.optimizer is None:
             super().create_optimizer(model)
             args, trained = cast(RunArguments, self.args), cast(Any, self.model if model is None else model)
@@ -97,7 +97,7 @@ class RunTrainer(Trainer):
         return cast(torch.optim.Optimizer, self.optimizer)
 
     def _load_best_model(self) -> None:
-        merge(cast(Any, self.model))  # checkpoints are ordinary ones
+        merge(cast(Any, self.model))  # checkpoints have no adapters
         super()._load_best_model()
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
@@ -145,10 +145,10 @@ class RunTrainer(Trainer):
 
 
 def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
-    """What the options add to a stock Trainer: early stopping, the schedule, what a checkpoint folder says of itself.
+    """Adds what the options ask for: early stopping, the schedule, described checkpoints.
 
     Raises:
-        UserError: a schedule that can't be.
+        UserError: the schedule doesn't accept its arguments.
     """
     training = trainer.run.training
     trainer.add_callback(EvaluationLeavesNoTrace())
@@ -160,7 +160,7 @@ def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
     if not training.do_train:
         return
     if training.one_cycle:
-        # A stream has no length, but steps.
+        # A stream has no length; it has max_steps.
         batches = len(trainer.get_train_dataloader()) if training.max_steps <= 0 else 0
         trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), training, batches))
         return
@@ -176,7 +176,7 @@ def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
 def one_cycle_schedule(
     optimizer: torch.optim.Optimizer, training: RunArguments, batches_per_epoch: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120), its rise as long as the warm-up."""
+    """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120); it rises during the warm-up."""
     steps = training.max_steps
     if steps <= 0:
         updates = math.ceil(batches_per_epoch / training.gradient_accumulation_steps)
@@ -185,7 +185,7 @@ def one_cycle_schedule(
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=[group["lr"] for group in optimizer.param_groups],
-        # One step more than is taken: the Trainer advances the schedule after the last one too.
+        # The Trainer advances the schedule after the last step too.
         total_steps=steps + 1,
         pct_start=min(max(rise, 1 / steps), 1.0),
     )
@@ -231,7 +231,7 @@ def carry_out(
 
 
 def _train(trainer: RunTrainer, console: Console | None) -> dict[str, float]:
-    """Trains, from `training.resume_from_checkpoint` where that is set; on Ctrl-C a checkpoint is saved first."""
+    """Trains, from `training.resume_from_checkpoint` if set; saves a checkpoint on Ctrl-C."""
     run, resumed = trainer.run, trainer.run.training.resume_from_checkpoint
     start = checkpoints.step_of(resumed) if resumed else None  # training may delete it
     stop = StopOnInterrupt()
@@ -245,8 +245,8 @@ def _train(trainer: RunTrainer, console: Console | None) -> dict[str, float]:
         run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
     show_best(run, console)
     if output.global_step == start:
-        logger.warning(f"{resumed!r} is the end of its run: nothing was left to train.")
-        return {}  # else the loss of no step, 0.0
+        logger.warning(f"{resumed!r} is the last step of its run: nothing was left to train.")
+        return {}  # the Trainer reports a loss of 0.0
     return output.metrics
 
 
@@ -269,7 +269,7 @@ def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
 
 
 def show_best(run: Run, console: Console | None = None) -> None:
-    """Prints which weights were kept, where these are not the last ones by default."""
+    """Prints which checkpoint's weights were kept, unless the last."""
     if run.best is not None and run.training.process_index == 0:
         console = console or Console()
         text = (
@@ -284,13 +284,13 @@ def _finish(
 ) -> None:
     """Saves the run (see `save_run`) and, with `push_to_hub`, pushes the folder.
 
-    What it could have been resumed from goes last, unless `keep_checkpoints` is set.
+    Deletes its checkpoints last, unless `keep_checkpoints` is set.
     """
 
     def save_model(folder: str) -> None:
-        if trainer.is_fsdp_enabled:  # where checkpoints are sharded the Trainer would save no model at all
+        if trainer.is_fsdp_enabled:  # with sharded checkpoints the Trainer would save no model
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-        trainer.save_model(folder, _internal_call=True)  # otherwise it pushes, before the results are there
+        trainer.save_model(folder, _internal_call=True)  # otherwise it pushes before the results are written
 
     save_run(trainer.run, metrics, trainer.state.log_history, predictions, seconds, save_model)
     trainer.run.metrics = metrics

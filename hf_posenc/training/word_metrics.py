@@ -1,4 +1,4 @@
-"""Metrics of labels of words: of each word, and of the spans that they mark."""
+"""Metrics of labelled words, and of the spans that the labels mark."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
 IGNORED = -100
-"""The label of what isn't counted: all pieces of a word but its first, and special tokens."""
+"""The label of special tokens, and of all pieces of a word after its first."""
 
 
 @torch.no_grad()
 def answers_and_losses(logits: Any, labels: torch.Tensor) -> torch.Tensor:
-    """What is kept of logits (B, S, C): the answer and the loss of each token, (B, S, 2)."""
+    """Reduces logits (B, S, C) to the answer and the loss of each token, (B, S, 2)."""
     scores = (logits[0] if isinstance(logits, tuple) else logits).double()
     losses = torch.nn.functional.cross_entropy(scores.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
     return torch.stack((scores.argmax(-1).double(), losses), -1)
@@ -58,14 +58,14 @@ def _joined(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def marks_spans(names: Sequence[str]) -> bool:
-    """Whether labels are those of spans: B- and I-."""
+    """Whether labels mark spans with B- and I-."""
     return any(name[:2] in ("B-", "I-") for name in names)
 
 
 def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """The spans of BIO labels (also BIOES, BILOU and the older IOB): kind, first word, word after the last.
 
-    As conlleval reads them: an I- of another kind than the word before begins a span, too.
+    As in conlleval, an I- of another kind than the word before begins a span too.
     """
     kind, start = None, 0
     for place, tag in enumerate([*tags, "O"]):

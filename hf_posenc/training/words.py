@@ -23,7 +23,7 @@ _TAGS = ("ner_tags", "tags", "labels", "pos_tags", "label")
 
 
 class Words(InMemory):
-    """Words in memory. The test split is predicted where there is one, and `score_test` says so.
+    """Words in memory.
 
     Raises:
         UserError: a split or a column is missing, or a row has no lists, or lists of different lengths.
@@ -38,7 +38,7 @@ class Words(InMemory):
         """The words and the labels of each row; None for labels that a test split lacks."""
 
     def number_labels(self, trained: Sequence[str] | None, problem_type: str | None = None) -> Labels:
-        """In the order of a trained model, of the data set's own names, or sorted; turns labels into names.
+        """Names in the order of a trained model, of the data set, or sorted. Turns labels into names.
 
         Raises:
             UserError: a label is missing, or unknown in training.
@@ -60,7 +60,7 @@ class Words(InMemory):
         return self.labels
 
     def choose_rows(self) -> None:
-        """Of all splits."""
+        """Selects rows of all splits."""
         super().choose_rows()
         found = {}
         for split, rows in self.rows.items():
@@ -69,11 +69,11 @@ class Words(InMemory):
         self.read = found
 
     def texts(self) -> Iterator[str]:
-        """The words of each training row, joined."""
+        """The training rows, their words joined by blanks."""
         yield from map(" ".join, self.read["train"][0])
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> dict[str, Dataset]:
-        """All splits; see `encode_words`."""
+        """Tokenizes all splits with `encode_words`."""
         return {
             split: encode_words(words, tags, tokenizer, self.labels, max_length, split)
             for split, (words, tags) in self.read.items()
@@ -115,7 +115,7 @@ def _read(dataset: Dataset, columns: Columns, split: str) -> tuple[list[list[str
 
 
 def _name_tags(rows: Dataset, tags: Sequence[list[Any]] | None, columns: Columns, split: str) -> Sequence[str] | None:
-    """Turns the labels of a split into names; returns all names, where the data set itself says what they are."""
+    """Turns the labels of a split into names; returns all names, if the data set declares them."""
     feature: Any = rows.features.get(columns.label)
     inner = feature.feature if isinstance(feature, List) else None
     for row in tags or ():
@@ -134,7 +134,7 @@ def encode_words(
     max_length: int,
     split: str,
 ) -> Dataset:
-    """Token numbers, and with `tags` a label for the first piece of each word, -100 elsewhere."""
+    """Token ids, and with `tags` a label for the first piece of each word, -100 elsewhere."""
     numbers = labels.numbers()
     encoded: dict[str, list[Any]] = {}
     cut = 0

@@ -548,7 +548,7 @@ def test_a_label_with_one_example_is_trained_on_alone(streaming, tmp_path, caplo
     assert 2 in {row["labels"] for row in itertools.islice(iter(setup.encoded["train"]), 37)}
     if not streaming:
         assert "each label in its share" in caplog.text
-        assert "Labels with one example are trained on alone: 'c'." in caplog.text
+        assert "Labels with one example have none to validate on: 'c'." in caplog.text
 
 
 def test_a_label_that_the_first_rows_lack_is_known(tmp_path):

@@ -209,7 +209,7 @@ def test_a_name_is_no_pattern(tmp_path: Path, name: str, streaming: bool):
 
 
 def test_a_name_that_means_an_archive_is_refused(tmp_path: Path):
-    with pytest.raises(UserError, match="'::' for the way into an archive"):
+    with pytest.raises(UserError, match="'::' as a path into an archive"):
         read_file(write_csv(tmp_path / "a::b.csv", EXAMPLES))
 
 
@@ -511,7 +511,7 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
     [
         (lambda p: p / "nothing.csv", "doesn't exist. Check the path"),
         (lambda p: p, "is a folder. Give it as --dataset_name"),
-        (lambda p: _file(p / "a.docx", b"x"), "is of no known kind. Accepted: .csv, .tsv, .json, .jsonl, .parquet"),
+        (lambda p: _file(p / "a.docx", b"x"), "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .parquet"),
         (lambda p: _file(p / "a.csv", b""), "is empty. Give a file with at least one example"),
         (lambda p: _file(p / "a.jsonl", b""), "is empty"),
         (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),

@@ -48,7 +48,7 @@ def test_what_is_saved_is_an_ordinary_checkpoint_in_which_little_is_trained_whol
     torch.testing.assert_close(scores[0], found.model.eval()(**tokens).logits)
     best = [folder for folder, score in zip(saved[1:], scores[1:], strict=True) if torch.allclose(score, scores[0])]
     assert [folder.name for folder in best] == [results(tmp_path / "run")["best"]["checkpoint"]]
-    with pytest.raises(UserError, match="--lora can't be taken apart"):
+    with pytest.raises(UserError, match="--lora can't resume from"):
         train(tmp_path / "run", **order, **options, resume_from_checkpoint="true")
 
 

@@ -337,7 +337,7 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
         ("a.txt", "\n\n", (), "a.txt has no texts"),
         ("a.csv", "text,label\n", (), "has no texts"),
         ("a.jsonl.gz", "x", (), "a.jsonl.gz can't be read"),
-        ("a.xml", "x", (), "a.xml' is of no known kind. Accepted: .csv"),
+        ("a.xml", "x", (), "a.xml' has an unknown suffix. Accepted: .csv"),
         (
             "a.txt",
             "x",

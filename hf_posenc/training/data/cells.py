@@ -1,11 +1,11 @@
-"""Cells of a table: what those of a csv mean, which are empty, and what their row is called."""
+"""Cells of a table: types of csv cells, missing ones, and names of rows."""
 
 import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
-# A csv doesn't say what is a number. 007, +5 and 1e5 are as likely names, whose spelling counts.
+# A csv has no types. 007, +5 and 1e5 may be names, so they stay strings.
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 _REAL = re.compile(r"[+-]?(0|[1-9]\d*)\.\d*([eE][+-]?\d+)?|[+-]?\.\d+([eE][+-]?\d+)?|[+-]?[1-9]\d*[eE][+-]\d+")
 _NO_NUMBER = ("nan", "inf", "-inf")
@@ -17,7 +17,7 @@ def is_csv_data(dataset: Any) -> bool:
 
 
 def row_number(index: int, is_csv: bool) -> int:
-    """The number of a row for who has the file: from 1, and a csv's header is row 1."""
+    """The number of a row in its file: from 1; a csv's header is row 1."""
     return index + 2 if is_csv else index + 1
 
 
@@ -27,9 +27,9 @@ def row_name(index: int, is_csv: bool) -> str:
 
 
 def as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
-    """The cells of a csv column as whole numbers if all are, as real ones if all are numbers, else as strings.
+    """A csv column as integers if all cells are, as floats if all are numbers, else as strings.
 
-    Without `numbers`, real ones are strings too unless all are whole: 1.10 isn't 1.1 where these are names.
+    With `numbers=False` floats stay strings unless all are whole: as names, 1.10 and 1.1 differ.
     """
     stripped = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
     present = {cell for cell in stripped if cell is not None}

@@ -1,4 +1,4 @@
-"""Which columns hold text and label: found by name, remembered in a checkpoint."""
+"""Columns of text and label: found by name, remembered in a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ class Columns:
 
 
 def find_columns(dataset: Dataset, data: DataArguments, known: Columns | None = None) -> Columns:
-    """The columns that the options name, a checkpoint's, or those with the usual names, in any case.
+    """The columns that the options name, else a checkpoint's, else those with usual names in any case.
 
     Args:
         dataset: has the columns.
         data: the options.
-        known: those that a checkpoint was trained on; they count where the data has them.
+        known: those that a checkpoint was trained on; used if the data has them.
 
     Raises:
         UserError: a named column isn't there, or no column has a usual name.
@@ -102,7 +102,7 @@ def check_text(dataset: Dataset, names: Sequence[str]) -> None:
 
 
 def _there(names: Sequence[str], wanted: str) -> str | None:
-    """The column of that name, else the only one that differs from it in case and outer blanks alone."""
+    """The column of that name, else the only one that differs in case or outer blanks."""
     if wanted in names:
         return wanted
     alike = [name for name in names if name.strip().lower() == wanted.strip().lower()]
@@ -113,20 +113,20 @@ _OURS = "hf_posenc"
 
 
 def remember_columns(config: Any, columns: Columns) -> None:
-    """Notes the columns of the training data in a model's configuration, of any family: it travels with the weights."""
+    """Writes the columns of the training data into a model's configuration, which is saved with the weights."""
     noted = {
         "text_column_names": list(columns.text),
         "text_column_delimiter": columns.delimiter,
         "label_column_name": columns.label,
         "label_delimiter": columns.label_delimiter,
     }
-    # A field that every transformers configuration takes; transformers reads nothing under our name.
+    # Every transformers configuration has this field; transformers ignores our key.
     others = getattr(config, "task_specific_params", None)
     config.task_specific_params = {**(others if isinstance(others, dict) else {}), _OURS: noted}
 
 
 def remembered_columns(config: Any) -> Columns | None:
-    """The columns that a checkpoint was trained on; None where its configuration doesn't say, or not as we write it."""
+    """The columns that a checkpoint was trained on; None if its configuration has none in our form."""
     noted = getattr(config, "task_specific_params", None)
     noted = noted.get(_OURS) if isinstance(noted, dict) else None
     if not isinstance(noted, dict):

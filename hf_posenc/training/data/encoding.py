@@ -27,7 +27,7 @@ def encode(
     num_proc: int | None = None,
     overwrite_cache: bool = False,
 ) -> Dataset:
-    """Tokenizes one split: `input_ids` and the like, and `labels`. Nothing else is kept.
+    """Tokenizes one split: columns of the tokenizer, and `labels`.
 
     Warns when more than 1 % of the inputs are truncated.
     """
@@ -38,7 +38,7 @@ def encode(
         encoded = tokenize_texts(batch, tokenizer, columns, max_length)
         if encoded.encodings is not None:
             truncated = [bool(encoding.overflowing) for encoding in encoded.encodings]
-        else:  # a tokenizer in Python doesn't say; one that is exactly as long as the limit counts as truncated
+        else:  # a Python tokenizer doesn't say; inputs at the limit count as truncated
             truncated = [len(ids) >= max_length for ids in encoded["input_ids"]]
         return {**encoded, "_truncated": truncated}
 
@@ -59,7 +59,7 @@ def encode(
     encoded = encoded.remove_columns("_truncated")
     if labels is None:
         return encoded
-    # A column of its own: written over the column of strings, numbers would become strings again.
+    # A new column: numbers written over a column of strings would become strings.
     feature: Any = Value("int64")
     if problem_type == "regression":
         feature = Value("float32")
@@ -78,7 +78,7 @@ def tokenize_texts(
 
 
 def texts(dataset: Any, columns: Columns, batch_size: int = 1000) -> Iterator[str]:
-    """All texts of a split, the second of each pair too: what a tokenizer is trained on."""
+    """All texts of a split, both of each pair, to train a tokenizer on."""
     files = files_of(dataset) if isinstance(dataset, IterableDataset) else []
     with reading("The training data", "Mend the data, or leave these rows out.", files):
         for batch in dataset.select_columns(list(columns.text)).iter(batch_size):

@@ -1,4 +1,4 @@
-"""What one reading of a stream before training finds: its labels, and rows to validate on."""
+"""What a first pass over a stream finds: its labels, and rows to validate on."""
 
 import heapq
 import itertools
@@ -35,7 +35,7 @@ class DistinctLabels:
         self._numbers = False
 
     def add(self, cells: list[Any], first_row: int) -> None:
-        """Takes the next rows into account.
+        """Adds the labels of the next rows.
 
         Raises:
             UserError: a label is missing, or there are too many.
@@ -76,9 +76,9 @@ class DistinctLabels:
 
 
 class HeldOut:
-    """The rows of a stream that are set aside for validation.
+    """Chooses the rows of a stream that are set aside for validation.
 
-    Which they are depends on their text alone: a text that is there several times is set aside as a whole, and
+    The choice depends on the text alone: a repeated text is set aside with all its rows, and
     validated on once.
 
     Args:
@@ -93,12 +93,12 @@ class HeldOut:
         """Rows that have been set aside."""
         self._chosen: set[int] = set()
         self._least: list[tuple[int, int, dict[str, Any]]] = []
-        """The texts with the smallest marks, the greatest of which is on top: -mark, row, cells."""
+        """A heap of the texts with the smallest hashes: -hash, row, cells."""
         self._repeats: dict[int, int] = {}
         """In how many rows each of these texts is."""
 
     def add(self, batch: dict[str, list[Any]], first_row: int) -> None:
-        """Takes the next rows into account."""
+        """Adds the next rows."""
         for row, mark in enumerate(self._marks(batch)):
             if mark in self._repeats:
                 self._repeats[mark] += 1
@@ -110,7 +110,7 @@ class HeldOut:
                 self._repeats[mark] = 1
 
     def choose(self, count: int, percentage: int) -> list[dict[str, Any]]:
-        """Sets texts aside, each label in its share, and returns a row for each.
+        """Sets texts aside, stratified by label, and returns a row of each.
 
         Args:
             count: of all rows.
@@ -128,7 +128,7 @@ class HeldOut:
         if 2 * len(groups) > len(texts):  # numbers
             groups = {"": [(mark, cells) for mark, _, cells in texts]}
         wanted = max(1, min(2, len(groups)), count * percentage // 100)
-        # Where these are all texts, each label keeps one to train on.
+        # If these are all texts of the stream, each label keeps one to train on.
         keep = int(sum(self._repeats.values()) == count)
         left = [len(group) for group in groups.values()]
         waiting = [iter(group) for group in groups.values()]
@@ -149,11 +149,11 @@ class HeldOut:
         return chosen
 
     def left(self, batch: dict[str, list[Any]]) -> list[bool]:
-        """Which rows of a batch are there to train on."""
+        """Which rows of a batch remain to train on."""
         return [mark not in self._chosen for mark in self._marks(batch)]
 
     def _marks(self, batch: dict[str, list[Any]]) -> list[int]:
-        """A number for each row of a batch that depends on its text alone."""
+        """A hash of the text of each row."""
         first, second = self.columns.texts(batch)
         pairs = zip(first, second or itertools.repeat(""), strict=False)
         return [zlib.crc32(f"{one}\x1f{other}".encode(errors="surrogatepass")) for one, other in pairs]

@@ -1,4 +1,4 @@
-"""Training rows in memory, or in files of datasets that are mapped into it."""
+"""The source whose training rows are in memory, or memory-mapped."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from .source import Source
 
 
 class InMemory(Source):
-    """The splits of a run, whole.
+    """The splits of a run, all in memory.
 
     Args:
         found: the splits of the data.
@@ -39,21 +39,21 @@ class InMemory(Source):
         self._set_aside = training.do_eval and "validation" not in found
 
     def number_labels(self, trained: Sequence[str] | None, problem_type: str | None) -> Labels:
-        """From all training rows."""
+        """Numbers the labels of all training rows."""
         return self._number(self.splits, trained, problem_type)
 
     def choose_rows(self) -> None:
-        """Of all splits; validation rows hold each label in its share."""
+        """Selects rows of all splits; rows set aside are stratified by label."""
         self._choose(self.splits, self._set_aside)
 
     def texts(self) -> Iterator[str]:
-        """All of them."""
+        """All training texts."""
         yield from texts(self.splits["train"], self.columns)
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> dict[str, Dataset]:
-        """All splits."""
+        """Tokenizes all splits."""
         return {split: self._encode(split, tokenizer, max_length) for split in self.splits}
 
     def training_examples(self, most: int) -> tuple[list[list[str]], list[Any]]:
-        """All of them."""
+        """All training rows."""
         return self.examples("train")

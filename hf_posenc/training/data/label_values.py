@@ -11,13 +11,13 @@ from .cells import as_written, is_missing, row_name
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """The labels of one split as Python values: names, lists of names, or floats; None where missing."""
+    """The labels of one split as Python values: names, lists of names, or floats; None if missing."""
 
     values: list[Any]
     kind: str
     is_list: bool
     known: tuple[str, ...] | None = None
-    """All labels, where the data set itself says what they are."""
+    """All labels, if the data set declares them."""
     is_csv: bool = False
     from_file: bool = True
     """Whether the rows are those of the file, from its first on."""
@@ -28,11 +28,11 @@ class LabelColumn:
         return [value for value in self.values if value is not None]
 
     def items(self) -> list[Any]:
-        """Every label, one for each text that has it."""
+        """All labels, repeated for each text that has them."""
         return [item for value in self.present for item in (value if self.is_list else (value,))]
 
     def where(self, index: int, before: str = "") -> str:
-        """The name of a row, after `before`; nothing where rows aren't the file's."""
+        """The name of a row, after `before`; empty if the rows aren't the file's."""
         return f"{before}{row_name(index, self.is_csv)}" if self.from_file else ""
 
 
@@ -94,7 +94,7 @@ def read_values(
 
 
 def _kind(value: Any) -> str:
-    # A truth value is an integer too, so it is asked for first.
+    # bool is a subclass of int, so it comes first.
     for kind, types in (("truth", bool), ("integer", int), ("number", float), ("text", str)):
         if isinstance(value, types):
             return kind

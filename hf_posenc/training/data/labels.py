@@ -1,4 +1,4 @@
-"""What the task is, and the number of each label."""
+"""The task, and the number of each label."""
 
 import math
 from collections import Counter
@@ -19,12 +19,12 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Labels:
-    """What the labels are, and the number of each: the same for all splits."""
+    """The labels in order; the same for all splits."""
 
     problem_type: str
     names: tuple[str, ...] = ()
     kind: str = "text"
-    """How labels are written in the data: text, integer, truth or number."""
+    """Type of the labels in the data: text, integer, truth or number."""
 
     @property
     def num_labels(self) -> int:
@@ -49,9 +49,9 @@ def number_labels(
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
-    Lists are several labels per text; real numbers a regression; all else is one label per text. Whole numbers keep
-    their order, words are sorted. Whole numbers that are written as real ones (0.0, 1.0) are labels where there are few
-    of them, each of several texts.
+    Lists mean several labels per text, floats a regression, all else one label per text. Integers keep
+    their order, words are sorted. Whole floats (0.0, 1.0) are labels if they are few and
+    each has several texts.
 
     Args:
         splits: any of train, validation and test. Test alone may lack labels.
@@ -62,7 +62,7 @@ def number_labels(
             there is no training split.
         given_problem_type: its task.
         skip_missing: leave rows without a label out, rather than refuse them.
-        sampled: the training split holds each label, but not the rows of its file.
+        sampled: the training split holds each label, but not all rows of its file.
 
     Returns:
         The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
@@ -163,15 +163,15 @@ def _decide(
 
 
 MOST_NUMBERED = 50
-"""More whole numbers than these, written as real ones, are no labels."""
+"""More distinct whole floats than this mean a regression."""
 
 
 def _looks_like(column: LabelColumn, name: str) -> str:
-    """The task, where nobody says."""
+    """Infers the task from the labels."""
     if column.kind not in ("number", "integer") or column.is_list or column.known is not None:
         return "classification"
     distinct = set(column.present)
-    # Each of several texts: a label is there to be learned.
+    # A label has at least two texts on average.
     are_labels = 2 * len(distinct) <= len(column.present)
     if column.kind == "integer":
         if not are_labels:
@@ -190,7 +190,7 @@ def _looks_like(column: LabelColumn, name: str) -> str:
 
 
 def _are_whole(column: LabelColumn) -> bool:
-    """Whether labels are real numbers that are all whole."""
+    """Whether labels are floats without a fraction."""
     return column.kind == "number" and all(value.is_integer() for value in column.items())
 
 
@@ -204,14 +204,14 @@ def _label_names(column: LabelColumn) -> tuple[str, ...]:
 
 
 def _as_label(value: Any, numbers: Mapping[str, int]) -> str:
-    """The name of a label that may be a number: 1.0 is the label 1, if there is that."""
+    """The name of a label that may be a number: 1.0 is the label 1, if it exists."""
     if isinstance(value, float) and value.is_integer() and str(value) not in numbers:
         return str(int(value))
     return str(value)
 
 
 def _check_labels_fit(column: LabelColumn, name: str, problem_type: str) -> None:
-    """Refuses labels of another task than the trained model's, which would be scored as if that were its own."""
+    """Refuses labels that don't fit the trained model's task."""
     numbers = column.kind in ("number", "integer") and not column.is_list and column.known is None
     real = column.kind == "number" and not _are_whole(column)
     if problem_type == "regression" and not numbers:
@@ -232,7 +232,7 @@ def _check_labels_fit(column: LabelColumn, name: str, problem_type: str) -> None
 
 
 def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn, split: str, name: str) -> list[Any]:
-    """What `number_labels` gives for a split.
+    """The numbers of a split's labels, as `number_labels` returns them.
 
     Raises:
         UserError: a label is unknown, or of another type than those of the training data.

@@ -1,4 +1,4 @@
-"""One file as a data set: its kind, its columns, and errors that name the file and the line."""
+"""Reads one file as a data set; errors name the file and the line."""
 
 import contextlib
 import csv
@@ -19,7 +19,7 @@ from ..text_lines import bad_line, open_bytes
 READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 _DELIMITERS = (",", ";", "\t", "|")
 _NAMED = 3
-"""Files that a message lists."""
+"""How many files a message lists."""
 
 
 def read_file(
@@ -53,9 +53,9 @@ def read_file(
     suffixes = [suffix.lower() for suffix in file.suffixes]
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if "::" in str(file.absolute()):
-        raise UserError(f"{path!r}: datasets takes '::' for the way into an archive. Rename the file or its folder.")
+        raise UserError(f"{path!r}: datasets reads '::' as a path into an archive. Rename the file or its folder.")
     if kind not in READERS:
-        raise UserError(f"{path!r} is of no known kind. Accepted: {', '.join(READERS)}, the first four also as .gz.")
+        raise UserError(f"{path!r} has an unknown suffix. Accepted: {', '.join(READERS)}, the first four also as .gz.")
     with reading(repr(path), what_is_read(kind), [path, *more]):
         for one in (path, *more):
             if _is_empty(Path(one)):
@@ -81,7 +81,7 @@ def read_file(
             **options,
         )
         if not streaming:
-            loaded.data.validate(full=True)  # a .jsonl and a .parquet are read without a look at their UTF-8
+            loaded.data.validate(full=True)  # datasets doesn't check the UTF-8 of .jsonl and .parquet
     if streaming:
         loaded.info.download_checksums = dict.fromkeys(map(str, (path, *more)))  # see `files_of`
         return loaded
@@ -92,7 +92,7 @@ def read_file(
 
 
 def what_is_read(kind: str) -> str:
-    """What a file of a kind must be, as the end of an error."""
+    """What a file of a kind must be; the end of an error message."""
     return f"It must be a whole {kind} file{'' if kind == '.parquet' else ' of UTF-8 text'}."
 
 
@@ -107,13 +107,13 @@ def _is_empty(file: Path) -> bool:
 
 
 def refuse_delimiter(delimiter: str | None, what: str) -> None:
-    """Raises a UserError where a delimiter is given for what has none."""
+    """Raises a UserError if a delimiter is given for data without one."""
     if delimiter is not None:
         raise UserError(f"--delimiter {delimiter!r} is for .csv and .tsv files, {what} is none. Leave it out.")
 
 
 def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]:
-    """How a csv is read: every cell as it is written, since pandas would make 7 of 007 and nothing of the word null."""
+    """Options to read every csv cell as a string: pandas would turn 007 into 7 and the word null into nothing."""
     options: dict[str, Any] = {
         "sep": _find_delimiter(file, kind) if delimiter is None else delimiter,
         "keep_default_na": False,
@@ -121,7 +121,7 @@ def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]
         "skipinitialspace": True,  # text, label
     }
     head = pd.read_csv(file, nrows=1, dtype=str, **options)
-    if not isinstance(head.index, pd.RangeIndex):  # pandas would take the first cells for names of the rows
+    if not isinstance(head.index, pd.RangeIndex):  # pandas took the first cells as an index
         raise UserError(
             f"{str(file)!r} has {len(head.columns)} columns ({', '.join(map(repr, head.columns))}), its first row has "
             'more cells. Put texts that contain commas in quotes ("a, b"), and name every column.'
@@ -135,7 +135,7 @@ def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]
 
 
 def _find_delimiter(file: Path, kind: str) -> str:
-    """What divides the first rows into columns: what the name of the file says if it does, else another mark."""
+    """The delimiter of the first rows: the file name's, if it gives several columns, else another."""
     usual = "\t" if kind == ".tsv" else ","
     with open_bytes(file) as content:
         text = io.TextIOWrapper(content, encoding="utf-8-sig", errors="replace", newline="")
@@ -148,19 +148,19 @@ def _find_delimiter(file: Path, kind: str) -> str:
 
 def _first_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
     rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
-    with contextlib.suppress(csv.Error):  # a cell without an end
+    with contextlib.suppress(csv.Error):  # an unclosed quote
         found = [row for row in rows if row]
         return (found[:-1] if len(found) > 1 and len(lines) == 50 else found) or [[]]  # the last may be cut
     return [[]]
 
 
 def _json_options(file: Path) -> dict[str, Any]:
-    """Where the rows of a .json are: the file may be a list of objects, one object per line, or {"data": [...]}."""
+    """Where a .json holds its rows: in a list of objects, one object per line, or in {"data": [...]}."""
     with open_bytes(file) as content:
         try:
             whole = json.load(content)
         except ValueError:
-            return {}  # one object per line; or broken, which the reader reports better
+            return {}  # one object per line; or broken, which the reader reports
     if not isinstance(whole, dict):
         return {}
     fields = _lists_of_rows(whole)
@@ -179,7 +179,7 @@ def _lists_of_rows(whole: dict[str, Any]) -> list[str]:
 
 
 def _check_lines(file: Path) -> None:
-    """Refuses a .json that isn't one object per line: it can only be read whole."""
+    """Refuses a .json that isn't one object per line, which can't be streamed."""
     with open_bytes(file) as content:
         lines = (line for line in content if line.strip())
         first, more = next(lines, b""), next(lines, None)
@@ -194,7 +194,7 @@ def _check_lines(file: Path) -> None:
 
 
 def with_files(what: str, files: Sequence[str]) -> str:
-    """The name of data, and those of its files."""
+    """The name of data with the names of its files."""
     if not files or what == repr(files[0]):
         return what
     return f"{what} ({', '.join(map(repr, files[:_NAMED]))}{', ...' if len(files) > _NAMED else ''})"
@@ -202,7 +202,7 @@ def with_files(what: str, files: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None]:
-    """Turns whatever a reader raises into one line: which line of the files is wrong, or else the innermost cause."""
+    """Turns any error of a reader into one line that names the bad line of a file, or else the innermost cause."""
     try:
         yield
     except UserError:
@@ -215,7 +215,7 @@ def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None
         if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
             raise UserError(f"{what} has no rows. Give data with at least one example.") from error
         if disk_error(error) and not isinstance(cause, PermissionError):
-            raise UserError(f"{what} was read, but not to its end: {disk_error(error)}. Make room.") from error
+            raise UserError(f"{what} was read only in part: {disk_error(error)}. Make room.") from error
         if (wrong := bad_line(files)) is not None:
             raise UserError(wrong) from error
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error

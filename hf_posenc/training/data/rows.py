@@ -1,4 +1,4 @@
-"""Which rows of each split are used: those with text and label, up to the numbers asked for, some set aside."""
+"""Chooses the rows of each split: with text and label, up to the sizes asked for, some set aside."""
 
 import heapq
 import itertools
@@ -20,7 +20,7 @@ logger = logging.get_logger(__name__)
 
 
 def check_splits(found: Collection[str], training: RunArguments) -> None:
-    """Raises a UserError where the data lacks a split that the run needs."""
+    """Raises a UserError if the data lacks a split that the run needs."""
     there = ", ".join(found)
     if training.do_train and "train" not in found:
         raise UserError(f"--do_train needs training data, there is {there}. Give --train_file.")
@@ -31,10 +31,10 @@ def check_splits(found: Collection[str], training: RunArguments) -> None:
 
 
 def wanted_splits(splits: DatasetDict, data: DataArguments, training: RunArguments) -> DatasetDict:
-    """The splits that this run uses; the test split also where it is to be scored, if there is one.
+    """The splits that this run uses; the test split also if `score_test` asks for it.
 
-    Those to be scored are cut to the sizes that were asked for; `choose_rows` does the rest. Where there is no
-    validation data it is to be set aside: from `train`, or `validation` holds the training data.
+    Validation and test are cut to the sizes asked for; `choose_rows` does the rest. Without
+    validation data `choose_rows` sets some aside; without training, `validation` holds the training data.
     """
     check_splits(splits, training)
     chosen = {}
@@ -132,14 +132,14 @@ def _report_set_aside(count: int, labels: Labels | None, groups: Sequence[Any]) 
         alone = [labels.names[number] for number, rows in sorted(Counter(groups).items()) if rows == 1]
         if alone:
             text += (
-                f" Labels with one example are trained on alone: {', '.join(map(repr, alone[:5]))}"
+                f" Labels with one example have none to validate on: {', '.join(map(repr, alone[:5]))}"
                 f"{f', ... ({len(alone)})' if len(alone) > 5 else ''}."
             )
     logger.warning(text)
 
 
 def _check_several(split: str, found: set[int], count: int, labels: Labels, data: DataArguments) -> None:
-    """One label alone can't be learned, and scores on it mean nothing."""
+    """Refuses training rows with one label; warns of validation rows with one."""
     if len(found) > 1:
         return
     label = labels.names[found.pop()]
@@ -161,10 +161,10 @@ def check_percentage(percentage: int) -> None:
 
 
 def hold_out(groups: Sequence[Hashable], percentage: int) -> tuple[list[int], list[int]]:
-    """Divides rows into those to train on and those to validate on; always the same, whatever the seed.
+    """Splits rows into training and validation rows, the same for every seed.
 
-    Each group (the rows of one label) is divided in its share. One row of each group stays to train on; as far as the
-    validation rows go round, each group has one of them, and two groups do wherever two have more than one row.
+    Stratified by group (label). One row of each group stays to train on. As far as the
+    validation rows suffice, each group has one of them; at least two groups do, if two have more than one row.
 
     Args:
         groups: of each row.
@@ -196,9 +196,9 @@ def hold_out(groups: Sequence[Hashable], percentage: int) -> tuple[list[int], li
 
 
 def in_shares(sizes: Sequence[int]) -> Iterator[int]:
-    """Groups in turns, each as often as it is large: first every one, the largest first, then the one that lags most.
+    """Yields groups in proportion to their sizes: each once, largest first, then the one furthest behind its share.
 
-    That is the method of Sainte-Lague: the shares are near, after whatever number of turns.
+    Sainte-Lague's method: the shares are near after any number of turns.
     """
     turns: list[tuple[int, float, int]] = [(0, -size, number) for number, size in enumerate(sizes) if size]
     heapq.heapify(turns)
@@ -212,7 +212,7 @@ def in_shares(sizes: Sequence[int]) -> Iterator[int]:
 
 
 def groups_of(labels: Labels | None, numbers: Sequence[Any] | None, rows: Sequence[int]) -> list[Hashable]:
-    """What a validation split is to hold in its share: a row's label, the rarest where it has several."""
+    """The group of each row to stratify by: its label, or the rarest of several."""
     if labels is None or numbers is None or labels.problem_type == "regression":
         return [None] * len(rows)
     if labels.problem_type == "single_label_classification":

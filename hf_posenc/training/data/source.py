@@ -1,4 +1,4 @@
-"""What training asks of its data, wherever the training rows are: in memory or in a stream."""
+"""The interface of training data: `Source`, implemented in memory and as a stream."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +20,9 @@ logger = logging.get_logger(__name__)
 
 
 class Source(ABC):
-    """The data of a run. Rows to be scored are always in memory.
+    """The data of a run. Validation and test rows are always in memory.
 
-    `number_labels` comes first, where there are labels; then `choose_rows`; then all else.
+    Call `number_labels` first, if there are labels, then `choose_rows`, then the rest.
 
     Args:
         splits: those that the run uses, in memory; of a stream `train` is its first rows.
@@ -32,7 +32,7 @@ class Source(ABC):
     """
 
     seen_batches: int | None = None
-    """Of how many batches the `train_...` metrics are, the last ones. None: of all."""
+    """How many of the last batches the `train_...` metrics cover. None: all."""
 
     def __init__(self, splits: DatasetDict, columns: Columns, data: DataArguments, training: RunArguments) -> None:
         self.splits = splits
@@ -41,9 +41,9 @@ class Source(ABC):
         self.training = training
         self.labels: Labels | None = None
         self.numbers: dict[str, list[Any] | None] = {}
-        """The label of each row of a split in the form in which a model takes it; None where it has none."""
+        """The labels of each split's rows in the model's form; None for a split without labels."""
         self.rows: dict[str, list[int]] = {}
-        """Which rows of the data the splits hold, by their numbers from 0."""
+        """Indices of the splits' rows in the data."""
 
     # ---- what differs -----------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class Source(ABC):
 
     @abstractmethod
     def choose_rows(self) -> None:
-        """Leaves the rows that are used, and sets validation rows aside where there are none."""
+        """Selects the rows to use, and sets validation rows aside if there are none."""
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
@@ -70,7 +70,7 @@ class Source(ABC):
 
     @abstractmethod
     def training_examples(self, most: int) -> tuple[list[list[str]], list[Any]]:
-        """Texts (see `texts_of`) and labels of the training rows, of a stream at most so many."""
+        """Texts (see `texts_of`) and labels of the training rows, of a stream at most `most`."""
 
     # ---- what is the same -------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Source(ABC):
         return [row_number(row, is_csv_data(self.splits[split])) for row in self.rows[split]]
 
     def texts_of(self, rows: Dataset) -> list[list[str]]:
-        """The texts of some rows; of pairs the first texts and the second ones."""
+        """The texts of rows; for pairs the first texts and the second texts."""
         first, second = self.columns.texts(cast(dict[str, list[Any]], rows[:]))
         return [first] if second is None else [first, second]
 
@@ -111,7 +111,7 @@ class Source(ABC):
         return self.labels
 
     def _score_test(self) -> None:
-        """Has the test split predicted, and so scored, if it has labels."""
+        """Scores the test split if it has labels."""
         labelled = self.numbers["test"] is not None
         if set(self.splits) == {"test"} and not labelled:
             require_columns(self.splits["test"], [self.columns.label], "--label_column_name", "test")
@@ -120,11 +120,11 @@ class Source(ABC):
             )
         if not labelled and not self.training.do_predict:
             del self.splits["test"]
-            logger.warning("The test split has no labels and isn't scored; --do_predict true labels it.")
+            logger.warning("The test split has no labels, so it isn't scored. --do_predict true predicts them.")
         self.training.do_predict = self.training.do_predict or labelled
 
     def _choose(self, splits: Mapping[str, Dataset], set_aside: bool = False) -> None:
-        """Cuts these splits to their rows that are used; what is set aside comes from the training rows."""
+        """Selects the rows to use of these splits; rows set aside come from the training split."""
         self.rows = choose_rows(splits, self.columns, self.data, self.labels, self.numbers, set_aside=set_aside)
         kept: dict[str, Dataset] = {}
         numbers: dict[str, list[Any] | None] = {}

@@ -1,4 +1,4 @@
-"""The splits that the options name, from files, a folder or the Hub, as they are written."""
+"""Loads the splits that the options name, from files, a folder or the Hub."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def example_data() -> str:
 
 
 def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> Any:
-    """The splits that the options name, as they are in the files: any of train, validation and test.
+    """The splits that the options name, as in the files: any of train, validation and test.
 
     Returns:
         DatasetDict; with `data.streaming` a dictionary of `IterableDataset`s, of which nothing has been read.
@@ -71,7 +71,7 @@ def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
 
 
 def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False, delimiter: str | None = None) -> Any:
-    """The splits of a folder of files, or of one that datasets wrote or can lay out by itself."""
+    """The splits of a folder: of files, of `save_to_disk`, or in a layout that datasets knows."""
     if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
         with reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
             saved = _as_splits(load_from_disk(str(folder)), str(folder))
@@ -121,7 +121,7 @@ def _splits(found: dict[str, Any]) -> Any:
 
 
 def _named_splits(found: Any, data: DataArguments) -> Any:
-    """The splits under our three names."""
+    """Renames the splits to train, validation and test."""
     chosen = {"train": data.train_split_name, "validation": data.validation_split_name, "test": data.test_split_name}
     splits = {}
     for split, name in chosen.items():

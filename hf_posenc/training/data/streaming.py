@@ -32,22 +32,22 @@ from .source import Source
 logger = logging.get_logger(__name__)
 
 SHUFFLE_BUFFER = 10_000
-"""Rows to draw from, where `shuffle_buffer_size` isn't given."""
+"""Default of `shuffle_buffer_size`."""
 SAMPLE = 1000
-"""The first rows, from which columns are found and of whose truncation is warned."""
+"""How many first rows are kept to find columns and to warn of truncation."""
 HELD_OUT = 10_000
-"""Most rows that are set aside for validation, where `max_eval_samples` isn't given."""
+"""Most rows to set aside for validation, unless `max_eval_samples` says so."""
 TOKENIZER_ROWS = 100_000
-"""A tokenizer is trained on the first of them."""
+"""How many first rows a tokenizer is trained on."""
 _BATCH = 256
 _WHAT, _WAY_OUT = "The training data", "Mend the data, or leave these rows out."
 
 
 def check_streaming(data: DataArguments, training: ClassificationTrainingArguments) -> None:
-    """Refuses what can't be with a stream; what is done once per epoch is done ten times in the run instead.
+    """Refuses options that don't go with a stream; what happens once per epoch happens ten times in the run instead.
 
     Raises:
-        UserError: an option doesn't go with a stream, or goes with nothing else.
+        UserError: an option doesn't go with a stream, or needs one.
     """
     if not data.streaming:
         for name in ("shuffle_buffer_size", "class_names"):
@@ -87,14 +87,14 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
             setattr(training, f"{kind}_strategy", type(strategy)("steps"))
             if getattr(training, f"{kind}_steps") == DEFAULT_STEPS[kind]:  # else it was given
                 setattr(training, f"{kind}_steps", tenth)
-    # Each process reads the stream and takes its part: batches that one hands out must all be of one length.
+    # Each process reads the stream itself: dispatched batches would need equal lengths.
     training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
 
 
 class Stream(Source):
-    """Training rows that are read as they are needed, and what has to be known of them before.
+    """The source whose training rows are read while training.
 
-    Where labels have to be found or validation rows to be set aside, the stream is read once before training.
+    If labels have to be found or validation rows set aside, it is read once before training.
 
     Args:
         found: the splits of the data.
@@ -160,7 +160,7 @@ class Stream(Source):
                     self._held_out.add(batch, count)
                 count += len(batch[self.columns.label])
         if wants_labels:
-            # Each twice says what number_labels asks for: that labels are those of several texts.
+            # Twice each, for number_labels takes numbers as labels if each has several texts.
             distinct = labels.values()
             self._distinct = distinct * (2 if count >= 2 * len(distinct) else 1)
         if hold_out:
@@ -176,13 +176,13 @@ class Stream(Source):
         self._count = count - self._held_out.taken
 
     def _training_rows(self) -> IterableDataset:
-        """All rows but those that were set aside."""
+        """All rows except those set aside."""
         if not self._held_out.taken:
             return self._rows
         return self._rows.filter(self._held_out.left, batched=True, batch_size=_BATCH)
 
     def _given_labels(self) -> list[Any] | None:
-        """Labels that are known without reading the data, as cells of its column; None if there are none."""
+        """The labels as cells of their column, if they are known without reading all data."""
         names = self._given_names()
         several = isinstance(self._feature, List)
         inner = self._feature.feature if isinstance(self._feature, List) else self._feature
@@ -212,13 +212,13 @@ class Stream(Source):
         return names
 
     def number_labels(self, trained: Sequence[str] | None, problem_type: str | None) -> Labels:
-        """In the order of a trained model or of `--class_names`, if they are these."""
+        """Keeps the order of a trained model or of `--class_names`, if the labels are the same."""
         names = self._given_names()
         given = trained if trained and (not names or set(trained) == set(names)) else names or None
         return self._number({**self.splits, "train": self._labelled()}, given, problem_type, sampled=True)
 
     def _labelled(self) -> Dataset:
-        """A column with each of the labels."""
+        """A data set with each of the labels."""
         cells = self._given_labels()
         feature = None if self.data.class_names else self._feature  # names, whatever type the data's labels are of
         features = None if feature is None else Features({self.columns.label: feature})
@@ -228,15 +228,15 @@ class Stream(Source):
         return found
 
     def choose_rows(self) -> None:
-        """Of the splits in memory; validation rows have been set aside before."""
+        """Selects rows of the splits in memory."""
         self._choose({split: rows for split, rows in self.splits.items() if split != "train"})
 
     def texts(self) -> Iterator[str]:
-        """The first ones."""
+        """The first training texts."""
         return texts(self._training_rows().take(TOKENIZER_ROWS), self.columns)
 
     def _numbered(self, cells: list[Any]) -> list[Any]:
-        """Cells of the label column in the form in which a model takes labels.
+        """Cells of the label column as numbers.
 
         Raises:
             UserError: one is missing or unknown.
@@ -249,14 +249,14 @@ class Stream(Source):
             )
         labels = self.labels
         assert labels is not None
-        # The kind of all labels has been decided: a few whole numbers among words are words.
+        # The type is decided by all labels: whole numbers in a batch may be words.
         task = "regression" if labels.problem_type == "regression" else "classification"
         delimiter, name = self.data.label_delimiter, self.columns.label
         column = read_values(cells, self._feature, self._is_csv, name, "train", delimiter, task, from_file=False)
         return apply_labels(labels, labels.numbers(), column, "train", self.columns.label)
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> "dict[str, Dataset | Passes]":
-        """Training examples are made as they are read. Warns of truncation by the first rows, as `encoding.encode`.
+        """Training rows are tokenized as they are read. Warns if the first rows are truncated.
 
         Raises:
             UserError: a label of the first rows isn't known.
@@ -286,19 +286,19 @@ class Stream(Source):
         return resumed is not None and self.training.max_steps <= step_of(resumed)
 
     def training_examples(self, most: int) -> tuple[list[list[str]], list[Any]]:
-        """The first ones."""
+        """The first training rows."""
         rows = read_rows(self._training_rows(), most, "train")
         return self.texts_of(rows), self._numbered(list(rows[self.columns.label]))
 
 
 class Passes(torch.utils.data.IterableDataset):
-    """A stream over and over, shuffled anew each time. A run on it ends by its steps, and resumes exactly."""
+    """Repeats a stream without an end, shuffled anew each pass. Runs end after `max_steps`, and resume exactly."""
 
     def __init__(self, rows: IterableDataset, count: int | None, ended: bool = False) -> None:
         self.rows = rows
         self.count = count
         self.ended = ended
-        """Where a run is resumed after its last step: the Trainer, which sees no end, would take one more."""
+        """The run is resumed after its last step: yield nothing, or the Trainer would take one more."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self.ended:
