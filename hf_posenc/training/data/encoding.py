@@ -8,7 +8,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .columns import Columns, check_text, require_columns
-from .reading import files_of, reading
+from .reading import reading
 
 logger = logging.get_logger(__name__)
 
@@ -77,11 +77,10 @@ def tokenize_texts(
     return tokenizer(first, second, truncation=True, max_length=max_length)
 
 
-def texts(dataset: Any, columns: Columns, batch_size: int = 1000) -> Iterator[str]:
-    """All texts of a split, both of each pair, to train a tokenizer on."""
-    files = files_of(dataset) if isinstance(dataset, IterableDataset) else []
+def texts(rows: Dataset | IterableDataset, columns: Columns, files: Sequence[str] = ()) -> Iterator[str]:
+    """All texts of some rows, both of each pair, to train a tokenizer on; errors name the files."""
     with reading("The training data", "Mend the data, or leave these rows out.", files):
-        for batch in dataset.select_columns(list(columns.text)).iter(batch_size):
+        for batch in rows.select_columns(list(columns.text)).iter(1000):
             first, second = columns.texts(cast(dict[str, list[Any]], batch))
             yield from first
             yield from second or ()

@@ -233,7 +233,7 @@ class Stream(Source):
 
     def texts(self) -> Iterator[str]:
         """The first training texts."""
-        return texts(self._training_rows().take(TOKENIZER_ROWS), self.columns)
+        return texts(self._training_rows().take(TOKENIZER_ROWS), self.columns, files_of(self._rows))
 
     def _numbered(self, cells: list[Any]) -> list[Any]:
         """Cells of the label column as numbers.
