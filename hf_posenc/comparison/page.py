@@ -9,14 +9,14 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
-_MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|:(?=//)")
-"""What Markdown, or GitHub's, could take for markup: an underscore between letters is none."""
+from hf_posenc.markdown import entity, markdown_table, number_columns, plain, render
+
 PICTURES_NAME = "report_pictures"
-TEMPLATE_NAME = "report.html.j2"
+TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Table:
     @property
     def numbers(self) -> list[bool]:
         """Which columns hold numbers."""
-        return [index > 0 and _is_number(index, self.rows) for index in range(len(self.head))]
+        return number_columns(self.head, self.rows)
 
 
 @dataclass(frozen=True)
@@ -78,23 +78,6 @@ class Picture:
 
 
 Block = Heading | Text | Points | Table | Picture
-
-
-def plain(text: object) -> str:
-    """A text as it is, on one line: what would be markup is escaped."""
-    return _MARKUP.sub(r"\\\g<0>", " ".join(str(text).split()))
-
-
-def code(text: object) -> str:
-    """A name as `code`, on one line, whatever is in it."""
-    name = " ".join(str(text).split())
-    if re.fullmatch(r"[^`|\\<>&$]+", name):
-        return f"`{name}`"
-    return "<code>" + re.sub(r"[^\w\s]|_", _entity, name) + "</code>"  # in a table even `code` ends at a |
-
-
-def _entity(match: re.Match[str]) -> str:
-    return f"&#{ord(match[0][-1])};"
 
 
 def anchor(text: str) -> str:
@@ -120,29 +103,17 @@ def to_markdown(blocks: Sequence[Block]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, numbers to the right."""
-    rule = ["---", *("---:" if _is_number(index, rows) else "---" for index in range(1, len(head)))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-
-
-def _is_number(column: int, rows: Sequence[Sequence[str]]) -> bool:
-    cells = [row[column].strip("*") for row in rows if row[column]]
-    return any(re.match(r"[<+-]? ?[\d.]+", cell) for cell in cells)
-
-
 def to_html(blocks: Sequence[Block]) -> str:
     """One page that needs no other file: contents, sections, light or dark as the reader's screen is."""
     headings = [block for block in blocks if isinstance(block, Heading)]
     links = {heading.text: f"#{heading.anchor}" for heading in headings if heading.text.startswith("`")}
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hf_posenc.comparison", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["inline"] = lambda text: Markup(_inline(text, links))
-    environment.filters["plain"] = lambda text: Markup(_inline(text, {}))
-    blocks_by_kind = [(type(block).__name__, block) for block in blocks if block != headings[0]]
-    return environment.get_template(TEMPLATE_NAME).render(
-        title=headings[0].text, blocks=blocks_by_kind, contents=_contents(headings)
+    return render(
+        TEMPLATE,
+        title=headings[0].text,
+        blocks=[(type(block).__name__, block) for block in blocks if block != headings[0]],
+        contents=_contents(headings),
+        inline=lambda text: Markup(_inline(text, links)),
+        unlinked=lambda text: Markup(_inline(text, {})),
     )
 
 
@@ -161,10 +132,10 @@ def _inline(text: str, links: Mapping[str, str]) -> str:
     """Markdown's code, bold and links in HTML; a scheme's name leads to its section."""
 
     def shown(match: re.Match[str]) -> str:
-        name = "<code>" + re.sub(r"[*\[\]]", _entity, match[1]) + "</code>"
+        name = "<code>" + re.sub(r"[*\[\]]", entity, match[1]) + "</code>"
         return f'<a href="{links[match[0]]}">{name}</a>' if match[0] in links else name
 
-    text = re.sub(r"\\[!-/:-@\[-`{-~]", _entity, text)
+    text = re.sub(r"\\[!-/:-@\[-`{-~]", entity, text)
     text = re.sub(r"&(?!#\d+;)|<(?!/?code>)|(?<!<code)(?<!</code)>", lambda match: html.escape(match[0]), text)
     text = re.sub(r"`([^`]+)`", shown, text)
     text = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)

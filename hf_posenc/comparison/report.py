@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hf_posenc.files import write_bytes, write_text
+from hf_posenc.markdown import code, plain
 from hf_posenc.schemes.inspection import describe_schemes
 
 from .charts import are_many, cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
@@ -16,8 +17,6 @@ from .page import (
     Table,
     Text,
     anchor,
-    code,
-    plain,
     to_html,
     to_markdown,
 )

@@ -14,7 +14,6 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from hf_posenc.comparison.charts import metric_name
-from hf_posenc.comparison.page import markdown_table
 from hf_posenc.comparison.plan import Task, known_plans
 from hf_posenc.comparison.references import WORD_PAIRS
 from hf_posenc.comparison.report import gap_number, gap_text, in_brackets, interval_text, of_rivals, quoted, rivals
@@ -29,6 +28,7 @@ from hf_posenc.comparison.statistics import (
     paired,
 )
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
+from hf_posenc.markdown import markdown_table
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from model_cards.generate.evidence import PAGE_NAME, command, studies
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hf_posenc.comparison.executor import load_plan
-from hf_posenc.comparison.page import markdown_table
 from hf_posenc.comparison.plan import about, convert_checkpoints, known_plans
 from hf_posenc.comparison.references import REFERENCES_NAME, measure_references
 from hf_posenc.comparison.report import conclusions, length_rows, mean_of, named
 from hf_posenc.comparison.statistics import ALPHA, LEARNED
 from hf_posenc.comparison.study import Study, lower_is_better
 from hf_posenc.files import write_json, write_text
+from hf_posenc.markdown import markdown_table
 
 COMMAND = "python -m model_cards.generate.evidence"
 FOLDER = Path(__file__).parent.parent

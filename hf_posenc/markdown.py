@@ -1,0 +1,69 @@
+"""Markdown: escaped text, tables, and the templates that cards and reports are made from."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+_MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|:(?=//)")
+"""What Markdown, or GitHub's, could take for markup: an underscore between letters is none."""
+
+
+def plain(text: object) -> str:
+    """A text as it is, on one line, with its markup escaped."""
+    return _MARKUP.sub(r"\\\g<0>", " ".join(str(text).split()))
+
+
+def code(text: object) -> str:
+    """A name as `code`, on one line, whatever is in it."""
+    name = " ".join(str(text).split())
+    if re.fullmatch(r"[^`|\\<>&$]+", name):
+        return f"`{name}`"
+    return "<code>" + re.sub(r"[^\w\s]|_", entity, name) + "</code>"  # in a table even `code` ends at a |
+
+
+def entity(match: re.Match[str]) -> str:
+    """The HTML entity of the last character of a match."""
+    return f"&#{ord(match[0][-1])};"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]], align: str | None = None) -> str:
+    """A table.
+
+    Args:
+        head: the names of the columns.
+        rows: the cells, escaped by the caller.
+        align: `l` or `r` for each column. None: the first column and text left, numbers right.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    align = align or "".join("r" if right else "l" for right in number_columns(head, cells))
+    rule = ["---:" if side == "r" else "---" for side in align]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *cells))
+
+
+def number_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns of a table hold numbers; never the first."""
+
+    def holds_numbers(column: int) -> bool:
+        return any(re.match(r"[<+-]? ?[\d.]+", row[column].strip("*")) for row in rows)
+
+    return [column > 0 and holds_numbers(column) for column in range(len(head))]
+
+
+def render(template: Path, **values: Any) -> str:
+    """Fills a Jinja template; `plain` and `code` are its filters, and it calls `markdown_table`.
+
+    Values of `NAME.html.jinja` are escaped, those of `NAME.md.jinja` aren't.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        autoescape=template.name.endswith(".html.jinja"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(plain=plain, code=code)
+    return environment.get_template(template.name).render(markdown_table=markdown_table, **values)
