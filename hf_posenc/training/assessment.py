@@ -11,6 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from ..markdown import plain
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -66,7 +68,7 @@ class Assessment:
         parts: list[RenderableType] = [self._standing()]
         if self.classes:
             parts.append(self._class_table())
-        if self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN:
+        if self.shows_confusion():
             parts.append(self._confusion_table())
         if self.errors:
             parts.append(self._error_table())
@@ -115,38 +117,36 @@ class Assessment:
             table.add_row("...", f"{len(self.errors) - ERRORS_IN_TERMINAL} more in results.json")
         return table
 
-    def markdown(self) -> list[str]:
-        """The lines of the model card."""
-        lines = ["", "## Where it stands", "", f"{self.metric} on the {self.split} data.", ""]
+    def shows_confusion(self) -> bool:
+        """Whether there is a confusion matrix of not too many classes."""
+        return self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN
+
+    # Rows of the tables in the model card.
+
+    def score_rows(self) -> list[tuple[str, str]]:
+        """The model's score and those of the baselines."""
         scores = {"this model": self.score} | {_name(k, self.metric): v for k, v in self.baselines.items()}
-        lines += _rows(["", self.metric], [[name, f"{score:.4f}"] for name, score in scores.items()])
-        if "word_pairs" in self.baselines:
-            lines += ["", "Word pairs: TF-IDF of words and pairs of neighbouring words, and a linear model."]
-        lines += [line for warning in self.warnings for line in ("", f"> {warning}")]
-        if self.classes:
-            lines += ["", "## Class by class", ""]
-            lines += _rows(
-                ["class", "precision", "recall", "f1", "examples"],
-                [
-                    [_cell(row["label"]), *(f"{row[k]:.3f}" for k in ("precision", "recall", "f1")), row["examples"]]
-                    for row in self.classes[:MOST_CLASSES_SHOWN]
-                ],
-            )
-        if self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN:
-            names = [_cell(row["label"]) for row in self.classes]
-            lines += ["", "## Confusion matrix", "", "Rows: the right label. Columns: the predicted one.", ""]
-            counts = zip(names, self.confusion, strict=True)
-            lines += _rows(["", *names], [[name, *row] for name, row in counts])
-        if self.picture is not None:
-            lines += ["", f"![Confusion matrix]({self.picture})"]
-        if self.errors:
-            lines += ["", "## Errors", "", f"The wrong answers of which it was surest, of the {self.split} data.", ""]
-            lines += ["| row | text | right | predicted |", "| ---: | --- | --- | --- |"]
-            for error in self.errors:
-                text = " / ".join(filter(None, (error["text"], error.get("text_pair"))))
-                cells = (error["row"], *map(_cell, (text, error["label"], _said(error))))
-                lines.append(f"| {' | '.join(map(str, cells))} |")
-        return lines
+        return [(name, f"{score:.4f}") for name, score in scores.items()]
+
+    def class_rows(self) -> list[tuple[str, ...]]:
+        """Precision, recall, F1 and number of examples of the first classes."""
+        return [
+            (_cell(row["label"]), *(f"{row[k]:.3f}" for k in ("precision", "recall", "f1")), str(row["examples"]))
+            for row in self.classes[:MOST_CLASSES_SHOWN]
+        ]
+
+    def confusion_rows(self) -> tuple[list[str], list[list[Any]]]:
+        """Head and rows of the confusion matrix."""
+        names = [_cell(row["label"]) for row in self.classes]
+        return ["", *names], [[name, *row] for name, row in zip(names, self.confusion or (), strict=True)]
+
+    def error_rows(self) -> list[tuple[Any, ...]]:
+        """The surest errors."""
+        texts = (" / ".join(filter(None, (error["text"], error.get("text_pair")))) for error in self.errors)
+        return [
+            (error["row"], *map(_cell, (text, error["label"], _said(error))))
+            for text, error in zip(texts, self.errors, strict=True)
+        ]
 
 
 def _confusion_figure(counts: np.ndarray, names: Sequence[str], split: str) -> "Figure":
@@ -168,11 +168,6 @@ def _confusion_figure(counts: np.ndarray, names: Sequence[str], split: str) -> "
     return figure
 
 
-def _rows(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return [f"| {' | '.join(map(str, line))} |" for line in lines]
-
-
 def _name(baseline: str, metric: str) -> str:
     return "mean" if baseline == "majority" and metric in LOWER_IS_BETTER else _NAMES.get(baseline, baseline)
 
@@ -190,8 +185,8 @@ def _plain(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Text escaped for a Markdown cell."""
-    return short(_plain(value), TEXT_SHOWN).translate({ord(mark): f"\\{mark}" for mark in "\\|`*_[]<>$"})
+    """A short text, escaped."""
+    return plain(short(_plain(value), TEXT_SHOWN))
 
 
 def short(text: str, length: int) -> str:

@@ -14,12 +14,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..machine import versions
+from ..markdown import render
 from .assessment import Assessment
 from .data.columns import Columns
 from .data.labels import Labels
 from .model import TOKENS
 
 POSENC_MODEL_TYPE = "posenc"
+TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 
@@ -145,13 +147,15 @@ def model_card(
     With `repo_id` it is loaded from that repository, without from `HERE`.
     """
     is_posenc = model.config.model_type == POSENC_MODEL_TYPE
-    task = "fill-mask" if labels is None else "text-classification"
-    if labels is not None and labels.problem_type == TOKENS:
+    task, function, example = "text-classification", "classify", '"Your text."'
+    if labels is None:
+        task, function, example = "fill-mask", "fill_mask", '"Your [MASK]."'
+    elif labels.problem_type == TOKENS:
         task = "token-classification"
-    quoted = {key: value for key, value in metrics.items() if key.startswith(("eval_", "test_"))}
-    left_out = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
-    quoted = {key: value for key, value in quoted.items() if not key.endswith(left_out)}
-    card = ModelCardData(
+    if labels is not None and columns.is_pair:
+        example = '{"text": "First text.", "text_pair": "Second text."}'
+    scores = _quoted(metrics)
+    data = ModelCardData(
         license=license,
         library_name="transformers",
         pipeline_tag=task,
@@ -163,61 +167,39 @@ def model_card(
                 task_type=task,
                 dataset_type=dataset,
                 dataset_name=dataset,
-                dataset_split="test" if key.startswith("test_") else "validation",
-                metric_type=key.partition("_")[2],
+                dataset_split=split,
+                metric_type=metric,
                 metric_value=round(value, 4),
             )
-            for key, value in quoted.items()
+            for split, metric, value in scores
         ]
         or None,
     )
-    trust = ", trust_remote_code=True" if is_posenc else ""
-    function, example = "classify", '"Your text."'
-    if labels is None:
-        function, example = "fill_mask", '"Your [MASK]."'
-    elif columns.is_pair:
-        example = '{"text": "First text.", "text_pair": "Second text."}'
-    lines = [
-        "---",
-        card.to_yaml(),
-        "---",
-        f"# {name}",
-        "",
-        (
-            f"A PosEnc encoder whose positional scheme is `{model.config.position_embedding_type}`, trained on "
-            f"`{dataset}`."
-            if is_posenc
-            else f"{type(model).__name__}, trained on `{dataset}`."
-        ),
-        "",
-        "```python",
-        "from transformers import pipeline",
-        "",
-        f'{function} = pipeline("{task}", "{repo_id or HERE}"{trust})',
-        f"{function}({example})",
-        "```",
-        "",
-        *(("The code that the model needs is in this folder.", "") if is_posenc else ()),
-        "## Results",
-        "",
-    ]
-    if quoted:
-        lines += ["| split | metric | value |", "|---|---|---|"]
-        lines += [
-            f"| {'test' if key.startswith('test_') else 'validation'} | {key.partition('_')[2]} | {value:.4f} |"
-            for key, value in quoted.items()
-        ]
-    else:
-        lines += ["Not evaluated."]
-    if assessment is not None:
-        lines += assessment.markdown()
-    if labels is not None:
-        lines += ["", "## Labels", ""]
-        lines += [f"{number}. `{label}`" for number, label in enumerate(labels.names)] or ["One number (regression)."]
-    lines += ["", "## Training", "", "| option | value |", "|---|---|"]
-    lines += [f"| {key} | {value} |" for key, value in hyperparameters.items()]
-    lines += ["", "Versions: " + ", ".join(f"{package} {number}" for package, number in versions().items()) + ".", ""]
-    return "\n".join(lines)
+    return render(
+        TEMPLATE,
+        metadata=data.to_yaml(),
+        name=name,
+        architecture=type(model).__name__,
+        scheme=model.config.position_embedding_type if is_posenc else None,
+        dataset=dataset,
+        task=task,
+        function=function,
+        example=example,
+        place=repo_id or HERE,
+        scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
+        assessment=assessment,
+        labels=None if labels is None else labels.names,
+        hyperparameters=hyperparameters,
+        versions=versions(),
+    )
+
+
+def _quoted(metrics: Mapping[str, float]) -> list[tuple[str, str, float]]:
+    """Split, metric and value of what an evaluation measured, without its loss and times."""
+    left_out = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+    splits = {"eval": "validation", "test": "test"}
+    found = ((*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(left_out))
+    return [(splits[prefix], metric, value) for prefix, metric, value in found if prefix in splits]
 
 
 def display_name(output_dir: str | Path) -> str:
