@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hf_posenc.files import write_bytes
 from hf_posenc.machine import processor
+from hf_posenc.markdown import markdown_table
 from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
 from hf_posenc.model.cpu_kernels import apply_linear, onednn_is_faster
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
@@ -482,23 +483,22 @@ def measure_startup(size: str = "minilm", rounds: int = 7) -> dict[str, Any]:
 
 def startup_table(found: dict[str, Any]) -> str:
     """The results of `measure_startup` as a table."""
-    lines = ["| | seconds |", "| --- | ---: |"]
-    return "\n".join([*lines, *(f"| {name} | {taken:.2f} |" for name, taken in found["seconds"].items())])
+    return markdown_table(("", "seconds"), [(name, f"{taken:.2f}") for name, taken in found["seconds"].items()])
 
 
-def markdown_table(found: dict[str, Any]) -> str:
-    """The results as a table."""
+def speed_table(found: dict[str, Any]) -> str:
+    """The results of `run_benchmark` as a table, and below it `profile_table` where parts were profiled."""
     first = found["settings"]["contenders"][0]
     head = ["size", "batch", "mode", "encoder", "ms", f"times as fast as {first}", "time of `none` x", "real tokens/s"]
     head += ["peak MB", "of the matrix peak"]
-    lines = [head, ["---"] * 4 + ["---:"] * (len(head) - 4)]
+    rows = []
     for row in found["rows"]:
         cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
         name = row["contender"] + ("" if row["dtype"] == "float32" else f" ({row['dtype']})")
         numbers = [f"{row['milliseconds']:.0f}", f"{row['ratio']:.2f}", cost, f"{row['tokens_per_second']:,}"]
         numbers += ["" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}", f"{row['matmul_share']:.0%}"]
-        lines.append([row["size"], row["work"], row["mode"], name, *numbers])
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows.append([row["size"], row["work"], row["mode"], name, *numbers])
+    text = markdown_table(head, rows, align="llllrrrrrr")
     return f"{text}\n\n{profile_table(found)}" if any("parts" in row for row in found["rows"]) else text
 
 
@@ -506,12 +506,12 @@ def profile_table(found: dict[str, Any]) -> str:
     """Where the time goes, in percent: a row for each size, work, mode and contender that was profiled."""
     rows = [row for row in found["rows"] if "parts" in row]
     parts = [part for part in (*PARTS, "other") if any(row["parts"][part] for row in rows)]
-    lines = [["batch", "mode", "encoder", *parts], ["---"] * 3 + ["---:"] * len(parts)]
+    shares = []
     for row in rows:
         total = sum(row["parts"].values())
-        shares = (f"{row['parts'][part] / total:.0%}" for part in parts)
-        lines.append([f"{row['size']} {row['work']}", row["mode"], f"`{row['contender']}`", *shares])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        percent = (f"{row['parts'][part] / total:.0%}" for part in parts)
+        shares.append([f"{row['size']} {row['work']}", row["mode"], f"`{row['contender']}`", *percent])
+    return markdown_table(["batch", "mode", "encoder", *parts], shares)
 
 
 def plot_results(found: dict[str, Any]) -> Any:
@@ -543,7 +543,7 @@ def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
     if "seconds" in found:
         write_bytes(written[1], (startup_table(found) + "\n").encode())
         return written
-    write_bytes(written[1], (markdown_table(found) + "\n").encode())
+    write_bytes(written[1], (speed_table(found) + "\n").encode())
     try:
         save_figure(plot_results(found), path.with_suffix(".png"))
         written.append(path.with_suffix(".png"))

@@ -91,8 +91,8 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
     assert {row["cost"] for row in found["rows"] if row["contender"] == "none"} == {1.0}
     assert all(row["milliseconds"] > 0 and row["tokens_per_second"] > 0 for row in found["rows"])
     assert all(0 < row["matmul_share"] < 1 for row in found["rows"])
-    assert target.with_suffix(".md").read_text() == benchmark.markdown_table(found) + "\n"
-    assert benchmark.markdown_table(found) in done.output
+    assert target.with_suffix(".md").read_text() == benchmark.speed_table(found) + "\n"
+    assert benchmark.speed_table(found) in done.output
     assert target.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -132,7 +132,7 @@ def test_the_committed_tables_show_the_committed_numbers():
     assert len(files) >= 8
     for path in files:
         found = json.loads(path.read_text())
-        table = benchmark.startup_table(found) if "seconds" in found else benchmark.markdown_table(found)
+        table = benchmark.startup_table(found) if "seconds" in found else benchmark.speed_table(found)
         assert path.with_suffix(".md").read_text() == f"{table}\n"
 
 

@@ -175,9 +175,9 @@ def benchmark(
     import torch
 
     from hf_posenc.benchmark import (
-        markdown_table,
         measure_startup,
         run_benchmark,
+        speed_table,
         startup_table,
         write_results,
     )
@@ -205,6 +205,6 @@ def benchmark(
             report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
             save=lambda found: write_results(found, output) if output else None,
         )
-        print(markdown_table(found))
+        print(speed_table(found))
     for path in write_results(found, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)

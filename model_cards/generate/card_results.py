@@ -28,7 +28,7 @@ from hf_posenc.comparison.statistics import (
     paired,
 )
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
-from hf_posenc.markdown import markdown_table
+from hf_posenc.markdown import markdown_table, render
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from model_cards.generate.evidence import PAGE_NAME, command, studies
 
@@ -294,55 +294,57 @@ def _finding(
 # The parts of a card
 
 
-def measured_section(results: Results, scheme: str) -> str:
-    """What was measured of a scheme at the train length, the conclusions first."""
+def results_part(results: Results, scheme: str) -> str:
+    """What was measured of a scheme: at the train length, on longer inputs, and its cost."""
     found = results.findings(scheme)
-    if not found:
-        return (
-            "## Measured\n\nNo measurement of it has been committed yet. "
-            f"`{command('probes')}` compares all schemes on questions about order, "
-            f"`hf-posenc compare --data FOLDER --schemes none,{scheme} -o results` on your own data."
-        )
     home = [one for one in found if not one.curve]
-    said = _sentences(home, scheme)
-    parts = [
-        "## Measured",
-        "\n".join(f"- {line}" for line in said),
-        _score_table(home, scheme),
-        "Means with 95 % intervals, over seeds and test examples (quick start: over seeds); a verdict is a paired test "
-        "after Holm's correction, and no evidence of a difference isn't evidence that there is none: the smallest gap "
-        "is the true difference that the test would have found in 80 % of cases. `word pairs` is a linear model on "
-        f"words and pairs of neighbouring words. A run learned it where p < {LEARNED} against guessing in an exact "
-        "binomial test of the pairs of examples, where they come in pairs. "
-        f"{_commands(results, found)} [{PAGE_NAME}]({PAGE_NAME}) has all schemes side by side.",
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _score_table(found: Sequence[Finding], scheme: str) -> str:
-    rows = []
-    for one in found:
-        metric = "" if one.metric == "accuracy" else f", {one.metric.replace('_', ' ')}"
-        control = " (control: counting words solves it)" if one.control else ""
-        score = one.why_not if one.score is None else interval_text(one.score)
-        minus = "" if one.against is None else interval_text(one.against.interval, signed=True)
-        verdict = f"{one.verdict} {'from' if one.verdict == NO_EVIDENCE else 'than'} `{one.baseline}`"
-        said = verdict if one.verdict in ("better", "worse", NO_EVIDENCE) else one.verdict
-        pairs = "" if one.word_pairs is None else f"{one.word_pairs:.3f}"
-        learned = "" if one.learned is None else "{} of {}".format(*one.learned)
-        test = f"{one.test}{metric}{control}, {one.where}"
-        rows.append((test, f"{one.length:,}", pairs, score, learned, minus, said, gap_number(one.against)))
-    head = (
-        "test",
-        "tokens",
-        "word pairs",
-        f"`{scheme}`",
-        "runs that learned",
-        "minus the baseline",
-        "verdict",
-        "smallest gap",
+    curve = [one for one in found if one.curve and not one.control]
+    contenders = BASELINE if scheme == BASELINE else f"{BASELINE},{scheme}"
+    return render(
+        Path(__file__).with_name("results.md.jinja"),
+        scheme=scheme,
+        baseline=BASELINE,
+        head=(
+            *("test", "tokens", "word pairs", f"`{scheme}`", "runs that learned", "minus the baseline", "verdict"),
+            "smallest gap",
+        ),
+        sentences=_sentences(home, scheme),
+        scores=[_score_row(one) for one in home],
+        learned=LEARNED,
+        commands=_commands(results, found),
+        probes=command("probes"),
+        page=PAGE_NAME,
+        lengths=[_score_row(one) for one in curve],
+        has_curve=bool(curve and results.panels_of(scheme)),
+        speeds=_speed_rows(results, scheme),
+        benchmark=f"hf-posenc benchmark --contenders {contenders} --works 16x64,2x512 --modes training",
     )
-    return markdown_table(head, rows)
+
+
+def _score_row(one: Finding) -> tuple[str, ...]:
+    metric = "" if one.metric == "accuracy" else f", {one.metric.replace('_', ' ')}"
+    control = " (control: counting words solves it)" if one.control else ""
+    score = one.why_not if one.score is None else interval_text(one.score)
+    minus = "" if one.against is None else interval_text(one.against.interval, signed=True)
+    verdict = f"{one.verdict} {'from' if one.verdict == NO_EVIDENCE else 'than'} `{one.baseline}`"
+    said = verdict if one.verdict in ("better", "worse", NO_EVIDENCE) else one.verdict
+    pairs = "" if one.word_pairs is None else f"{one.word_pairs:.3f}"
+    learned = "" if one.learned is None else "{} of {}".format(*one.learned)
+    test = f"{one.test}{metric}{control}, {one.where}"
+    return (test, f"{one.length:,}", pairs, score, learned, minus, said, gap_number(one.against))
+
+
+def _speed_rows(results: Results, scheme: str) -> list[tuple[str, ...]]:
+    """What training costs, from the benchmarks: times that of `none` on the same batches."""
+    rows: dict[str, tuple[str, ...]] = {}
+    for name, measured in results.speeds.items():
+        for row in measured:
+            if (row["contender"], row["mode"]) != (scheme, "training"):
+                continue
+            memory = "" if row.get("peak_mb") is None else f"{row['peak_mb']:,.0f}"
+            what = f"{row['size']}, {row['work']}, {row['dtype']}"
+            rows.setdefault(what, (what, f"{row['cost']:.2f}", f"{row['tokens_per_second']:,}", memory, f"`{name}`"))
+    return [*rows.values()]
 
 
 def _sentences(found: Sequence[Finding], scheme: str) -> list[str]:
@@ -389,57 +391,14 @@ def _grouped(found: Iterable[Finding], gaps: bool = True) -> list[str]:
     ]
 
 
-def _commands(results: Results, found: Iterable[Finding]) -> str:
+def _commands(results: Results, found: Iterable[Finding]) -> list[str]:
     said = []
     for source in dict.fromkeys(one.source for one in found):
         if source == QUICK_START and results.quick_start is not None:
             said.append(f"`{results.quick_start.command}`")
         elif source in known_plans():
             said.append(f"`{command(source)}`")
-    return f"Measured by {', '.join(said)}."
-
-
-def length_section(results: Results, scheme: str, picture: str) -> str:
-    """The score against the length of the test; empty where all tests are of one length."""
-    rows = [one for one in results.findings(scheme) if one.curve and not one.control]
-    if not rows:
-        return ""
-    parts = ["## Longer inputs than in training", _score_table(rows, scheme)]
-    if results.panels_of(scheme):
-        parts.append(
-            f"![Score of {scheme} against the length of the test]({picture})\n\n"
-            f"In colour `{scheme}` with its 95 % interval, in black the baseline, in grey all others; the vertical "
-            "line is the train length."
-        )
-    return "\n\n".join(parts)
-
-
-def cost_section(results: Results, scheme: str) -> str:
-    """What training costs, from the benchmarks: times that of `none` on the same batches."""
-    rows: dict[str, tuple[str, ...]] = {}
-    for name, measured in results.speeds.items():
-        for row in measured:
-            if (row["contender"], row["mode"]) != (scheme, "training"):
-                continue
-            memory = "" if row.get("peak_mb") is None else f"{row['peak_mb']:,.0f}"
-            what = f"{row['size']}, {row['work']}, {row['dtype']}"
-            rows.setdefault(what, (what, f"{row['cost']:.2f}", f"{row['tokens_per_second']:,}", memory, f"`{name}`"))
-    contenders = BASELINE if scheme == BASELINE else f"{BASELINE},{scheme}"
-    again = f"`hf-posenc benchmark --contenders {contenders} --works 16x64,2x512 --modes training`"
-    if not rows:
-        return f"## Cost\n\nSpeed: not measured yet. {again} measures it on your machine."
-    return "\n\n".join(
-        [
-            "## Cost",
-            f"Time of a forward and backward as a multiple of `{BASELINE}`'s on the same batches (rows x tokens, or "
-            "`sst2`: 32 sentences of its lengths), tokens per second and peak memory:",
-            markdown_table(
-                ("encoder, batch, dtype", f"time x `{BASELINE}`", "tokens/s", "MB", "file in `results/`"),
-                [*rows.values()],
-            ),
-            f"[speed.md](speed.md) has the commands; {again} measures your machine.",
-        ]
-    )
+    return said
 
 
 def evidence_section(results: Results) -> str:

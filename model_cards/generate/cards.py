@@ -24,6 +24,7 @@ from hf_posenc.comparison.charts import scheme_chart
 from hf_posenc.comparison.report import interval_text
 from hf_posenc.comparison.statistics import interval
 from hf_posenc.files import write_bytes, write_text
+from hf_posenc.markdown import markdown_table, render
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
@@ -33,18 +34,17 @@ from hf_posenc.schemes.plots import plot_comparison, plot_position, small_png
 from hf_posenc.schemes.sources import read_source
 from model_cards.generate.card_results import (
     Results,
-    cost_section,
     eval_results,
     evidence_section,
     hub_name,
-    length_section,
     limits_of_the_evidence,
-    measured_section,
+    results_part,
 )
 from model_cards.generate.evidence import PAGE_NAME
 
 COMMAND = "python -m model_cards.generate.cards"
-FOLDER = Path(__file__).parent.parent
+TEMPLATES = Path(__file__).parent
+FOLDER = TEMPLATES.parent
 UNWRITTEN = "TO BE WRITTEN: when to choose this scheme, and when not, in two to five sentences."
 """Stands in a new page; a test fails until it has been replaced."""
 COMPARED = ("sinusoidal", "learned", "rope", "alibi", "t5", "fire")
@@ -139,25 +139,8 @@ def render_cards(
         scheme, config = _base(name)
         parts = {
             "summary": _summary(row, scheme),
-            "results": "\n\n".join(
-                filter(
-                    None,
-                    (
-                        measured_section(results, name),
-                        length_section(results, name, f"pictures/{name}_lengths.png"),
-                        cost_section(results, name),
-                    ),
-                )
-            ),
-            "reference": "\n\n".join(
-                (
-                    _reference(scheme, config),
-                    _loading(name),
-                    _limits(scheme, limits_of_the_evidence(results, name)),
-                    _LICENCE,
-                    _citation(scheme, papers),
-                )
-            ),
+            "results": results_part(results, name),
+            "reference": _reference(name, scheme, config, limits_of_the_evidence(results, name), papers),
         }
         text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
         pages[path] = f"---\n{_metadata(results, name)}\n---\n{fill_marks(path, text, parts)}"
@@ -189,7 +172,7 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
         _, end, after = rest.partition("<!-- end -->")
         if not found or not end:
             raise ValueError(f"{path}: the mark {mark.strip()!r}, or the end mark after it, is lost. Put them back.")
-        text = f"{before}{mark}\n{part}\n\n{end}{after}"
+        text = f"{before}{mark}\n{part.rstrip()}\n\n{end}{after}"
     return text
 
 
@@ -217,8 +200,6 @@ def _metadata(results: Results, name: str) -> str:
 def _summary(row: SchemeSummary, scheme: PositionScheme) -> str:
     first, *others = _paragraphs(type(scheme))
     what, colon, formula = first.rstrip(".").partition(": ")
-    lines = [f"{what}: `{formula}`." if colon else first]
-    lines += [_linked(text) for text in others if not text.startswith("Cost")]
     facts = {
         "papers": papers_of(type(scheme)),
         "acts on": _where(row.name),
@@ -227,83 +208,37 @@ def _summary(row: SchemeSummary, scheme: PositionScheme) -> str:
         "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
         "backends": _backends(scheme),
     }
-    lines.append("\n".join(["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in facts.items() if v)]))
-    lines += [text for text in others if text.startswith("Cost")]
-    lines.append(
-        f"![What {row.name} does](pictures/{row.name}.png)\n\n"
-        f"At `{PICTURE_PRESET}` size; `hf-posenc plot {row.name} -o {row.name}.png` draws it at base size, and "
-        "`hf-posenc plot CHECKPOINT` with trained weights."
+    return render(
+        TEMPLATES / "summary.md.jinja",
+        name=row.name,
+        preset=PICTURE_PRESET,
+        first=f"{what}: `{formula}`." if colon else first,
+        others=[_linked(text) for text in others if not text.startswith("Cost")],
+        costs=[text for text in others if text.startswith("Cost")],
+        facts=[(name, fact) for name, fact in facts.items() if fact],
     )
-    return "\n\n".join(lines)
 
 
-def _reference(scheme: PositionScheme, config: PosEncConfig) -> str:
+def _reference(
+    name: str, scheme: PositionScheme, config: PosEncConfig, measured: str | None, papers: dict[str, str]
+) -> str:
     given = config.position_embedding_kwargs or {}
     meanings = {}
     for base in reversed(type(scheme).__mro__):
         meanings.update(_argument_texts(base))
-    rows = [f"| `{name}` | `{given.get(name)!r}` | {meanings.get(name, '')} |" for name in own_arguments(type(scheme))]
+    defaults = {argument: given.get(argument) for argument in own_arguments(type(scheme))}
     if config.rope_parameters is not None:
-        rows.append(f"| `rope_parameters` | `{config.rope_parameters!r}` | {meanings.get('rope_parameters', '')} |")
-    if not rows:
-        return "## Arguments\n\nNone."
-    intro = "`position_embedding_kwargs`, with what they are in a model where the config doesn't say:"
-    if config.rope_parameters is not None:
-        intro = "`position_embedding_kwargs` and `rope_parameters`, with what they are where the config doesn't say:"
-    head = ["| argument | default | meaning |", "|---|---|---|"]
-    return "\n".join(["## Arguments", "", intro, "", *head, *rows])
-
-
-def _loading(name: str) -> str:
-    return f"""## How to load
-
-A new encoder; and a classifier, after `hf-posenc train -o runs/mine --dataset-name blimp_order
---position-embedding-type {name}`:
-
-```python
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-from hf_posenc import PosEncConfig, PosEncModel
-from hf_posenc.hub import publish
-
-model = PosEncModel(PosEncConfig.from_preset("mini", position_embedding_type="{name}"))
-
-commit = publish("runs/mine", "me/mine").revision  # loads it back, and pins this commit in its card
-pinned = {{"revision": commit, "code_revision": commit, "trust_remote_code": True}}
-classifier = AutoModelForSequenceClassification.from_pretrained("me/mine", **pinned)
-tokenizer = AutoTokenizer.from_pretrained("me/mine", **pinned)
-```
-
-Whoever loads it needs no hf_posenc. `revision` pins the weights, `code_revision` the code, which `trust_remote_code`
-runs; the published card names the commit."""
-
-
-def _limits(scheme: PositionScheme, measured: str | None) -> str:
-    lines = []
-    if scheme.order_blind:
-        lines.append("It sees no order at all.")
-    if scheme.max_length is not None:
-        lines.append("Inputs longer than `max_position_embeddings` are an error: its positions end there.")
-    else:
-        lines.append("It takes inputs of any length; that it takes them doesn't say that it does well there.")
-    if scheme.uses("bias") or scheme.uses("layer_bias"):
-        lines.append("FlashAttention can't add its bias, and is refused.")
-    lines.append(measured or "Not measured here yet.")
-    return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
-
-
-_LICENCE = """## Licence
-
-Apache-2.0, as all of hf_posenc. Data sets have licences of their own."""
-
-
-def _citation(scheme: PositionScheme, papers: dict[str, str]) -> str:
-    keys = [_key(who) for who, _ in _found_papers(type(scheme))]
-    found = [papers[key] for key in keys if key in papers]
-    if not found:
-        return "## Citation\n\nIts docstring names no paper."
-    entries = "\n\n".join(found)
-    return f"## Citation\n\n```bibtex\n{entries}\n```"
+        defaults["rope_parameters"] = config.rope_parameters
+    return render(
+        TEMPLATES / "reference.md.jinja",
+        name=name,
+        scheme=scheme,
+        biased=scheme.uses("bias") or scheme.uses("layer_bias"),
+        arguments=[(f"`{name}`", f"`{value!r}`", meanings.get(name, "")) for name, value in defaults.items()],
+        has_rope_parameters=config.rope_parameters is not None,
+        measured=measured,
+        papers=[papers[key] for who, _ in _found_papers(type(scheme)) if (key := _key(who)) in papers],
+    )
 
 
 def read_references(folder: str | Path = FOLDER) -> dict[str, str]:
@@ -330,16 +265,13 @@ def _evidence(results: Results) -> str:
 
 def _table(rows: dict[str, SchemeSummary], results: Results) -> str:
     quick = results.quick_start.samples if results.quick_start is not None else {}
-    lines = [
-        "| scheme | what it is | acts on | weights at base size | max length | quick start |",
-        "|---|---|---|---:|---|---|",
-    ]
+    cells = []
     for name, row in rows.items():
         length = "any" if row.max_length is None else "its table's"
         accuracy = interval_text(interval(quick[name])) if name in quick else ""
-        cells = (f"[`{name}`]({name}.md)", row.summary, _where(row.name), f"{row.parameters:,}", length, accuracy)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells.append((f"[`{name}`]({name}.md)", row.summary, _where(row.name), f"{row.parameters:,}", length, accuracy))
+    head = ("scheme", "what it is", "acts on", "weights at base size", "max length", "quick start")
+    return markdown_table(head, cells)
 
 
 def _where(name: str) -> str:

@@ -20,7 +20,7 @@ from hf_posenc.comparison.report import conclusions, length_rows, mean_of, named
 from hf_posenc.comparison.statistics import ALPHA, LEARNED
 from hf_posenc.comparison.study import Study, lower_is_better
 from hf_posenc.files import write_json, write_text
-from hf_posenc.markdown import markdown_table
+from hf_posenc.markdown import markdown_table, render
 
 COMMAND = "python -m model_cards.generate.evidence"
 FOLDER = Path(__file__).parent.parent
@@ -73,42 +73,20 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
     found = studies(folder)
     if not found:
         raise ValueError(f"{str(folder)!r} has no results/compare-* folder. Run a comparison into it first.")
-    lines = [
-        "# Which scheme when: the evidence",
-        "",
-        f"Made by `{COMMAND}` from the results in `results/`; [Which scheme when](README.md)",
-        "sums it up. Only what the tests carry is said: a scheme is called better or worse than the baseline where a",
-        f"paired test over seeds and examples gives p < {ALPHA} after correction for the number of comparisons; the",
-        "best mean is compared with the others after correction for all pairs. No evidence of a difference isn't",
-        "evidence that there is none: beside such a list stands the smallest true gap that its tests would have found",
-        "in 80 % of cases, the least and the greatest among the schemes. The same texts at two lengths are compared",
-        "in pairs. Encoders, budgets and data are small, so a scheme that didn't learn a probe here may learn it with",
-        "more; a ranking here isn't one elsewhere. In the tables bold differs from the baseline after correction for",
-        f"all tests of the plan. 3/5 behind a mean: three of five runs learned it (p < {LEARNED} against guessing, an",
-        "exact binomial test on the pairs of examples). `majority` always says the most frequent label; `word pairs`",
-        "is a linear model on words and pairs of neighbouring words (TF-IDF, logistic regression). Where it is as good",
-        "as an encoder, the table shows no use of order beyond neighbours. `hf-posenc report` gives pictures, costs",
-        "and all tables.",
-    ]
-    for name, study in found.items():
-        lines += ["", f"## `{name}`", ""]
-        if name in known_plans():
-            lines += [f"`{command(name)}`: {about(name)}", ""]
-        lines += [f"- {sentence}" for sentence in conclusions(study)]
-        for task in study.tasks:
-            home = study.home_length(task)
-            lines += ["", f"### {task.name}", "", *part_table(study, task.name, home).splitlines()]
-            lengths = study.lengths(task)
-            if len(lengths) > 1:
-                lines += [
-                    "",
-                    f"{mean_of(study.curve_parts(task), study, task)} against length, with 95 % intervals:",
-                    "",
-                ]
-                lines += length_table(study, task.name).splitlines()
-        machine = study.done[0]["machine"]["device"]
-        lines += ["", f"{len(study.done)} runs on {machine}, seeds {', '.join(map(str, study.plan.seeds))}."]
-    return "\n".join(lines) + "\n"
+    return render(
+        Path(__file__).with_name("evidence.md.jinja"),
+        command=COMMAND,
+        alpha=ALPHA,
+        learned=LEARNED,
+        studies=found,
+        plans=known_plans(),
+        command_of=command,
+        about=about,
+        conclusions=conclusions,
+        part_table=part_table,
+        length_table=length_table,
+        mean_of=mean_of,
+    )
 
 
 def part_table(study: Study, task_name: str, length: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_posenc.benchmark import profile_table, startup_table
 from hf_posenc.files import write_text
+from hf_posenc.markdown import markdown_table
 from hf_posenc.model.positions import POSITIONS
 from hf_posenc.schemes.inspection import describe_schemes
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
@@ -29,10 +30,10 @@ def ratio_table(found: dict[str, Any], size: str | None = None) -> str:
         if row["size"] == size:
             columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row["ratio"]
     names = found["settings"]["contenders"]
-    head = [f"times as fast as `{names[0]}`", *(f"{work} {mode}" for work, mode in columns)]
-    lines = [head, ["---", *["---:"] * len(columns)]]
-    lines += [[f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())] for name in names]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head = (f"times as fast as `{names[0]}`", *(f"{work} {mode}" for work, mode in columns))
+    return markdown_table(
+        head, [(f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())) for name in names]
+    )
 
 
 def seeds_table(found: dict[str, Any]) -> str:
@@ -40,33 +41,31 @@ def seeds_table(found: dict[str, Any]) -> str:
     pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
     schemes = {name: one for name, one in found.items() if name not in ("seeds", "options", "baselines")}
     above = {name: sum(value > pairs for value in one["accuracies"]) for name, one in schemes.items()}
-    lines = ["| positions | mean | std | min | max | runs above word pairs |", "|---|---:|---:|---:|---:|---:|"]
-    lines.append(f"| word pairs | {pairs:.3f} | | | | |")
+    rows = [["word pairs", f"{pairs:.3f}", *[""] * 4]]
     for name, one in schemes.items():
-        numbers = " | ".join(f"{one[key]:.3f}" for key in ("mean", "std", "min", "max"))
-        lines.append(f"| `{name}` | {numbers} | {above[name]} of {seeds} |")
-    return "\n".join(lines)
+        numbers = (f"{one[key]:.3f}" for key in ("mean", "std", "min", "max"))
+        rows.append([f"`{name}`", *numbers, f"{above[name]} of {seeds}"])
+    return markdown_table(("positions", "mean", "std", "min", "max", "runs above word pairs"), rows)
 
 
 def cost_table(found: dict[str, Any]) -> str:
     """What each scheme adds: its time as a multiple of that of `none`, a column for each batch."""
     works = found["settings"]["works"]
-    lines = [["", *works], ["---", *["---:"] * len(works)]]
+    rows = []
     for name in found["settings"]["contenders"]:
         costs = {row["work"]: row["cost"] for row in found["rows"] if row["contender"] == name}
-        lines.append([f"`{name}`", *(f"{costs[work]:.2f}" for work in works)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows.append((f"`{name}`", *(f"{costs[work]:.2f}" for work in works)))
+    return markdown_table(("", *works), rows)
 
 
 def memory_table(results: list[dict[str, Any]]) -> str:
     """Peak memory of a step, a column for each batch; empty where a scheme wasn't measured."""
-    rows = [row for found in results for row in found["rows"]]
-    works = list(dict.fromkeys(row["work"] for row in rows))
-    lines = [["peak MB", *works], ["---", *["---:"] * len(works)]]
-    for name in dict.fromkeys(row["contender"] for row in rows):
-        peaks = {row["work"]: row["peak_mb"] for row in rows if row["contender"] == name}
-        lines.append([f"`{name}`", *("" if peaks.get(work) is None else f"{peaks[work]:,.0f}" for work in works)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    measured = [row for found in results for row in found["rows"]]
+    works, rows = list(dict.fromkeys(row["work"] for row in measured)), []
+    for name in dict.fromkeys(row["contender"] for row in measured):
+        peaks = {row["work"]: row["peak_mb"] for row in measured if row["contender"] == name}
+        rows.append((f"`{name}`", *("" if peaks.get(work) is None else f"{peaks[work]:,.0f}" for work in works)))
+    return markdown_table(("peak MB", *works), rows)
 
 
 def machine_line(found: dict[str, Any]) -> str:
@@ -137,21 +136,22 @@ def render_pages(folder: Path) -> dict[Path, str]:
     return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
 
 
+SCHEME_HEAD = ("`position_embedding_type`", "what it is")
+
+
 def short_table() -> str:
     """The schemes and what each is, from the first words of the class."""
-    rows = [f"| `{row.name}` | {_lower(row.summary)} |" for row in describe_schemes()]
-    return "\n".join(["| `position_embedding_type` | what it is |", "|---|---|", *rows])
+    return markdown_table(SCHEME_HEAD, [(f"`{row.name}`", _lower(row.summary)) for row in describe_schemes()])
 
 
 def scheme_table() -> str:
     """The same with papers, weights and longest input."""
-    lines = ["| `position_embedding_type` | what it is | papers | weights at base size | longest input |"]
-    lines.append("|---|---|---|---:|---|")
+    rows = []
     for row in describe_schemes():
         longest = "any" if row.max_length is None else "`max_position_embeddings`"
         papers = papers_of(POSITIONS[row.name])
-        lines.append(f"| `{row.name}` | {_lower(row.summary)} | {papers} | {row.parameters:,} | {longest} |")
-    return "\n".join(lines)
+        rows.append((f"`{row.name}`", _lower(row.summary), papers, f"{row.parameters:,}", longest))
+    return markdown_table((*SCHEME_HEAD, "papers", "weights at base size", "longest input"), rows)
 
 
 def _lower(text: str) -> str:

@@ -42,6 +42,7 @@ from hf_posenc.conversion import convert
 from hf_posenc.conversion.measure import encode
 from hf_posenc.files import write_json
 from hf_posenc.machine import versions
+from hf_posenc.markdown import markdown_table
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
 from hf_posenc.training.baseline import WordPairs
 
@@ -379,7 +380,6 @@ def table(results: dict[str, Any]) -> str:
         found = [found[TASKS[task]] for name, found in parts.items() if name == part or name.startswith(f"{part}/seed")]
         return " / ".join(f"{value:.3f}" for value in found)
 
-    lines = ["| | cosine | swapped tokens, R² | trec | cola (Matthews) | bshift_novels |", "|---|---|---|---|---|---|"]
     rows = [(what, f"baseline/{what}", "", "") for what in BASELINES if score(f"baseline/{what}", "trec")]
     rows.append(("stock BERT", "stock", "1", "1"))
     schemes = sorted({name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))})
@@ -391,9 +391,10 @@ def table(results: dict[str, Any]) -> str:
                 order = near.get("order_r2")
                 order = "" if order is None else f"{order:.3f}"
                 rows.append((f"`{scheme}`{shown}", f"{kind}/{scheme}", f"{near['cosine']:.3f}", order))
-    for name, prefix, *near in rows:
-        lines.append("| " + " | ".join([name, *near, *(score(prefix, task) for task in TASKS)]) + " |")
-    return "\n".join(lines)
+    head = ("", "cosine", "swapped tokens, R²", "trec", "cola (Matthews)", "bshift_novels")
+    scores = ([score(prefix, task) for task in TASKS] for _, prefix, *_ in rows)
+    cells = [(name, *near, *found) for (name, _, *near), found in zip(rows, scores, strict=True)]
+    return markdown_table(head, cells)
 
 
 def long_table(results: dict[str, Any]) -> str:
@@ -401,13 +402,11 @@ def long_table(results: dict[str, Any]) -> str:
     parts = results.get("parts", {})
     names = {what: what for what in BASELINES} | {"stock": "stock BERT"} | {how: f"`{how}`" for how in EXTENSIONS}
     ways = [how for how in names if any(name.startswith(f"extend/{how}/") for name in parts)]
-    lines = ["| | " + " | ".join(f"{task}, {length}" for task in LONG for length in LENGTHS) + " |"]
-    lines.append("|---" * (1 + len(LONG) * len(LENGTHS)) + "|")
+    rows = []
     for how in ways:
         found = [parts.get(f"extend/{how}/{task}/{length}") for task in LONG for length in LENGTHS]
-        shown = ["" if one is None else f"{one['accuracy']:.3f}" for one in found]
-        lines.append(f"| {names[how]} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+        rows.append((names[how], *("" if one is None else f"{one['accuracy']:.3f}" for one in found)))
+    return markdown_table(("", *(f"{task}, {length}" for task in LONG for length in LENGTHS)), rows)
 
 
 def short_words(results: dict[str, Any]) -> str:

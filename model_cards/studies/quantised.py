@@ -27,6 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json
 from hf_posenc.machine import versions
+from hf_posenc.markdown import markdown_table
 from hf_posenc.training.arguments import make_arguments
 from hf_posenc.training.classification import train_classifier
 from hf_posenc.training.data import example_data, read_file
@@ -172,18 +173,18 @@ def study(
     return found
 
 
-def markdown_table(found: dict[str, Any]) -> str:
+def table(found: dict[str, Any]) -> str:
     """The results as docs/speed.md shows them."""
-    heads = ["accuracy", "int8", "same answer", "MB", "int8", *(f"faster, {work}" for work in WORKS)]
-    lines = [f"| | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
+    rows = []
     for name, run in found["runs"].items():
         plain, small = run["float32"], run["int8"]
         cells = [f"{plain['accuracy']:.3f}", f"{small['accuracy']:.3f}", f"{run['same_answer']:.3f}"]
         cells += [f"{plain['megabytes']:.1f}", f"{small['megabytes']:.1f}"]
         cells += [f"{run[f'times as fast, {work}']:.2f}" for work in WORKS]
         scheme, preset = name.split(", ")
-        lines.append(f"| `{scheme}`, {preset} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"`{scheme}`, {preset}", *cells))
+    head = ("", "accuracy", "int8", "same answer", "MB", "int8", *(f"faster, {work}" for work in WORKS))
+    return markdown_table(head, rows)
 
 
 def main() -> None:
@@ -203,7 +204,7 @@ def main() -> None:
     found = study(chosen.schemes, chosen.presets, seed=chosen.seed, rounds=chosen.rounds)
     if chosen.output is not None:
         write_json(Path(chosen.output), found)
-    print(markdown_table(found))
+    print(table(found))
 
 
 if __name__ == "__main__":

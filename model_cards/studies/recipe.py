@@ -30,6 +30,7 @@ from hf_posenc.conversion import fine_tune
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json
 from hf_posenc.machine import versions
+from hf_posenc.markdown import markdown_table
 from hf_posenc.training.arguments import make_arguments
 from model_cards.studies.conversion import minilm_folder, read_rows
 
@@ -157,25 +158,24 @@ class Study:
 
 def scratch_table(results: dict[str, Any]) -> str:
     """Test accuracies of new encoders, means over the seeds, as markdown."""
-    head = "| set | rows | majority | word pairs | scheme | accuracy | seeds |"
-    lines = [head, "|---|---:|---:|---:|---|---:|---:|"]
-    for one, runs in _runs(results).items():
-        if one[0] == "scratch":
-            lines.append(f"| {_beside(one, runs)} | `{one[3]}` | {_mean(runs)} | {len(runs)} |")
-    return "\n".join(lines)
+    rows = [
+        (*_beside(one, runs), f"`{one[3]}`", _mean(runs), len(runs))
+        for one, runs in _runs(results).items()
+        if one[0] == "scratch"
+    ]
+    return markdown_table(("set", "rows", "majority", "word pairs", "scheme", "accuracy", "seeds"), rows)
 
 
 def pretrained_table(results: dict[str, Any]) -> str:
     """Test accuracies of pretrained weights, means over the seeds, as markdown."""
-    head = "| set | rows | majority | word pairs | stock BERT | `learned` | `rope` | seeds |"
-    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
-    found = _runs(results)
+    found, table = _runs(results), []
     for name, rows in dict.fromkeys(one[1:3] for one in found if one[0] != "scratch"):
         kinds = (("stock", "bert"), ("pretrained", "learned"), ("pretrained", "rope"))
         cells = [found.get((kind, name, rows, scheme), []) for kind, scheme in kinds]
         first = _beside(("", name, rows), next(filter(None, cells)))
-        lines.append(f"| {first} | {' | '.join(map(_mean, cells))} | {max(map(len, cells))} |")
-    return "\n".join(lines)
+        table.append((*first, *map(_mean, cells), max(map(len, cells))))
+    head = ("set", "rows", "majority", "word pairs", "stock BERT", "`learned`", "`rope`", "seeds")
+    return markdown_table(head, table)
 
 
 def _runs(results: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
@@ -190,9 +190,9 @@ def _mean(runs: list[dict[str, Any]]) -> str:
     return f"{statistics.fmean(run['test']['accuracy'] for run in runs):.3f}" if runs else ""
 
 
-def _beside(one: tuple[str, ...], runs: list[dict[str, Any]]) -> str:
+def _beside(one: tuple[str, ...], runs: list[dict[str, Any]]) -> tuple[str, ...]:
     baselines = runs[0]["baselines"]
-    return f"{one[1]} | {one[2]} | {baselines['majority']:.3f} | {baselines['word_pairs']:.3f}"
+    return one[1], one[2], f"{baselines['majority']:.3f}", f"{baselines['word_pairs']:.3f}"
 
 
 def main() -> None:

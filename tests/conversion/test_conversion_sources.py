@@ -385,8 +385,8 @@ def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
         }
     )
     assert found.splitlines() == [
-        "| | hyperpartisan, 512 | hyperpartisan, 2048 | review_polarity, 512 | review_polarity, 2048 |",
-        "|---|---|---|---|---|",
+        "|  | hyperpartisan, 512 | hyperpartisan, 2048 | review_polarity, 512 | review_polarity, 2048 |",
+        "| --- | ---: | ---: | --- | --- |",
         "| stock BERT | 0.500 |  |  |  |",
         "| `t5` |  | 0.750 |  |  |",
     ]

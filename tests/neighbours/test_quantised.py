@@ -12,7 +12,7 @@ from torch import nn
 from torch.ao.nn.quantized.dynamic import Linear as QuantisedLinear
 from torch.ao.quantization import quantize_dynamic
 
-from model_cards.studies.quantised import main, markdown_table, measure
+from model_cards.studies.quantised import main, measure, table
 
 HEAD = "PosEncForSequenceClassification"
 ROOT = Path(__file__).parents[2]
@@ -54,13 +54,13 @@ def test_the_study_measures_both_on_the_same_texts() -> None:
     assert found["int8"]["milliseconds per text, one text"] > 0
     assert found["times as fast, batches of 32"] > 0
     assert not any(isinstance(module, QuantisedLinear) for module in model.modules())
-    assert "| `rope`, tiny | 0.667 |" in markdown_table({"runs": {"rope, tiny": found}})
+    assert "| `rope`, tiny | 0.667 |" in table({"runs": {"rope, tiny": found}})
 
 
 def test_the_guide_shows_what_was_measured() -> None:
     found = json.loads((ROOT / "model_cards/results/quantised.json").read_text())
     assert set(found["runs"]) == {"learned, tiny", "lspe, tiny", "rope, tiny"}
-    assert markdown_table(found) in (ROOT / "docs/speed.md").read_text()
+    assert table(found) in (ROOT / "docs/speed.md").read_text()
     for run in found["runs"].values():
         assert run["float32"]["accuracy"] > 0.85
         assert abs(run["int8"]["accuracy"] - run["float32"]["accuracy"]) < 0.01

@@ -82,7 +82,7 @@ def test_seeds_are_summed_up(tmp_path, monkeypatch):
     written = json.loads((tmp_path / "seeds.json").read_text())
     assert written["none"]["std"] == 0
     assert seeds_table(written).splitlines()[2:] == [
-        "| word pairs | 0.850 | | | | |",
+        "| word pairs | 0.850 |  |  |  |  |",
         "| `rope` | 0.850 | 0.071 | 0.800 | 0.900 | 1 of 2 |",
         "| `none` | 0.500 | 0.000 | 0.500 | 0.500 | 0 of 2 |",
     ]
