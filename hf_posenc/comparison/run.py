@@ -71,29 +71,10 @@ def run_one(
         UserError: something is wrong with the data or the options.
     """
     started = time.time()
-    work = folder / WORK_NAME
-    start = None
-    resumed = last_complete_checkpoint(work)
-    options = {
-        **plan.options_of(run.task),
-        **training_options(plan, run, data_folder),
-        "output_dir": str(work),
-        "overwrite_output_dir": resumed is None,
-        "resume_from_checkpoint": None if resumed is None else "true",
-        "seed": run.seed,
-        "do_train": True,
-        "keep_checkpoints": True,  # until the tests are done and the result is written
-        "report_to": "none",
-    }
-    if plan.pretrained is not None:
-        checkpoint = plan.checkpoint(run.scheme, data_folder)
-        options["model_name_or_path"] = str(checkpoint)
-        start = source_of(checkpoint)
-    else:
-        options["position_embedding_type"] = run.scheme
-        if run.scheme in plan.scheme_arguments:
-            options["position_embedding_kwargs"] = plan.scheme_arguments[run.scheme]
+    resumed = last_complete_checkpoint(folder / WORK_NAME)
+    options = _options(plan, run, folder / WORK_NAME, data_folder, resumed)
     options["learning_rate"] = learning_rate(plan, run) if chosen is None else chosen["learning_rate"]
+    start = None if plan.pretrained is None else source_of(plan.checkpoint(run.scheme, data_folder))
     memory = PeakMemory()
     cpu = time.process_time()
     trained = _train(run, options)
@@ -109,11 +90,6 @@ def run_one(
     peak = memory.take()
     if run.seed == plan.seeds[0] and run.factor is None:
         _draw(model, folder / PICTURE_NAME)
-    steps = max((entry.get("step", 0) for entry in trained.history), default=0)
-    # A resumed run's clock saw the steps after the checkpoint alone.
-    seen = 1 - (int(resumed.name.rpartition("-")[2]) / steps if resumed is not None and steps else 0)
-    tokens = trained.summary.tokens * float(next((e["epoch"] for e in trained.history[::-1] if "epoch" in e), 0))
-    runtime = trained.metrics.get("train_runtime")
     return {
         "task": run.task.name,
         "scheme": run.scheme,
@@ -127,12 +103,7 @@ def run_one(
         "parameters": trained.summary.parameters,
         "positional_parameters": trained.summary.positional_parameters,
         "max_length": position_limit(model),
-        "steps": steps,
-        "tokens": round(tokens),
-        "train_seconds": runtime,
-        "tokens_per_second": round(tokens * seen / runtime, 1) if runtime and seen > 0 else None,
-        # Of use where the machine does something else at the same time; set-up and checkpoints are in it.
-        "tokens_per_cpu_second": round(tokens * seen / cpu, 1) if model.device.type == "cpu" and seen > 0 else None,
+        **_pace(trained, resumed, cpu),
         "seconds": round(time.time() - started, 1),
         "test_seconds": round(time.time() - started - trained_seconds, 1),
         "resumed": resumed is not None,
@@ -142,6 +113,44 @@ def run_one(
         "config": _config(model),
         "versions": versions(),
         "machine": machine(),
+    }
+
+
+def _options(plan: Plan, run: Run, work: Path, data_folder: Path, resumed: Path | None) -> dict[str, Any]:
+    """What `hf-posenc train` would be told, but for the learning rate."""
+    options = {
+        **plan.options_of(run.task),
+        **training_options(plan, run, data_folder),
+        "output_dir": str(work),
+        "overwrite_output_dir": resumed is None,
+        "resume_from_checkpoint": None if resumed is None else "true",
+        "seed": run.seed,
+        "do_train": True,
+        "keep_checkpoints": True,  # until the tests are done and the result is written
+        "report_to": "none",
+    }
+    if plan.pretrained is not None:
+        return {**options, "model_name_or_path": str(plan.checkpoint(run.scheme, data_folder))}
+    options["position_embedding_type"] = run.scheme
+    if run.scheme in plan.scheme_arguments:
+        options["position_embedding_kwargs"] = plan.scheme_arguments[run.scheme]
+    return options
+
+
+def _pace(trained: TrainingResult, resumed: Path | None, cpu: float) -> dict[str, Any]:
+    """Steps and tokens of a training, and how many tokens it read in a second."""
+    steps = max((entry.get("step", 0) for entry in trained.history), default=0)
+    # A resumed run's clock saw the steps after the checkpoint alone.
+    seen = 1 - (int(resumed.name.rpartition("-")[2]) / steps if resumed is not None and steps else 0)
+    tokens = trained.summary.tokens * float(next((e["epoch"] for e in trained.history[::-1] if "epoch" in e), 0))
+    runtime, on_cpu = trained.metrics.get("train_runtime"), trained.model.device.type == "cpu"
+    return {
+        "steps": steps,
+        "tokens": round(tokens),
+        "train_seconds": runtime,
+        "tokens_per_second": round(tokens * seen / runtime, 1) if runtime and seen > 0 else None,
+        # Of use where the machine does something else at the same time; set-up and checkpoints are in it.
+        "tokens_per_cpu_second": round(tokens * seen / cpu, 1) if on_cpu and seen > 0 else None,
     }
 
 
