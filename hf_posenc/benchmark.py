@@ -6,6 +6,7 @@ alike; a ratio is the median over the turns.
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import platform
@@ -343,61 +344,78 @@ def run_benchmark(
         ValueError: a name or the device is unknown, or there is nothing to measure.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    kind = device.split(":")[0]
-    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-        here = "cpu, cuda" if torch.cuda.is_available() else "cpu: PyTorch finds no GPU"
-        raise ValueError(f"device={device!r} can't be used. Here it is {here}.")
     settings: dict[str, Any] = {"contenders": list(contenders), "sizes": list(sizes), "works": list(works)}
-    settings["modes"] = list(modes)
-    if not all(settings.values()) or rounds < 1:
-        raise ValueError(f"{settings}, rounds={rounds!r}: give at least one of each.")
-    for mode in settings["modes"]:
-        make_step(torch.nn.Linear(1, 1), mode)
-    for work in settings["works"]:
-        make_batches(work, 1)
+    settings |= {"modes": list(modes), "dtype": dtype, "reference_dtype": reference_dtype, "rounds": rounds}
+    settings["device"] = device
+    _check(settings)
     names = settings["contenders"] = _available(settings["contenders"], settings["sizes"], report)
-    for field, value in (("dtype", dtype), ("reference_dtype", reference_dtype)):
-        if value not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"{field}={value!r} is unknown. Choose float32, bfloat16 or float16.")
-    settings |= {"dtype": dtype, "reference_dtype": reference_dtype, "rounds": rounds, "device": device}
     found: dict[str, Any] = {"machine": machine(device), "settings": settings, "rows": []}
     dtypes = {name: getattr(torch, reference_dtype if name == names[0] else dtype) for name in names}
     peaks = {each: matmul_peak(each, device) for each in set(dtypes.values())}
     found["peaks_gflops"] = {str(each).removeprefix("torch."): round(value / 1e9) for each, value in peaks.items()}
-    for size in settings["sizes"]:
-        for work in settings["works"]:
-            batches = make_batches(work, min(rounds, 8), device)
-            longest = max(512, *(batch["input_ids"].shape[1] for batch in batches))
-            for mode in settings["modes"]:
-                steps = {n: make_step(build_model(n, size, longest, device), mode, dtypes[n]) for n in names}
-                seconds = take_turns(steps, batches, rounds)
-                used = [batches[turn % len(batches)] for turn in range(rounds)]
-                real = [int(batch["attention_mask"].sum()) for batch in used]
-                for name in names:
-                    low, middle, high = _quartiles(seconds[name])
-                    work_done = (useful_flops(b, size, mode) / s for b, s in zip(used, seconds[name], strict=True))
-                    row = {
-                        "size": size,
-                        "work": work,
-                        "mode": mode,
-                        "contender": name,
-                        "dtype": str(dtypes[name]).removeprefix("torch."),
-                        "milliseconds": round(middle * 1000, 2),
-                        "quartiles": [round(low * 1000, 2), round(high * 1000, 2)],
-                        "ratio": round(ratio(seconds[names[0]], seconds[name]), 3),
-                        "cost": round(1 / ratio(seconds["none"], seconds[name]), 3) if "none" in names else None,
-                        "tokens_per_second": round(
-                            statistics.median(n / s for n, s in zip(real, seconds[name], strict=True))
-                        ),
-                        "peak_mb": _rounded(peak_memory(steps[name], batches[0])),
-                        "matmul_share": round(statistics.median(work_done) / peaks[dtypes[name]], 3),
-                    }
-                    if profile:
-                        row["parts"] = profile_parts(steps[name], batches[0])
-                    found["rows"].append(row)
-                    report(f"{size} {work} {mode} {name}: {row['milliseconds']} ms, {row['ratio']} x {names[0]}")
-                save(found)
+    for size, work in itertools.product(settings["sizes"], settings["works"]):
+        batches = make_batches(work, min(rounds, 8), device)
+        longest = max(512, *(batch["input_ids"].shape[1] for batch in batches))
+        for mode in settings["modes"]:
+            steps = {n: make_step(build_model(n, size, longest, device), mode, dtypes[n]) for n in names}
+            seconds = take_turns(steps, batches, rounds)
+            for name in names:
+                row = {
+                    "size": size,
+                    "work": work,
+                    "mode": mode,
+                    "contender": name,
+                    "dtype": str(dtypes[name]).removeprefix("torch."),
+                    **_timings(seconds, name),
+                    **_throughput(seconds[name], batches, size, mode, peaks[dtypes[name]]),
+                    "peak_mb": _rounded(peak_memory(steps[name], batches[0])),
+                }
+                if profile:
+                    row["parts"] = profile_parts(steps[name], batches[0])
+                found["rows"].append(row)
+                report(f"{size} {work} {mode} {name}: {row['milliseconds']} ms, {row['ratio']} x {names[0]}")
+            save(found)
     return found
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """Refuses what can't be measured, before anything is."""
+    kind = settings["device"].split(":")[0]
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        here = "cpu, cuda" if torch.cuda.is_available() else "cpu: PyTorch finds no GPU"
+        raise ValueError(f"device={settings['device']!r} can't be used. Here it is {here}.")
+    lists = {name: settings[name] for name in ("contenders", "sizes", "works", "modes")}
+    if not all(lists.values()) or settings["rounds"] < 1:
+        raise ValueError(f"{lists}, rounds={settings['rounds']!r}: give at least one of each.")
+    for mode in settings["modes"]:
+        make_step(torch.nn.Linear(1, 1), mode)
+    for work in settings["works"]:
+        make_batches(work, 1)
+    for field in ("dtype", "reference_dtype"):
+        if settings[field] not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"{field}={settings[field]!r} is unknown. Choose float32, bfloat16 or float16.")
+
+
+def _timings(seconds: dict[str, list[float]], name: str) -> dict[str, Any]:
+    """Milliseconds of a contender, beside the first one's and those of `none`."""
+    low, middle, high = _quartiles(seconds[name])
+    first = next(iter(seconds))
+    return {
+        "milliseconds": round(middle * 1000, 2),
+        "quartiles": [round(low * 1000, 2), round(high * 1000, 2)],
+        "ratio": round(ratio(seconds[first], seconds[name]), 3),
+        "cost": round(1 / ratio(seconds["none"], seconds[name]), 3) if "none" in seconds else None,
+    }
+
+
+def _throughput(
+    seconds: list[float], batches: list[dict[str, Tensor]], size: str, mode: str, peak: float
+) -> dict[str, Any]:
+    """Real tokens per second, and the share of the machine's matrix peak; medians over the turns."""
+    turns = [(batches[turn % len(batches)], taken) for turn, taken in enumerate(seconds)]
+    tokens = statistics.median(int(batch["attention_mask"].sum()) / taken for batch, taken in turns)
+    flops = statistics.median(useful_flops(batch, size, mode) / taken for batch, taken in turns)
+    return {"tokens_per_second": round(tokens), "matmul_share": round(flops / peak, 3)}
 
 
 def _available(names: list[str], sizes: list[str], report: Callable[[str], None]) -> list[str]:
