@@ -116,47 +116,44 @@ def quickstart(
     console = console or Console()
     started = time.time()
     results: list[SchemeResult] = []
-    logits = torch.empty(0)
     word_pairs = 0.0
     for scheme in schemes:
         console.rule(f"{scheme} ({len(results) + 1} of {len(schemes)})")
         begun = time.time()
-        trained = train_classifier(
-            *make_arguments(
-                **{
-                    **OPTIONS,
-                    "eval_strategy": "no",
-                    "save_strategy": "no",
-                    "baseline": not results,  # the same for all
-                    **(options or {}),
-                    "position_embedding_type": scheme,
-                    "output_dir": str(Path(output_dir) / scheme),
-                    "overwrite_output_dir": overwrite_output_dir,
-                    "seed": seed,
-                    "do_train": True,
-                    "do_predict": True,
-                }
-            ),
-            console=console,
-        )
+        given = {
+            **OPTIONS,
+            "eval_strategy": "no",
+            "save_strategy": "no",
+            "baseline": not results,  # the same for all
+            **(options or {}),
+            "position_embedding_type": scheme,
+            "output_dir": str(Path(output_dir) / scheme),
+            "overwrite_output_dir": overwrite_output_dir,
+            "seed": seed,
+            "do_train": True,
+            "do_predict": True,
+        }
+        trained = train_classifier(*make_arguments(**given), console=console)
         if not results and trained.assessment is not None:
             word_pairs = trained.assessment.baselines.get("word_pairs", 0.0)
         logits = _logits(trained.model, trained.tokenizer, PAIR)
         results.append(_result(scheme, trained, logits, time.time() - begun))
     console.rule("What they learned")
     _show(results, word_pairs, console)
-    last = results[-1]
-    console.print(f"Loading [bold]{last.checkpoint}[/bold] in a new process that can't import hf_posenc ...")
-    difference = (torch.tensor(logits_in_fresh_process(last.checkpoint, PAIR)) - logits).abs().max().item()
+    _load_elsewhere(results[-1].checkpoint, logits, console)
+    _next_steps(results[-1], seed, time.time() - started, console)
+    return results
+
+
+def _load_elsewhere(checkpoint: Path, logits: torch.Tensor, console: Console) -> None:
+    """Loads a checkpoint where hf_posenc isn't, and compares the logits of `PAIR`."""
+    console.print(f"Loading [bold]{checkpoint}[/bold] in a new process that can't import hf_posenc ...")
+    difference = (torch.tensor(logits_in_fresh_process(checkpoint, PAIR)) - logits).abs().max().item()
     if not difference < 1e-4:
-        raise RuntimeError(
-            f"{last.checkpoint} gives logits that differ by {difference} where hf_posenc isn't installed."
-        )
+        raise RuntimeError(f"{checkpoint} gives logits that differ by {difference} where hf_posenc isn't installed.")
     console.print(
         f"Same logits there (largest difference {difference:.1e}), through AutoModelForSequenceClassification."
     )
-    _next_steps(last, seed, time.time() - started, console)
-    return results
 
 
 def _check(output_dir: str | Path, schemes: Sequence[str], overwrite: bool) -> None:
