@@ -1,7 +1,8 @@
 """Comparing schemes: a plan, its runs, statistics over seeds and examples, and a report."""
 
 from .executor import Execution, execute, load_plan, load_runs
-from .plan import Plan, Run, SchemeFile, Task, read_plan
+from .plan import Plan, Run, SchemeFile, Task
+from .plan_file import read_plan
 from .probes import PROBES, make_halves, make_probes
 
 __all__ = [

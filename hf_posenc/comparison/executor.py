@@ -20,7 +20,9 @@ from rich.markup import escape
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
 from hf_posenc.files import write_json
 
-from .plan import Plan, Run, convert_checkpoints, extend, read_plan
+from .checkpoints import convert_checkpoints
+from .plan import Plan, Run, extend
+from .plan_file import read_plan
 from .records import ENDED, Damaged, check_counts, read_baselines, read_json, read_run, read_speed
 from .references import REFERENCES_NAME, measure_references
 from .run import RUN_NAME, WORK_NAME, finish, learning_rate, run_one

@@ -43,8 +43,9 @@ from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import compute_from_logits, metrics_for
 from hf_posenc.training.model import position_limit
 
+from .checkpoints import source_of
 from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
-from .plan import Plan, Run, source_of
+from .plan import Plan, Run
 from .tasks import Part, test_parts, training_options
 
 RUN_NAME = "run.json"

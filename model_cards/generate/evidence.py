@@ -13,8 +13,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from hf_posenc.comparison.checkpoints import convert_checkpoints
 from hf_posenc.comparison.executor import load_plan
-from hf_posenc.comparison.plan import about, convert_checkpoints, known_plans
+from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.references import REFERENCES_NAME, measure_references
 from hf_posenc.comparison.report import conclusions, length_rows, mean_of, named
 from hf_posenc.comparison.statistics import ALPHA, LEARNED

@@ -5,7 +5,8 @@ from comparison_harness import TOY, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison import PROBES, read_plan
-from hf_posenc.comparison.plan import Task, about, extend, known_plans, resolve_data
+from hf_posenc.comparison.plan import Task, extend, resolve_data
+from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.probes import SHORTEST
 from hf_posenc.training import UserError
 
@@ -82,6 +83,8 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"seeds": 1.5}, "The plan has seeds: 1.5. Give a whole number or a list"),
         ({"seeds": True}, "The plan has seeds: True"),
         ({"seeds": None}, "The plan has seeds: None"),
+        ({"train_length": None}, "The plan has train_length: None. Give a whole number, or leave it out."),
+        ({"search": None}, "The plan has search: None. Give a list, or leave it out."),
         ({"pretrained": 3}, "The plan has pretrained: 3. Give a word"),
         ({"pretrained": "{x}/{scheme}"}, "is no path in which {scheme} stands for"),
         ({"train_examples": 0}, "has train_examples 0"),
