@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _STYLES = ("-", "--", ":")
 _MARKS = "osD^vP"
 _SMALL = 9
-# Half as many pixels are left of the width on a phone: few inches, so that words stay readable there.
+# A phone shows half as many pixels: the figure has few inches, so that words stay readable there.
 _WIDTH, _DPI = 5.0, 150
 _WIDE, _COLUMNS = 7.5, 3
-"""Of a picture with one axes for each scheme."""
+"""Width in inches, and columns, of a picture with one axes per scheme."""
 
 
 def _grid(rows: int, columns: int, width: float, height: float, sharey: bool = False) -> "tuple[Figure, list[Axes]]":
@@ -50,13 +50,13 @@ def _png(figure: "Figure") -> bytes:
 
 
 def literal(name: str) -> str:
-    """A name as it is: matplotlib takes $...$ for a formula, and leaves labels that begin with _ out of legends."""
+    """Escapes a label: matplotlib reads $...$ as a formula, and leaves labels that begin with _ out of legends."""
     text = " ".join(name.split()).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def _style(study: Study, scheme: str) -> dict[str, Any]:
-    """The same colour, line and mark for a scheme in every picture; later ones are finer, and hide none before them."""
+    """A scheme's colour, line and mark, the same in every picture; later lines are thinner and hide no earlier ones."""
     index = study.schemes.index(scheme)
     return {
         "linewidth": max(2.6 - 0.11 * index, 1),
@@ -97,7 +97,7 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
 
 
 def _score_limits(values: Sequence[Interval]) -> tuple[float, float]:
-    """Of an axis of scores of at most 1: not so near that a thousandth looks like much, and not past 1."""
+    """Limits of the axis: wide enough that 0.001 doesn't look large, and at most 1 for scores bounded by 1."""
     low = min(value.mean if value.low is None else value.low for value in values)
     high = max(value.mean if value.high is None else value.high for value in values)
     pad = max(0.1 - (high - low), 0.1 * (high - low)) / 2
@@ -141,7 +141,7 @@ def length_chart(study: Study, task: Task) -> bytes:
 
 
 def are_many(study: Study) -> bool:
-    """Whether lines of all schemes in one picture would hide each other: then each has its own."""
+    """Whether there are too many schemes for one set of axes; then each scheme has its own."""
     return len(study.schemes) > len(PALETTE)
 
 

@@ -62,7 +62,7 @@ def check_scheme(plan: Plan, scheme: str) -> None:
 
 
 def convert_checkpoints(plan: Plan, data_folder: Path) -> None:
-    """Makes a checkpoint of each scheme from the one that the plan names, where it names one for all.
+    """Converts the plan's one checkpoint to each scheme; does nothing where the plan names a checkpoint per scheme.
 
     Raises:
         UserError: it can't be converted to a scheme, or is too short.
@@ -85,15 +85,15 @@ def convert_checkpoints(plan: Plan, data_folder: Path) -> None:
                 raise UserError(f"{plan.pretrained!r} can't be converted to {scheme!r}: {one_line(error)}") from error
         _check_limits(plan, scheme, _check_checkpoint(plan, scheme, folder))
     made = data_folder / "converted"
-    if len({source_of(folder) for folder in made.iterdir()} - {None}) > 1:  # None: left by a process that was killed
+    if len({source_of(folder) for folder in made.iterdir()} - {None}) > 1:  # None: a killed process left no report
         raise UserError(
-            f"{plan.pretrained!r} has changed since the first schemes in {str(made)!r} were converted from it. Put the "
-            "old one back and delete those converted since, or name a new folder for the results."
+            f"{plan.pretrained!r} has changed since the first schemes in {str(made)!r} were converted from it. "
+            "Restore it and delete the schemes converted since, or name a new folder for the results."
         )
 
 
 def _check_checkpoint(plan: Plan, scheme: str, folder: Path) -> dict[str, int | None]:
-    """Refuses one of another scheme; how many positions it has, by task."""
+    """Refuses a checkpoint of another scheme. Returns its number of positions, by task."""
     if not (folder / "config.json").is_file():
         raise UserError(f"There is no checkpoint in {str(folder)!r}, from which {scheme!r} would start.")
     config = PosEncConfig.from_pretrained(folder)
@@ -108,7 +108,7 @@ def _check_checkpoint(plan: Plan, scheme: str, folder: Path) -> dict[str, int | 
 
 
 def source_of(checkpoint: Path) -> str | None:
-    """The fingerprint of the weights that a checkpoint was converted from, if `hf-posenc convert` made it."""
+    """SHA-256 of the weights that a checkpoint was converted from; None if `hf-posenc convert` didn't make it."""
     report = checkpoint / REPORT_NAME
     if not report.is_file():
         return None

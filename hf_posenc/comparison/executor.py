@@ -1,4 +1,4 @@
-"""Running a plan: what is done is skipped, what was interrupted goes on, what fails is recorded."""
+"""Runs a plan: skips finished runs, resumes interrupted ones, records failures."""
 
 import contextlib
 import io
@@ -41,9 +41,9 @@ class Execution:
     """What `execute` did."""
 
     done: list[str] = field(default_factory=list)
-    """Runs that it made."""
+    """Runs made by this call."""
     skipped: list[str] = field(default_factory=list)
-    """Runs that were there, or were made by another process in the meantime."""
+    """Runs that were already there, or that another process finished meanwhile."""
     elsewhere: list[str] = field(default_factory=list)
     """Runs that another process is making."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Execution:
 def execute(
     plan: Plan, results: str | Path, *, shard: tuple[int, int] = (1, 1), console: Console | None = None
 ) -> Execution:
-    """Makes every run of a plan that isn't done yet, and that no other process is making.
+    """Makes the plan's missing runs, except those that another process is making.
 
     Args:
         plan: what is compared.
@@ -87,7 +87,7 @@ def execute(
     if execution.skipped:
         console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.")
     if len(plan.seeds) < 2:
-        console.print("One seed: there will be no intervals and no comparison beyond it. Give 2 seeds or more.")
+        console.print("One seed gives no intervals and no comparisons. Give 2 seeds or more.")
     clock = Clock(pending)
     for number, run in enumerate(pending, start=1):
         with _lock(folder, run.name) as mine:
@@ -117,7 +117,7 @@ def execute(
 
 
 def _add_references(plan: Plan, folder: Path, console: Console) -> None:
-    """Measures what the schemes have to beat, once for a task; without it the other numbers stay what they are."""
+    """Measures the baselines of each task once; a failure doesn't touch the runs."""
     for task in plan.tasks:
         path = folder / REFERENCES_NAME / f"{task.name}.json"
         with _lock(folder, f"{REFERENCES_NAME}-{task.name}") as mine:
@@ -131,7 +131,7 @@ def _add_references(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def _add_speed(plan: Plan, folder: Path, console: Console) -> None:
-    """Measures what a step of each scheme costs, when all have a run of a task, and again when there are new ones."""
+    """Measures the cost of a training step once every scheme has a run of the task, and again after new schemes."""
     path = folder / SPEED_NAME
     measured = read_speed(path) if path.is_file() else {}
     for task in plan.tasks:
@@ -153,12 +153,12 @@ def _add_speed(plan: Plan, folder: Path, console: Console) -> None:
                     measured[task.name] = measure_speed(plan, task, runs, plan.baseline)
                 write_json(path, measured)
             except Exception as error:  # too little memory for all of them, a full disk, a scheme's own code
-                console.print(f"  it couldn't be: {one_line(error)}", style="dim", markup=False, highlight=False)
+                console.print(f"  not measured: {one_line(error)}", style="dim", markup=False, highlight=False)
 
 
 @contextlib.contextmanager
 def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
-    """Whether this process has it, until the end of the block; the system takes it from one that dies."""
+    """Yields whether this process holds the lock inside the block; the system frees it if the process dies."""
     place = folder / LOCKS_NAME
     try:
         place.mkdir(exist_ok=True)
@@ -173,7 +173,7 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
 
 
 def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
-    """Makes a run; what goes wrong is returned and, if that can be written, recorded."""
+    """Makes a run. Returns the error message, if any, and records it where the disk allows."""
     place = run_folder(folder, run)
     try:
         with _quiet():
@@ -191,7 +191,7 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
             shutil.rmtree(place / WORK_NAME, ignore_errors=True)
             message = f"writing failed: {reason}"
         failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
-        tried = isinstance(error, Diverged) and run.factor is not None  # the worst of rates, which needs no second try
+        tried = isinstance(error, Diverged) and run.factor is not None  # this rate is too high; it isn't tried again
         if tried:
             failure |= {"status": "diverged", "learning_rate": learning_rate(plan, run)}
         with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
@@ -240,7 +240,7 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and notes of single trainings, of which there are many."""
+    """Silences the progress bars and notes of single trainings."""
     import datasets
     from transformers.utils import logging
 
@@ -261,18 +261,18 @@ def _quiet() -> Iterator[None]:
 
 
 class Clock:
-    """Guesses the time that is left from the runs made: a task's own where there are some."""
+    """Estimates the time left from the runs so far: from those of the same task, where there are some."""
 
     def __init__(self, pending: list[Run]) -> None:
         self.pending = pending
         self.seconds: dict[str, list[float]] = {}
 
     def add(self, run: Run, seconds: float) -> None:
-        """Takes note of a run."""
+        """Adds a finished run."""
         self.seconds.setdefault(run.task.name, []).append(seconds)
 
     def left(self, made: int) -> str:
-        """Words on the time left after so many runs; none before the first."""
+        """The time left, in words; empty before the first run."""
         every = [value for values in self.seconds.values() for value in values]
         if not every:
             return ""
@@ -330,13 +330,13 @@ def load_plan(folder: str | Path) -> Plan:
 
 
 def read_status(folder: Path, run: Run) -> str | None:
-    """`done`, `failed`, or None for a run that isn't there."""
+    """The status in a run's JSON (`done`, `failed`, ...); None where there is no run."""
     path = run_folder(folder, run) / RUN_NAME
     return str(read_run(path)["status"]) if path.is_file() else None
 
 
 def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """What the runs of a results folder hold, done and failed.
+    """Reads the runs of a results folder, done and failed.
 
     Args:
         folder: the results.
@@ -361,7 +361,7 @@ def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = N
 
 
 def _check_plan(plan: Plan, result: dict[str, Any], path: Path) -> None:
-    """Refuses a run of another plan, and a copy in another folder, which would count twice."""
+    """Refuses a run of another plan, and a copied run, which would count twice."""
     task = next((task for task in plan.tasks if task.name == result["task"]), None)
     here = json.loads(json.dumps(plan.settings(result["scheme"], task)))
     there = result["settings"]
@@ -379,7 +379,7 @@ def _check_plan(plan: Plan, result: dict[str, Any], path: Path) -> None:
 
 
 def _check_tests(plan: Plan, result: dict[str, Any], path: Path) -> None:
-    """Refuses tests that aren't the task's, and counts that can't be."""
+    """Refuses tests of another task, and impossible counts."""
     tests = result["tests"]
     (task,) = (task for task in plan.tasks if task.name == result["task"])
     for place, test in enumerate(tests):
@@ -389,7 +389,7 @@ def _check_tests(plan: Plan, result: dict[str, Any], path: Path) -> None:
 
 
 class _Same:
-    """What all runs of a folder must have in common beyond their plan; which of two is wrong can't be told."""
+    """What all runs of a folder share beyond their plan; of two that differ, neither is known to be wrong."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -398,7 +398,7 @@ class _Same:
         self.rates: dict[tuple[str, str], tuple[float, Path]] = {}
 
     def check(self, result: dict[str, Any], path: Path) -> None:
-        """Refuses a run that was tested on other examples, learned at another rate, or began elsewhere than others.
+        """Refuses a run whose test examples, learning rate or starting weights differ from those of earlier runs.
 
         Raises:
             UserError: naming both.
@@ -432,7 +432,7 @@ class _Same:
 def load_references(
     folder: str | Path, done: list[dict[str, Any]], damaged: dict[str, str] | None = None
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """What every scheme has to beat, by task and name; nothing where it wasn't measured.
+    """The baselines, by task and name; a task whose baselines weren't measured is left out.
 
     Args:
         folder: the results.
@@ -460,7 +460,7 @@ def load_references(
 
 
 def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """What a step costs, by task; nothing where it wasn't measured beside the baseline.
+    """The cost of a step, by task; a task that wasn't measured beside the baseline is left out.
 
     Args:
         folder: the results.
@@ -478,7 +478,7 @@ def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None
 
 @contextlib.contextmanager
 def _noted(path: Path, damaged: dict[str, str] | None) -> Iterator[None]:
-    """Leaves a damaged file out, and notes it by the name of its run's folder or its own; see `load_runs`."""
+    """Notes a damaged file under its run's folder or its own name, and goes on without it; see `load_runs`."""
     try:
         yield
     except Damaged as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 _SAME = "x"
 MOST_UNITS = 1_000_000
-"""Of a test; the bootstrap holds 2,000 weights for each."""
+"""Units of a test, at most: the bootstrap holds 2,000 weights for each."""
 _LARGEST = 1e15
 _COLUMNS = {"accuracy": ("right", "of"), "perplexity": ("nll", "tokens")}
 
@@ -42,12 +42,12 @@ class Outcome:
         return _METRICS[self.metric](weights @ self.units, self.columns)
 
     def to_dict(self) -> dict[str, str]:
-        """A string for each column: the units' numbers, or `1x400` for 400 times 1."""
+        """A string for each column: the units' counts, run-length encoded (`1x400`: 400 times 1)."""
         return {name: _encode(self.units[:, index]) for index, name in enumerate(self.columns)}
 
 
 def from_dict(metric: str, columns: dict[str, str]) -> Outcome:
-    """The outcome that `to_dict` wrote, in whichever order its columns are now.
+    """Reads what `to_dict` wrote; its columns may stand in any order.
 
     Raises:
         ValueError: the metric or a column is unknown, a column is missing or shorter than another, or a count can't be.
@@ -88,7 +88,7 @@ def _decode(text: str) -> np.ndarray:
 
 
 def right_outcome(right: np.ndarray, groups: Sequence[Any] | None = None) -> Outcome:
-    """Of which examples (n,) the answer was right."""
+    """An outcome from correct answers: a bool for each example (n,)."""
     columns = np.stack([right.astype(np.float64), np.ones(len(right))], axis=1)
     return Outcome("accuracy", ("right", "of"), _grouped(columns, groups))
 

@@ -1,4 +1,4 @@
-"""How a report is written: blocks of text, tables and pictures, as Markdown or as one HTML page.
+"""Writes blocks of text, tables and pictures as Markdown or as one HTML page.
 
 Text is written once, with `code`, **bold** and [links](#anchor) as in Markdown. What comes out of a file (the name of a
 part, the message of an error) goes through `plain` or `code`, and is shown as it is.
@@ -21,14 +21,14 @@ TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
 @dataclass(frozen=True)
 class Heading:
-    """A line above a section. One that is a scheme's name in `code` is where that name links to."""
+    """A heading. On the HTML page a scheme's name in `code` links to the heading that consists of it."""
 
     level: int
     text: str
 
     @property
     def anchor(self) -> str:
-        """What links to it name, made as GitHub makes it."""
+        """The fragment of its links, as GitHub makes it."""
         return anchor(self.text)
 
 
@@ -61,7 +61,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with words for those who don't see it, and with a line below it."""
+    """A picture with alternative text and a caption."""
 
     name: str
     png: bytes
@@ -69,11 +69,11 @@ class Picture:
     """As it is, without markup."""
     caption: str = ""
     wide: bool = False
-    """Whether a narrow screen had better scroll than shrink it."""
+    """Whether a narrow screen scrolls it instead of shrinking it."""
 
     @property
     def source(self) -> str:
-        """The picture itself, for a page that needs no other file."""
+        """The picture as a data URI."""
         return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
 
@@ -81,7 +81,7 @@ Block = Heading | Text | Points | Table | Picture
 
 
 def anchor(text: str) -> str:
-    """The name of a heading in links."""
+    """The fragment that links to a heading, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
@@ -104,7 +104,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
 
 
 def to_html(blocks: Sequence[Block]) -> str:
-    """One page that needs no other file: contents, sections, light or dark as the reader's screen is."""
+    """A self-contained HTML page with a table of contents and a light and a dark theme."""
     headings = [block for block in blocks if isinstance(block, Heading)]
     links = {heading.text: f"#{heading.anchor}" for heading in headings if heading.text.startswith("`")}
     return render(
@@ -118,7 +118,7 @@ def to_html(blocks: Sequence[Block]) -> str:
 
 
 def _contents(headings: Sequence[Heading]) -> list[tuple[Heading, list[Heading]]]:
-    """The sections, each with those below it."""
+    """The sections, each with its subsections."""
     found: list[tuple[Heading, list[Heading]]] = []
     for heading in headings:
         if heading.level == 2:
@@ -129,7 +129,7 @@ def _contents(headings: Sequence[Heading]) -> list[tuple[Heading, list[Heading]]
 
 
 def _inline(text: str, links: Mapping[str, str]) -> str:
-    """Markdown's code, bold and links in HTML; a scheme's name leads to its section."""
+    """Inline Markdown (code, bold, links) as HTML; a scheme's name links to its section."""
 
     def shown(match: re.Match[str]) -> str:
         name = "<code>" + re.sub(r"[*\[\]]", entity, match[1]) + "</code>"

@@ -1,4 +1,4 @@
-"""What is compared: a plan is plain data, from a YAML file or from options; its runs follow from it.
+"""A plan: the tasks, schemes and seeds of a comparison, as plain data, and the runs that follow from them.
 
 ```yaml
 tasks: [probes, halves, {data: cola, metric: matthews_correlation}, {masked_lm: imdb}]
@@ -41,7 +41,7 @@ GENERATED: dict[str, Any] = {"classifier_pooling": "cls", "num_train_epochs": 1}
 SEARCH_FACTORS = (0.3, 1.0, 3.0)
 """What `compare --search` multiplies the learning rate with."""
 DEVELOPMENT_SEED = 1_000_000
-"""On which learning rates are chosen: none that is reported."""
+"""The seed on which learning rates are chosen; it is never reported."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Task:
     """More test files in the folder, such as test_long.jsonl.gz: with `cut` each is a part of its own, in `buckets`
     they are more examples."""
     part_column: str | None = None
-    """A column of truth values: the test examples where it is true are a part of their own, too, beside the means."""
+    """A boolean column: test examples where it is true are also a part of their own, which no mean includes."""
     group_column: str | None = None
-    """A column that says which test examples belong together: intervals resample groups."""
+    """A column with the group of each test example: intervals resample groups."""
     probes: tuple[str, ...] = ()
     """Which probes; none named: all."""
     train_length: int | None = None
@@ -80,7 +80,7 @@ class SchemeFile:
 
     path: str
     sha256: str
-    """Of its content: runs with an edited file don't compare with those before."""
+    """Of its content. Runs after an edit don't compare with earlier ones."""
     schemes: tuple[str, ...]
     """Those that it defines."""
 
@@ -119,17 +119,17 @@ class Plan:
     """Whether the baseline was given; else it is the first scheme, or that of the results folder."""
 
     def runs(self) -> list["Run"]:
-        """Every run, a whole seed before the next: what is done early compares schemes."""
+        """Every run, seed by seed, so that early results already compare all schemes."""
         return [Run(task, scheme, seed) for seed in self.seeds for task in self.tasks for scheme in self.schemes]
 
     def trials(self, task: Task, scheme: str) -> list["Run"]:
-        """What chooses the learning rate of a task and scheme."""
+        """The runs that choose the learning rate of a task and scheme."""
         return [Run(task, scheme, DEVELOPMENT_SEED, factor) for factor in self.search]
 
     def shard(self, index: int, count: int) -> list["Run"]:
         """The index-th of so many parts of the runs, from 1, with all schemes as far as there are seeds and tasks.
 
-        Else a scheme's speed would be a machine's.
+        Otherwise each machine would time other schemes.
 
         Raises:
             UserError: there is no such part.
@@ -166,7 +166,7 @@ class Plan:
         return task.test_examples or self.test_examples or (400 if task.kind in ("probes", "halves") else None)
 
     def options_of(self, task: Task) -> dict[str, Any]:
-        """What `hf-posenc train` would be told for this task, without scheme, seed, data and folder."""
+        """The options of `hf-posenc train` for a task, without scheme, seed, data and folder."""
         options: dict[str, Any] = {
             "per_device_train_batch_size": 64,
             "num_train_epochs": 3,
@@ -191,14 +191,14 @@ class Plan:
         return {**options, **self.options, **task.options}
 
     def checkpoint(self, scheme: str, data_folder: Path) -> Path:
-        """Where a pretrained scheme starts."""
+        """The checkpoint that a scheme starts from."""
         assert self.pretrained is not None
         if "{scheme}" in self.pretrained:
             return Path(self.pretrained.format(scheme=scheme))
         return data_folder / "converted" / scheme
 
     def settings(self, scheme: str = "", task: Task | None = None) -> dict[str, Any]:
-        """What runs must have in common to compare: all but the lists that may grow, the task, a scheme's own code."""
+        """What comparable runs share: all fields but the lists that may grow; the task; a scheme's own code."""
         grow = ["tasks", "schemes", "seeds", "baseline", "chosen_baseline", "scheme_files"]
         if not self.search:  # as it was written before there was one
             grow.append("search")
@@ -209,7 +209,7 @@ class Plan:
         return {**values, "scheme_code": code} if code else values
 
     def code(self) -> dict[str, str]:
-        """The hash of the file that defines it, for each scheme that isn't one of hf_posenc's."""
+        """SHA-256 of the defining file, for each scheme that isn't built in."""
         return {name: file.sha256 for file in self.scheme_files for name in file.schemes}
 
     def to_dict(self) -> dict[str, Any]:
@@ -230,11 +230,11 @@ class Run:
     scheme: str
     seed: int
     factor: float | None = None
-    """Of a trial: what the learning rate is multiplied with."""
+    """Multiplies the learning rate of a trial; None: no trial."""
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         trial = "" if self.factor is None else f"-rate{self.factor:g}x"
         return f"{self.task.name}-{self.scheme}{trial}-seed{self.seed}"
 
@@ -248,7 +248,7 @@ def resolve_data(name: str) -> str:
 
 
 def extend(old: Plan, new: Plan) -> Plan:
-    """One plan with the tasks, schemes and seeds of both.
+    """Joins two plans: the tasks, schemes and seeds of both.
 
     Raises:
         UserError: they differ in anything else, so that their runs don't compare; the message names it.

@@ -23,7 +23,7 @@ METRICS = ("accuracy", "matthews_correlation", "perplexity")
 LENGTHS = ("cut", "buckets")
 MOST_SEEDS = 10_000
 
-# The plan sets these itself; they are what makes runs comparable.
+# The plan sets these itself, so that runs stay comparable.
 _OWN_OPTIONS = (
     "output_dir",
     "seed",
@@ -46,11 +46,11 @@ _OWN_OPTIONS = (
 
 
 def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **overrides: Any) -> Plan:
-    """A plan from a YAML file, the name of one that comes along (`quick`, `probes`, ...), or a dictionary; checked.
+    """Reads and checks a plan: a YAML file, the name of a built-in plan (`quick`, `probes`, ...) or a dictionary.
 
     Args:
         source: the file, the name or the values.
-        checked: whether it has to be one that can run here; for one that has run, False.
+        checked: whether the plan must be able to run here. False for one that has run.
         **overrides: fields of `Plan` that replace the file's; None leaves them.
 
     Raises:
@@ -93,13 +93,13 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
 
 
 def known_plans() -> dict[str, Path]:
-    """The plans that come along, by name."""
+    """The built-in plans, by name."""
     folder = Path(str(resources.files("hf_posenc.comparison") / "plans"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def about(name: str) -> str:
-    """What a plan that comes along says of itself."""
+    """The description of a built-in plan."""
     return str(_read_yaml(name).get("about", ""))
 
 
@@ -189,7 +189,7 @@ def _task(entry: Any) -> Task:
 
 
 def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
-    """Registers the schemes of a file, or takes an entry of `plan.json`; one that has run isn't read again."""
+    """Registers the schemes of a file. Unless `checked`, takes the entry of `plan.json` without reading the file."""
     recorded = entry if isinstance(entry, dict) else {"path": entry}
     if isinstance(entry, dict):
         _check_types(entry, SchemeFile, "A scheme file")

@@ -54,7 +54,7 @@ class Probe:
     name: str
     question: str
     needs: tuple[str, ...]
-    """What must be known of positions: `absolute`, `relative` (distances), `direction`, `nesting`."""
+    """The positional knowledge that it needs: `absolute`, `relative` (distances), `direction`, `nesting`."""
     make: Callable[[random.Random, int], Pair]
     """Draws a pair with so many words, the probe's own token not counted."""
 

@@ -1,4 +1,4 @@
-"""What the JSON files of a results folder hold: read and checked here alone, so that all else can rely on it."""
+"""Reads and checks the JSON files of a results folder, so that no other module has to."""
 
 import json
 import math
@@ -14,11 +14,11 @@ from hf_posenc.errors import UserError, one_line, sentence
 from .outcomes import from_dict
 
 _LARGEST = 2**63
-"""Whole numbers from here on can't be drawn, nor put into arrays."""
+"""Integers from here on don't fit into NumPy's int64."""
 
 
 ENDED = ("done", "diverged")
-"""The status of what isn't run again; `diverged` is a trial of a learning rate that ended without numbers."""
+"""The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
 
 
 class _Failed(TypedDict):
@@ -63,7 +63,7 @@ class _Searched(TypedDict):
 
 
 class _Test(TypedDict):
-    """What a model did in one part at one length."""
+    """A model's result on one part at one length."""
 
     part: Required[str]
     length: Required[int]
@@ -82,7 +82,7 @@ class _Skipped(_Test):
 
 
 class _Baseline(TypedDict):
-    """What every scheme has to beat."""
+    """A baseline that every scheme has to beat."""
 
     task: Required[str]
     scheme: Required[str]
@@ -94,7 +94,7 @@ class _Machine(TypedDict):
 
 
 class _Speed(TypedDict):
-    """What a step costs in one task."""
+    """The cost of a training step in one task."""
 
     baseline: Required[str]
     schemes: Required[dict[str, dict[str, int | float]]]
@@ -227,7 +227,7 @@ def read_speed(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_counts(path: Path, tests: list[dict[str, Any]]) -> None:
-    """Refuses counts of which no metric can be computed.
+    """Refuses counts from which no metric can be computed.
 
     Raises:
         Damaged: they can't be those of so many examples, or aren't finite, as after a training that diverged.

@@ -1,6 +1,6 @@
-"""What every scheme has to beat, on the same examples: the majority, and word pairs (TF-IDF, logistic regression).
+"""Baselines that every scheme has to beat: majority, and word pairs (TF-IDF, logistic regression).
 
-They read the tokens that the models read, as text again, so that all are cut alike.
+They are tested on the examples of the runs, and read the models' tokens, decoded, so that all inputs are cut alike.
 """
 
 import tempfile
@@ -43,7 +43,7 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
     if plan.pretrained is not None:
         options["model_name_or_path"] = str(plan.checkpoint(plan.schemes[0], data_folder))
     else:
-        options["position_embedding_type"] = "none"  # no scheme of theirs has to be built
+        options["position_embedding_type"] = "none"  # no scheme of the user's own has to be built
     with tempfile.TemporaryDirectory() as folder:
         setup = set_up(*make_arguments(**options, output_dir=f"{folder}/setup"))
     train: Any = setup.encoded["train"]

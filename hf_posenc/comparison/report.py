@@ -57,7 +57,7 @@ def write_report(results: str | Path, output: str | Path | None = None) -> tuple
 
 
 def make_report(study: Study) -> list[Block]:
-    """All that a report says."""
+    """The blocks of a report."""
     blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), *_rates(study)]
     if study.failed or study.missing or study.damaged:
         blocks.append(Points(tuple(_what_is_lacking(study))))
@@ -71,7 +71,7 @@ def make_report(study: Study) -> list[Block]:
     return [*blocks, *_cost(study), *_schemes(study), *_made_of(study)]
 
 
-# What it says
+# The sections
 
 
 def _introduction(study: Study) -> str:
@@ -88,7 +88,7 @@ def _introduction(study: Study) -> str:
 
 
 def _counts(study: Study) -> Table:
-    """How much each task rests on."""
+    """Each task's examples, steps, tests, seeds and runs."""
     rows = []
     for task in study.tasks:
         done = [run for run in study.done if run["task"] == task.name]
@@ -115,7 +115,7 @@ def _range(values: set[int]) -> str:
 
 
 def _rates(study: Study) -> list[Block]:
-    """Whether the learning rate was chosen for each scheme, and what that means."""
+    """Says whether each scheme has a learning rate of its own, and what follows from that."""
     if study.plan.search:
         return _search(study)
     rates = {task.name: study.plan.options_of(task)["learning_rate"] for task in study.tasks}
@@ -131,7 +131,7 @@ def _rates(study: Study) -> list[Block]:
 
 
 def _search(study: Study) -> list[Block]:
-    """Which rate was chosen for each scheme, from which, and what that cost."""
+    """The chosen learning rates, the rates tried, and the seconds that took."""
     rows, edges = [], []
     for task in study.tasks:
         for scheme in study.schemes:
@@ -186,7 +186,7 @@ def _how_to_read(study: Study) -> str:
 
 
 def conclusions(study: Study) -> list[str]:
-    """Sentences on each task, at the train length and at the longest; nothing that the tests don't carry."""
+    """What the tests support, a sentence for each task at its train length and at its longest inputs."""
     return [sentence for _, sentence in _findings(study)] or [NOTHING]
 
 
@@ -217,7 +217,7 @@ def _findings(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def of_unbeaten(study: Study, task: Task, length: int) -> str | None:
-    """What is said first where a baseline without positions, or without a model, is as good as every scheme."""
+    """The warning where majority or word pairs beat every scheme; None where they don't."""
     found, ranking = study.unbeaten(task, length), study.ranking(task, length)
     if found is None or not ranking or task.kind == "halves":
         return None
@@ -230,17 +230,17 @@ def of_unbeaten(study: Study, task: Task, length: int) -> str | None:
 
 
 def ranking_heading(task: Task, length: int) -> str:
-    """Of a task's table of schemes."""
+    """The heading of a task's ranking."""
     return f"{plain(task.name)}: ranking at {length:,} tokens"
 
 
 def length_heading(task: Task) -> str:
-    """Of a task's table of lengths."""
+    """The heading of a task's table of lengths."""
     return f"{plain(task.name)}: {metric_name(task)} against length"
 
 
 def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
-    """The schemes that are better, worse, and those of which neither can be said."""
+    """The schemes by verdict: better, worse, no evidence of a difference."""
     groups: dict[str, list[str]] = {}
     for scheme, value in found.items():
         verdict = value.verdict(lower)
@@ -253,7 +253,7 @@ def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
 
 
 def gap_text(found: Iterable[Difference]) -> str:
-    """What a list without evidence could have shown: the least and the greatest of its schemes' smallest gaps."""
+    """The range of the smallest gaps that the tests of these schemes would have found."""
     ordered = sorted((one for one in found if one.gap is not None), key=lambda one: one.gap or 0.0)
     shown = dict.fromkeys(gap_number(one) for one in (*ordered[:1], *ordered[-1:]))
     return f"smallest gap found in 80 % of cases: {' to '.join(shown)}" if shown else ""
@@ -265,7 +265,7 @@ def in_brackets(text: str) -> str:
 
 
 def rivals(study: Study, task: Task, length: int) -> tuple[str, list[str], dict[str, Difference]]:
-    """The scheme with the best mean, those that it is better than, and those from which it can't be told apart.
+    """The scheme with the best mean, the schemes it beats, and those without evidence of a difference.
 
     Corrected for all pairs of schemes, since the best one is found by looking at all.
     """
@@ -317,7 +317,7 @@ def _about(task: Task) -> str:
 
 
 def mean_of(parts: Sequence[str] | None, study: Study, task: Task) -> str:
-    """What a score is the mean of; None: of each length's own parts."""
+    """Says what a score averages; None: each length's own parts."""
     every = study.parts(task, study.home_length(task))
     if parts is not None and len(parts) < len(every):
         return f"{'Mean of ' if len(parts) > 1 else ''}{code(', '.join(parts))}"
@@ -526,7 +526,7 @@ def _how_speed_was_measured(study: Study) -> str:
 
 
 def _schemes(study: Study) -> list[Block]:
-    """What each scheme is, where it stands, and what it learned."""
+    """A section for each scheme: what it is, its ranks, and a picture of what it learned."""
     words = {row.name: row.summary for row in describe_schemes()}
     pictures = study.pictures()
     blocks: list[Block] = [Heading(2, "Schemes")]
@@ -546,7 +546,7 @@ def _schemes(study: Study) -> list[Block]:
 
 
 def _standing(study: Study, task: Task, scheme: str) -> str:
-    """A scheme's place in a task, and the way to its table."""
+    """A scheme's rank in a task, with a link to the table."""
     home = study.home_length(task)
     ranking = study.ranking(task, home)
     place = next((place for place, (name, _) in enumerate(ranking, start=1) if name == scheme), None)

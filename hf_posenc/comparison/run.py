@@ -1,4 +1,4 @@
-"""One run of a plan: trained with the package's own training functions, tested at every length, one JSON."""
+"""Makes one run of a plan: trains a model, tests it at every length, and writes one JSON file."""
 
 import contextlib
 import ctypes
@@ -52,7 +52,7 @@ RUN_NAME = "run.json"
 PICTURE_NAME = "learned.png"
 WORK_NAME = "work"
 _TEST_TOKENS = 16_384
-"""Places of a batch in tests, padding included: longer inputs come in smaller batches."""
+"""Tokens of a test batch, padding included: longer inputs come in smaller batches."""
 
 
 def run_one(
@@ -118,7 +118,7 @@ def run_one(
 
 
 def _options(plan: Plan, run: Run, work: Path, data_folder: Path, resumed: Path | None) -> dict[str, Any]:
-    """What `hf-posenc train` would be told, but for the learning rate."""
+    """The options of `hf-posenc train`, without the learning rate."""
     options = {
         **plan.options_of(run.task),
         **training_options(plan, run, data_folder),
@@ -150,13 +150,13 @@ def _pace(trained: TrainingResult, resumed: Path | None, cpu: float) -> dict[str
         "tokens": round(tokens),
         "train_seconds": runtime,
         "tokens_per_second": round(tokens * seen / runtime, 1) if runtime and seen > 0 else None,
-        # Of use where the machine does something else at the same time; set-up and checkpoints are in it.
+        # Comparable where other processes use the machine; includes set-up and checkpoints.
         "tokens_per_cpu_second": round(tokens * seen / cpu, 1) if on_cpu and seen > 0 else None,
     }
 
 
 def learning_rate(plan: Plan, run: Run) -> float:
-    """The plan's, or that of a trial, to 6 digits."""
+    """The learning rate of the plan, or of a trial, to 6 digits."""
     rate = plan.options_of(run.task)["learning_rate"]
     return float(f"{float(rate) * (run.factor or 1):.6g}")
 
@@ -170,7 +170,7 @@ def _train(run: Run, options: dict[str, Any]) -> TrainingResult:
 
 
 def _config(model: PreTrainedModel) -> dict[str, Any]:
-    """What differs from the defaults: enough to build the model again."""
+    """The config's values that differ from the defaults: enough to rebuild the model."""
     skipped = (
         "auto_map",
         "architectures",
@@ -203,8 +203,8 @@ def _test(plan: Plan, run: Run, trained: TrainingResult, development: Path | Non
 def predict(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: Part, masked_lm: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a model says of a part: logits (n, C) and labels (n,), or the sums of `token_sums` (n, 3) twice."""
-    # Equal lengths beside each other: less padding, and the same numbers.
+    """Predicts a part: logits (n, C) and labels (n,), or twice the `token_sums` (n, 3) of a masked language model."""
+    # Sorted by length: less padding, and the same numbers.
     sizes = [len(ids) for ids in part.dataset["input_ids"]]
     order = np.argsort(sizes, kind="stable")
     with tempfile.TemporaryDirectory() as folder:  # the Trainer makes one, though it writes nothing
@@ -235,7 +235,7 @@ def predict(
 def _score(
     run: Run, trained: TrainingResult, part: Part, predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, Any]:
-    """The metrics of a part, and what statistics need of its examples."""
+    """The metrics of a part, and the counts that the statistics need."""
     metric = run.task.metric
     if metric == "perplexity":
         outcome = likelihood_outcome(predictions[:, 0], predictions[:, 1])
@@ -252,7 +252,7 @@ def _score(
 
 
 def _draw(model: PreTrainedModel, path: Path) -> None:
-    """What the trained scheme does, as a picture; without matplotlib there is none, and none fails a run."""
+    """Draws what the trained scheme does, where matplotlib is installed; a failure doesn't stop the run."""
     from hf_posenc.schemes.plots import drawing, plot_position, small_png
 
     with drawing(f"the positions of {path.parent.name}"):
@@ -263,7 +263,7 @@ def _draw(model: PreTrainedModel, path: Path) -> None:
 
 
 def finish(folder: Path, result: dict[str, Any]) -> None:
-    """Writes a run's JSON, whole or not at all, and removes its checkpoints: before it, where the disk is full."""
+    """Writes a run's JSON, whole or not at all, and removes its checkpoints; first, if the disk is full."""
     try:
         write_text(folder / RUN_NAME, to_json(result))
     except OSError:
@@ -273,7 +273,7 @@ def finish(folder: Path, result: dict[str, Any]) -> None:
 
 
 def to_json(value: dict[str, Any]) -> str:
-    """A line for each field, and one for each test: to be read, and to be compared line by line."""
+    """JSON with a line per field and per test, for readers and for diffs."""
     lines = []
     for name, item in finite(value).items():
         if name == "tests":
@@ -285,13 +285,13 @@ def to_json(value: dict[str, Any]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What a run's seconds depend on."""
+    """Device, threads and system, on which a run's seconds depend."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     return {"device": name, "threads": torch.get_num_threads(), "system": platform.system()}
 
 
 class PeakMemory:
-    """The most memory that was in use since it was made, above what was in use then.
+    """Peak memory since construction, above what was in use then.
 
     On a GPU what PyTorch allocated there; else the process's resident memory, where Linux says (else None).
     """
@@ -299,7 +299,7 @@ class PeakMemory:
     def __init__(self) -> None:
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):
-            # What an earlier run has freed is the C library's until it is told to give it back.
+            # The C library keeps what an earlier run freed until it is told to return it.
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         self._cuda = torch.cuda.is_available()
         if self._cuda:

@@ -1,4 +1,4 @@
-"""What a training step costs: after a warm-up the schemes take turns on the same batches, as in a benchmark.
+"""Measures the cost of a training step: after a warm-up the schemes take turns on the same batches.
 
 The runs themselves don't tell: each had the machine at another time.
 """
@@ -21,7 +21,7 @@ ROUNDS, WARMUP = 11, 2
 
 
 def measure_speed(plan: Plan, task: Task, runs: Mapping[str, dict[str, Any]], baseline: str) -> dict[str, Any]:
-    """What a forward and a backward pass of each scheme cost at the train length, beside those of the baseline.
+    """Times each scheme's forward and backward pass at the train length, relative to the baseline's.
 
     Args:
         plan, task: what is compared.

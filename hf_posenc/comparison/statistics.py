@@ -34,7 +34,7 @@ LEVEL = 0.95
 ALPHA = 0.05
 POWER = 0.8
 LEARNED = 0.001
-"""A run that guesses counts as one that learned in so many cases."""
+"""Significance level of `learned`."""
 NO_EVIDENCE = "no evidence of a difference"
 
 Name = TypeVar("Name", bound=Hashable)
@@ -68,7 +68,7 @@ class Difference:
     """The least true difference that the test finds in 80 % of cases, after correction; see `smallest_gap`."""
 
     def verdict(self, lower_is_better: bool = False) -> str:
-        """`better`, `worse`, or that there is no evidence; None seeds can't say."""
+        """`better`, `worse`, or that there is no evidence of a difference."""
         if self.corrected is None:
             return "one seed: can't be said"
         if self.corrected >= ALPHA:

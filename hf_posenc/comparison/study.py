@@ -1,4 +1,4 @@
-"""A results folder as tables of numbers: who did how well at which length, at what cost, and who differs."""
+"""A results folder as numbers: scores by scheme, part and length, their differences, and costs."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -33,9 +33,9 @@ class Study:
     failed: list[dict[str, Any]]
     folder: Path
     references: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """By task and name: what every scheme has to beat."""
+    """The baselines, by task and name."""
     speed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By task: what a step costs, see `speed.measure_speed`."""
+    """The cost of a step by task, see `speed.measure_speed`."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Runs and files that couldn't be read, with the reason."""
     _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
@@ -100,7 +100,7 @@ class Study:
         return list(dict.fromkeys(test["part"] for test in tests if length in (None, test["length"])))
 
     def averaged(self, task: Task, length: int) -> list[str]:
-        """The parts that a mean is over: not those whose examples are in another part."""
+        """The parts that a mean averages: all but the subsets that `part_column` selects."""
         subset = f"/{task.part_column}"
         return [part for part in self.parts(task, length) if task.part_column is None or not part.endswith(subset)]
 
@@ -159,7 +159,7 @@ class Study:
         return [from_dict(test["metric"], test["units"]) for test in wanted]
 
     def why_not(self, task: Task, scheme: str, length: int) -> str:
-        """Why a scheme has no value at a length."""
+        """The reason why a scheme has no score at a length."""
         for run in self.runs(task, scheme):
             for test in run["tests"]:
                 if test["length"] == length and "skipped" in test:
@@ -229,7 +229,7 @@ class Study:
         return rows[0] if rows and rows[0][0] in self.references.get(task.name, {}) else None
 
     def pictures(self) -> dict[str, Path]:
-        """What schemes learned, from the first run that was drawn of each."""
+        """A picture of what each scheme learned, from its first run that has one."""
         found: dict[str, Path] = {}
         for run in self.done:
             path = self.folder / RUNS_NAME / f"{run['task']}-{run['scheme']}-seed{run['seed']}" / PICTURE_NAME
@@ -239,10 +239,10 @@ class Study:
 
 
 def _family(pairs: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Difference]:
-    """Those with a seed in common."""
+    """The pairs that share a seed."""
     return paired({name: (one, other) for name, (one, other) in pairs.items() if set(one.seeds) & set(other.seeds)})
 
 
 def lower_is_better(task: Task) -> bool:
-    """Whether a task's metric is one that should be small."""
+    """Whether a smaller value of the task's metric is better."""
     return task.metric == "perplexity"

@@ -1,4 +1,4 @@
-"""From a task to data: what the training functions are told, and the parts on which a trained model is tested."""
+"""From a task to data: the training options, and the parts on which a trained model is tested."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ class Part:
 
     @property
     def fingerprint(self) -> str:
-        """Of the examples: equal where all tokens and labels are."""
+        """A hash of the examples' tokens and labels."""
         rows = zip(self.dataset["input_ids"], self.dataset["labels"], strict=True)
         return hashlib.sha256(json.dumps([[list(ids), labels] for ids, labels in rows]).encode()).hexdigest()[:12]
 
@@ -54,7 +54,7 @@ def part_names(task: Task) -> list[str]:
 
 
 def training_options(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
-    """What tells the training functions which data to use; generated data is written into `folder`.
+    """The training options that name the data; generated data is written into `folder`.
 
     Raises:
         UserError: the data can't be generated.
@@ -103,7 +103,7 @@ def _generate(plan: Plan, task: Task, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def check_data(plan: Plan, task: Task) -> None:
-    """Reads a task's data, so that what is wrong with it is said before any training.
+    """Reads a task's data, so that faults show before any training.
 
     Raises:
         UserError: there is no such data, or a named column isn't there.
@@ -135,7 +135,7 @@ def check_data(plan: Plan, task: Task) -> None:
 
 
 def _check_labels(plan: Plan, task: Task, train: Dataset, name: str, rows: Dataset) -> None:
-    """Refuses a test that couldn't be scored: after training is too late."""
+    """Refuses a test that couldn't be scored, before training."""
     data = _data_arguments(plan, task)
     labels, numbers = number_labels(
         {"train": train, "test": rows},
@@ -281,7 +281,7 @@ def _named_tests(plan: Plan, task: Task, splits: DatasetDict) -> dict[str, Datas
 
 
 def _is_true(value: Any) -> bool:
-    """Of a column of truth values, which a file may hold as words."""
+    """Reads a cell of a boolean column, which a file may hold as words."""
     return str(value).strip().lower() in ("true", "yes", "1", "1.0")
 
 

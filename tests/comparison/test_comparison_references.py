@@ -141,4 +141,4 @@ def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path,
     monkeypatch.setattr(executor, "measure_speed", broken)
     console = quiet()
     executor._add_speed(toy(schemes=["none", "rope", "t5"], baseline="rope"), tmp_path, console)
-    assert "it couldn't be: out of memory" in console.file.getvalue()
+    assert "not measured: out of memory" in console.file.getvalue()

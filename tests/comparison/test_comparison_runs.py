@@ -325,7 +325,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
 def test_one_seed_is_allowed_and_said(tmp_path, pretended):
     console = quiet()
     execute(toy(), tmp_path, console=console)
-    assert "One seed: there will be no intervals" in printed(console)
+    assert "One seed gives no intervals" in printed(console)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
