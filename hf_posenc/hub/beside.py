@@ -1,4 +1,4 @@
-"""What may lie in a repository beside a checkpoint: nothing that is loaded with it."""
+"""Which files of a repository may stay beside a published checkpoint: none that a loader would read."""
 
 import re
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ _HARMLESS = re.compile(
     r"|(?!(?i:vocab|merges))[^/\\\n]*\.txt|[^/\\\n]*\.(md|rst|png|jpe?g|gif|svg|webp|pdf|csv|tsv|jsonl|log|ipynb)"
     r"|\w*results\.json|trainer_state\.json|conversion\.json"
 )
-"""Files beside the model's; anything else there may be read by a loader: of tokenizers, adapters, other weights."""
+"""Files that no loader reads. Any other file may be a tokenizer, an adapter or other weights."""
 _READ_FOLDERS = ("additional_chat_templates", "chat_templates", "custom_generate")
 _STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
-"""Weights of an earlier upload, which would be loaded in place of, or beside, the new ones."""
+"""Weights of an earlier upload, which would be loaded instead of or beside the new ones."""
 
 
 def superfluous(there: Iterable[str], sent: Iterable[str], checksums: str) -> list[str]:
-    """What an earlier upload left, and this one replaces: its weights, and all that an earlier `publish` sent.
+    """Files of earlier uploads that this one replaces: weights, and all that an earlier `publish` sent.
 
     Args:
         there: the files of the repository.
@@ -29,7 +29,7 @@ def superfluous(there: Iterable[str], sent: Iterable[str], checksums: str) -> li
 
 
 def foreign(there: Iterable[str], sent: Iterable[str]) -> list[str]:
-    """The files that aren't ours and that somebody who loads the repository might load, or run.
+    """Files of other origin that would be loaded or run with the repository.
 
     Names are compared as they are: on a disk that ignores case, `Config.json` is `config.json`.
     """

@@ -1,4 +1,4 @@
-"""The card of a published checkpoint: its own README, with what a stranger needs to load and to trust it."""
+"""The card of a published checkpoint: its README, completed with what a stranger needs to load and trust it."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def published_card(
     picture: str | None,
     own_code: bool,
 ) -> str:
-    """README.md as it goes to the Hub: what the folder's says, metadata completed, and a section on loading.
+    """README.md as it goes to the Hub: the folder's text, complete metadata, and a section on loading.
 
     Args:
         folder: the checkpoint. Without a README one is begun, with the metrics of `results.json` if that is there.
@@ -83,7 +83,7 @@ def published_card(
 
 
 def pinned_commit(text: str) -> str | None:
-    """The commit that a published card says was loaded back; None: it doesn't say so."""
+    """The commit that a published card names as loaded back; None if it names none."""
     found = _PINNED.search(text.rpartition(_BEGIN)[2])
     return found and found[1]
 

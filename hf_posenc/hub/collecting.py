@@ -1,4 +1,4 @@
-"""What of a checkpoint's folder is sent: copied, looked through for tokens, loaded and computed with."""
+"""Collects the files of a checkpoint to send: copies them, searches them for tokens, and loads the model."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ _MODEL = Path(__file__).parent.parent / "model"
 
 @dataclass
 class Checkpoint:
-    """What is sent, and what it gives here."""
+    """The files to send, and the model's outputs here."""
 
     folder: Path
     """A copy of what is sent; the README isn't in it."""
@@ -54,13 +54,13 @@ class Checkpoint:
     auto_class: str
     input_ids: torch.Tensor
     output: torch.Tensor
-    """What the model gives for them."""
+    """The model's output for them."""
     files: tuple[str, ...]
     left_out: tuple[str, ...]
     own_code: bool
     picture: str | None
     token_ids: list[int] | None
-    """What the tokenizer makes of `TEXT`; None: there is none."""
+    """The token ids of `TEXT`; None without a tokenizer."""
 
 
 def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Checkpoint:
@@ -141,7 +141,7 @@ def _weights(source: Path) -> list[str]:
 
 
 def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
-    """The code that the config names with all that it imports, and whether it is this version's, unchanged."""
+    """The code files that the config names, with their imports, and whether they are this version's, unchanged."""
     codes = config.get("auto_map") or {}
     own = codes.get(KEY)
     references = [value for key, value in codes.items() if key != KEY]
@@ -174,7 +174,7 @@ def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
 
 
 def _refuse_link(source: Path, name: str) -> None:
-    """Refuses a link out of the folder; those of the Hub's cache lead to the blobs beside its snapshots."""
+    """Refuses a link that leaves the folder; links of the Hub's cache to the blobs beside its snapshots may stay."""
     inside = [source.resolve(), source.resolve().parent.parent / "blobs"]
     if not any((source / name).resolve().is_relative_to(folder) for folder in inside):
         raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
@@ -213,7 +213,7 @@ def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]
 
 
 def _compute(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two rows of tokens, and what the model gives for them."""
+    """Two rows of tokens, and the model's output for them."""
     length = min(16, model.base_model.position.max_length or 16)
     input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
     output = first_output(model, input_ids)

@@ -1,4 +1,4 @@
-"""Access tokens in files that everyone is about to read."""
+"""Finds access tokens in files before they become public."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from detect_secrets.plugins.twilio import TwilioKeyDetector
 
 
 class _Others(RegexBasedDetector):
-    """Those that detect_secrets doesn't know."""
+    """Access tokens that detect_secrets doesn't know."""
 
     secret_type = "Hugging Face, GitHub, Anthropic, Google or OpenAI"
     denylist = (
@@ -36,7 +36,7 @@ class _Others(RegexBasedDetector):
     )
 
 
-# Those with a mark of their own. Detectors of passwords and of random strings also find words of vocabularies.
+# Tokens with a prefix of their own. Detectors of passwords and random strings also match vocabularies.
 _DETECTORS = (
     *(_Others(), AWSKeyDetector(), AzureStorageKeyDetector(), DiscordBotTokenDetector(), GitHubTokenDetector()),
     *(GitLabTokenDetector(), JwtTokenDetector(), MailchimpDetector(), NpmDetector(), OpenAIDetector()),
@@ -48,7 +48,7 @@ _MARKDOWN = re.compile(r"\\([_-])")
 
 
 def leak(path: Path, secret: str | None) -> str | None:
-    r"""Whose access token a file seems to hold, or None.
+    r"""The service whose access token a file seems to hold, or None.
 
     It is also found in UTF-16 and UTF-32, and written as `\u0068`, as `\x68` or with Markdown's `\_`. Of safetensors
     the header is read.
@@ -67,7 +67,7 @@ def leak(path: Path, secret: str | None) -> str | None:
 
 
 def _readings(path: Path) -> Iterator[str]:
-    """The ways to read a file's letters; no way twice."""
+    """The readings of a file's text: as it is, without null bytes, unescaped; each once."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else -1
         content = file.read(length) if length >= 0 else path.read_bytes()

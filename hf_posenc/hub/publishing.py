@@ -1,4 +1,4 @@
-"""From a checkpoint's folder to a repository on the Hub: checked before, verified after."""
+"""Publishes a checkpoint's folder on the Hub: checked before the upload, loaded back after it."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -21,18 +21,18 @@ from .verifying import download, load_back
 
 @dataclass(frozen=True)
 class Published:
-    """What `publish` did."""
+    """The result of `publish`."""
 
     repo_id: str
     revision: str
     """The commit that was loaded back; the card pins it."""
     url: str
-    """Of that commit, or of the pull request."""
+    """URL of that commit, or of the pull request."""
     files: tuple[str, ...]
     left_out: tuple[str, ...]
     """Files of the folder that weren't sent, because they aren't a part of the model."""
     changed: bool
-    """False: the repository had all of it already."""
+    """False: the repository already had every file."""
 
 
 def publish(
@@ -115,7 +115,7 @@ def publish(
 
 @dataclass
 class _Target:
-    """Where it goes."""
+    """The repository, branch and account that a checkpoint goes to."""
 
     api: HfApi
     repo_id: str
@@ -124,7 +124,7 @@ class _Target:
     secret: str | None
 
     def files(self, revision: str) -> dict[str, str]:
-        """The files of a commit, in all its folders, and git's name of their content."""
+        """The files of a commit, in all its folders, with git's hash of their content."""
         listed = self.api.list_repo_tree(self.repo_id, revision=revision, recursive=True)
         return {entry.path: entry.blob_id for entry in listed if isinstance(entry, RepoFile)}
 
@@ -133,7 +133,7 @@ class _Target:
         return Path(path).read_text(encoding="utf-8", errors="replace")
 
     def commit(self, operations: list[Any], message: str, parent: str) -> CommitInfo:
-        """Sends it; if the answer is lost, the error says whether it is there all the same."""
+        """Commits the files; if the answer is lost, the error says whether the commit arrived."""
         with _told(self.repo_id, self.secret, lambda error: self._state(error, parent)):
             return self.api.create_commit(
                 self.repo_id,
@@ -162,7 +162,7 @@ class _Target:
 
 
 def _operations(found: Checkpoint, card: str, target: _Target, parent: str, cache: Path) -> list[Any]:
-    """What the commit adds and deletes, if nothing foreign is left beside it."""
+    """The commit's additions and deletions; refuses to leave foreign files beside them."""
     there = target.files(parent)
     checksums = target.text(CHECKSUMS, parent, cache) if CHECKSUMS in there else ""
     deleted = superfluous(there, found.files, checksums)
@@ -186,7 +186,7 @@ def _card(found: Checkpoint, repo_id: str, revision: str | None) -> str:
 
 
 def _is_pinned(found: Checkpoint, target: _Target, revision: str, cache: Path) -> bool:
-    """Whether the card that is there says the same of a commit with the same files."""
+    """Whether the card there already pins a commit with the same files."""
     there = target.text("README.md", revision, cache)
     pinned = pinned_commit(there)
     if pinned is None or there != _card(found, target.repo_id, pinned):
@@ -199,7 +199,7 @@ def _is_pinned(found: Checkpoint, target: _Target, revision: str, cache: Path) -
 
 
 def _verify(found: Checkpoint, target: _Target, revision: str, place: Path) -> None:
-    """Downloads what was sent, and loads it in a process without hf_posenc."""
+    """Downloads the commit, and loads it in a process without hf_posenc."""
     download(target.api, target.repo_id, revision, found.folder, found.files, place / "cache")
     order = {
         "repo_id": target.repo_id,
@@ -224,7 +224,7 @@ def _refuse_foreign(there: Iterable[str], sent: tuple[str, ...]) -> None:
 
 @contextmanager
 def _told(repo_id: str, secret: str | None, state: str | Callable[[BaseException], str]) -> Iterator[None]:
-    """Turns whatever is raised into one line: what is wrong, what has been published, what to do."""
+    """Turns any error into one line: what is wrong, what has been published, what to do."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:

@@ -1,4 +1,4 @@
-"""A stranger's process: loads what was published, without hf_posenc, and says whether it is what was sent.
+"""A stranger's process: loads the published commit without hf_posenc, and compares it with what was sent.
 
 Run as `python -I stranger.py ORDER.json`, which names the repository, the commit, the Auto class, and a file of
 tensors: the input, what the author's model gives for it, and its weights. The commit lies in the cache; the network is
@@ -14,10 +14,10 @@ from typing import Any
 
 
 class HideHfPosenc(importlib.abc.MetaPathFinder):
-    """As where hf_posenc isn't installed."""
+    """Makes `import hf_posenc` fail, as where it isn't installed."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Refuses hf_posenc, and knows nothing of the rest."""
+        """Refuses hf_posenc, and leaves other names to other finders."""
         if fullname.partition(".")[0] == "hf_posenc":
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
@@ -33,7 +33,7 @@ def first_output(model: Any, input_ids: Any) -> Any:
 
 
 def compare(order: dict[str, Any]) -> str | None:
-    """What differs from what was sent, or None."""
+    """The first difference from what was sent, or None."""
     import torch
     import transformers
     from safetensors.torch import load_file
@@ -58,7 +58,7 @@ def compare(order: dict[str, Any]) -> str | None:
 
 
 def main(path: str) -> None:
-    """Does the order of a file."""
+    """Reads the order, compares, and prints the result."""
     sys.meta_path.insert(0, HideHfPosenc())
     with open(path, encoding="utf-8") as file:
         order = json.load(file)

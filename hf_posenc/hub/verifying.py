@@ -1,4 +1,4 @@
-"""Whether a commit is what was sent: downloaded here, loaded in a process of its own, which has no token."""
+"""Verifies a commit: downloads it, and loads it in a process of its own that has no token."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ _KEPT = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_THREADING_LAYER", "KMP_DUPLICATE_LIB_OK"),
     *("SYSTEMROOT", "TEMP", "TMP", "USERNAME", "PROCESSOR_ARCHITECTURE"),  # Windows
 )
-"""What Python and PyTorch need of the environment. Nothing else is theirs to know: it may be a password."""
+"""The environment variables that Python and PyTorch need. No others are passed on: they may hold a password."""
 
 
 def download(api: HfApi, repo_id: str, revision: str, folder: Path, names: tuple[str, ...], cache: Path) -> None:
@@ -35,7 +35,7 @@ def download(api: HfApi, repo_id: str, revision: str, folder: Path, names: tuple
 
 
 def load_back(place: Path, order: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Loads what lies in the cache of `place`, without hf_posenc, a network or a token, and compares.
+    """Loads the commit from the cache in `place`, without hf_posenc, network or token, and compares.
 
     Args:
         place: a temporary folder.
@@ -66,7 +66,7 @@ def load_back(place: Path, order: Mapping[str, Any], tensors: Mapping[str, Any])
 
 
 def environment(place: Path) -> dict[str, str]:
-    """That of the process that loads: a home without a token's file, and a cache that is all it sees of the Hub."""
+    """The environment of the loading process: a home without a token, and a cache in place of the Hub."""
     home = str(place / "home")
     told = {"HOME": home, "USERPROFILE": home, "HF_HOME": home, "HF_HUB_CACHE": str(place / "cache")}
     told |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -74,6 +74,6 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's content, in hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
