@@ -1,4 +1,4 @@
-"""`predict` and `evaluate`: what a checkpoint answers, and how well."""
+"""`predict` and `evaluate`: a checkpoint's predictions, and their scores."""
 
 import contextlib
 import json
@@ -66,8 +66,8 @@ def predict(
 ) -> None:
     """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
 
-    The file's other columns are kept beside the answers; one that is called `label` becomes `input_label`. Empty texts
-    are answered too, and said.
+    The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
+    and a warning.
     """
     with loading():
         import torch
@@ -85,7 +85,7 @@ def predict(
         raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
     if output_format is not None and output is not None:
         raise UserError(
-            f"--format is of the screen. The suffix of --output {output!r} says its format; give one of them."
+            f"--format is for the screen; --output {output!r} takes its format from the suffix. Give one of them."
         )
     if bool(texts) == bool(file):
         raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
@@ -113,7 +113,7 @@ def predict(
 
 
 def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, output_format: str | None) -> None:
-    """Writes answers to a file with a bar of progress, or prints them."""
+    """Writes answers to a file with a progress bar, or prints them."""
     from rich.markup import escape
     from rich.progress import track
 
@@ -181,7 +181,7 @@ def evaluate(
 
     if (file is None) == (dataset_name is None):
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
-    # What is no validation split is a test, also in what is said on the way.
+    # Any other split counts as a test, in messages too.
     role = "validation" if file is None and split in ("validation", "valid", "val", "dev") else "test"
     source = {"test_file": file} if file else {"dataset_name": dataset_name, f"{role}_split_name": split}
     kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}

@@ -1,4 +1,4 @@
-"""The command line itself: its commands are in the files beside it, its errors one line each."""
+"""The Typer application: errors in one line, notes, and the entry point. Its commands are in the files beside it."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring 
 
 
 class _Ended(Exception):
-    """Carries what typer would end in its own way, without our line."""
+    """Carries an exit of Typer's past its own handling, so that we print the line."""
 
 
 @contextlib.contextmanager
@@ -85,7 +85,7 @@ def show_metrics(metrics: dict[str, float]) -> None:
 
 
 class _Notes(logging.Handler):
-    """Prints what the package warns of, wrapped to the terminal, in the words of the options that were typed."""
+    """Prints the package's warnings, wrapped to the terminal, with option names as they were typed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = as_typed(record.getMessage())
@@ -99,14 +99,14 @@ _NOTES = _Notes()
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """A sign of life while PyTorch is imported, which takes seconds."""
+    """Shows a spinner while PyTorch is imported, which takes seconds."""
     console = Console(stderr=True)
     with console.status("Loading PyTorch and transformers") if console.is_interactive else contextlib.nullcontext():
         yield
 
 
 def main() -> None:
-    """Entry point: runs a command; whatever goes wrong ends in one line and an exit code (see `explain`)."""
+    """Entry point: runs a command; any error ends in one line and an exit code (see `explain`)."""
     _ctrl_c.end()
     speak_as_typed(sys.argv[1:], with_dashes=True)
     logging.getLogger("hf_posenc").addHandler(_NOTES)

@@ -61,9 +61,9 @@ def compare(
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
-    What is done is skipped, so that the same command goes on after Ctrl-C, and other seeds or schemes are added to a
-    folder. Several processes may work on one folder: each run is made by one of them. `hf-posenc report` writes the
-    report, also while runs are missing.
+    Finished runs are skipped: the same command resumes after Ctrl-C, and adds seeds or schemes to a folder. Several
+    processes may share a folder: each run is made by one of them. `hf-posenc report` writes the report, also while
+    runs are missing.
     """
     from hf_posenc.comparison import execute, read_plan
     from hf_posenc.comparison.plan import SEARCH_FACTORS
@@ -116,7 +116,7 @@ def report(
         str | None, typer.Option("--output-dir", "-o", help="Folder for the report; default: the results' own.")
     ] = None,
 ) -> None:
-    """Write the report of a comparison: report.md, and report.html, one page that holds everything."""
+    """Write the report of a comparison: report.md, and report.html, a self-contained page."""
     from hf_posenc.comparison.report import write_report
 
     try:

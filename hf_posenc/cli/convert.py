@@ -56,9 +56,8 @@ def convert(
 ) -> None:
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
 
-    Without a scheme the result computes what the source does. With another one it doesn't: the report says how far it
-    is from the original, and `--heal` brings it nearer. Interrupted healing resumes: give the same command
-    again.
+    Without a scheme the result computes what the source does. With another scheme it doesn't: the report measures how
+    far it is from the original, and `--heal` brings it nearer. The same command resumes an interrupted healing.
     """
     from hf_posenc.conversion import convert as run
     from hf_posenc.conversion.heal import read_training_texts

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and what reads their values."""
+"""Options and arguments that several commands share, and the parsers of their values."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from hf_posenc.errors import UserError, check_is_checkpoint, check_local
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """Completion in the shell."""
+    """Shell completion from a list of choices."""
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
@@ -61,7 +61,7 @@ IN_BF16 = "Computing in bfloat16 mixed precision, which this machine does fastes
 
 
 def words(text: str) -> list[str]:
-    """What stands between commas."""
+    """The words between commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 

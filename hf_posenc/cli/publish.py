@@ -1,4 +1,4 @@
-"""`publish`: to the Hub."""
+"""`publish`: uploads a checkpoint to the Hub."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`schemes`, `plot`, `check` and `inspect`: what there is, and what a checkpoint holds."""
+"""`schemes`, `plot`, `check` and `inspect`: the schemes, and what a checkpoint holds."""
 
 from typing import Annotated, Any
 

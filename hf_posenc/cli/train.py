@@ -1,4 +1,4 @@
-"""`hf-posenc train`: the options that are asked for most, in panels; all others pass through to the parser."""
+"""`hf-posenc train`: the commonest options, in panels; all others pass through to the parser."""
 
 import inspect
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class _Option:
     """Whether it is a folder or a name on the Hub, looked for before PyTorch is imported."""
 
     def parameter(self, panel: str | None) -> inspect.Parameter:
-        """What typer makes a command's option of."""
+        """The Typer parameter of this option."""
         long = "--" + self.name.replace("_", "-")
         option = typer.Option(
             long,
@@ -157,7 +157,7 @@ _SWITCHES = {
 
 
 class _Train(TyperCommand):
-    """Takes options as transformers' scripts do: with underscores too, and `--bf16` for `--bf16 true`."""
+    """Accepts options as transformers' scripts do: with underscores, and `--bf16` for `--bf16 true`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         written: list[str] = []
@@ -194,7 +194,7 @@ def train(context: typer.Context, help_all: bool, **options: Any) -> None:
         from hf_posenc.training import parse_arguments
 
     arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
-    if options["test_file"]:  # labelled, even if it has no labels to be scored by
+    if options["test_file"]:  # predict even without labels to score
         arguments += ["--do_predict", "true"]
     if _chooses_bf16(options["bf16"], context.args):
         options["bf16"] = "true"
@@ -210,7 +210,7 @@ def train(context: typer.Context, help_all: bool, **options: Any) -> None:
 
 
 def _chooses_bf16(given: str | None, others: list[str]) -> bool:
-    """Whether training computes in bfloat16 because nothing else was asked for, and this machine does it fastest."""
+    """Whether training defaults to bfloat16, since it is fastest here and no other precision was asked for."""
     import torch
 
     from hf_posenc.machine import best_dtype
@@ -220,7 +220,7 @@ def _chooses_bf16(given: str | None, others: list[str]) -> bool:
 
 
 def _signature() -> inspect.Signature:
-    """`train`'s as typer reads it, with an option for each row of `PANELS`."""
+    """The signature that Typer reads: an option for each row of `PANELS`."""
     context, help_all, *_ = inspect.signature(train).parameters.values()
     flag = typer.Option("--help-all", is_eager=True, callback=_list_all_options, help="List all other options.")
     help_all = help_all.replace(annotation=Annotated[bool, flag], default=False, kind=inspect.Parameter.KEYWORD_ONLY)
