@@ -14,10 +14,10 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from hf_posenc.comparison.charts import metric_name
+from hf_posenc.comparison.findings import gap_number, gap_text, in_brackets, interval_text, of_rivals, quoted, rivals
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import known_plans
 from hf_posenc.comparison.references import WORD_PAIRS
-from hf_posenc.comparison.report import gap_number, gap_text, in_brackets, interval_text, of_rivals, quoted, rivals
 from hf_posenc.comparison.statistics import (
     LEARNED,
     NO_EVIDENCE,

@@ -21,7 +21,7 @@ import torch
 from huggingface_hub import ModelCardData
 
 from hf_posenc.comparison.charts import scheme_chart
-from hf_posenc.comparison.report import interval_text
+from hf_posenc.comparison.findings import interval_text
 from hf_posenc.comparison.statistics import interval
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import markdown_table, render
