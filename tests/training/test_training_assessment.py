@@ -10,8 +10,11 @@ import pytest
 from rich.console import Console
 from training_harness import results, rows, train, write_csv, write_jsonl
 
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.training.assessing import assess
 from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
+from hf_posenc.training.data import Columns, Labels
+from hf_posenc.training.report import model_card
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 
@@ -179,6 +182,26 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
     answers = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
     missed = [n for n, (a, e) in enumerate(zip(answers, examples, strict=True), 1) if a["label"] != e["label"]]
     assert sorted(error["row"] for error in found["errors"]) == missed
+
+
+def test_a_card_shows_names_as_they_are():
+    names = ("`a` | <b>", "{{ 7 * 7 }}")
+    found = stand([[0.0, 1.0]] * 40, [1] * 20 + [0] * 20, ONE, names=list(names), score=0.5)
+    found.warnings = [f"It predicts {names[0]!r} for all."]
+    card = model_card(
+        name="run",
+        model=PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", vocab_size=9)),
+        labels=Labels(ONE, names),
+        columns=Columns(("text",), "label"),
+        dataset="`x`|y.csv",
+        metrics={"eval_accuracy": 0.5},
+        hyperparameters={},
+        assessment=found,
+    )
+    assert "> It predicts '\\`a\\` \\| \\<b\\>' for all." in card
+    assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
+    assert "trained on <code>&#96;x&#96;&#124;y&#46;csv</code>." in card
+    assert "| \\`a\\` \\| \\<b\\> | 0 | 20 |\n| {{ 7 \\* 7 }} | 0 | 20 |" in card
 
 
 def test_no_picture_without_matplotlib(tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch):
