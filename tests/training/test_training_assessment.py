@@ -195,11 +195,12 @@ def test_a_card_shows_names_as_they_are():
         columns=Columns(("text",), "label"),
         dataset="`x`|y.csv",
         metrics={"eval_accuracy": 0.5},
-        hyperparameters={},
+        hyperparameters={"text_delimiter": " | "},
         assessment=found,
     )
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all." in card
     assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
+    assert "| text_delimiter | \\| |" in card
     assert "trained on <code>&#96;x&#96;&#124;y&#46;csv</code>." in card
     assert "| \\`a\\` \\| \\<b\\> | 0 | 20 |\n| {{ 7 \\* 7 }} | 0 | 20 |" in card
 
