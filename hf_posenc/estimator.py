@@ -44,7 +44,7 @@ from .errors import Interrupted, UserError
 from .machine import best_dtype
 from .training import checkpoints
 from .training.arguments import make_arguments
-from .training.metrics import predictions_from_logits, probabilities_from_logits
+from .training.metrics import predictions_from_logits, probabilities_from_logits, require_finite
 from .training.model import require_head
 from .training.prediction import check_is_checkpoint, load_classifier
 from .training.progress import without_bars
@@ -191,7 +191,7 @@ class _Estimator(BaseEstimator):
                 return_tensors="pt",
             )
             found[chosen] = self.model_(**batch.to(self.model_.device)).logits.float().cpu().numpy()
-        return found
+        return require_finite(found)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
-"""Files: written whole or not at all."""
+"""Files: written whole or not at all; and their digests."""
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -134,3 +135,9 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def sha256(path: str | Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

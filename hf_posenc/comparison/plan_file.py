@@ -10,8 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from hf_posenc.errors import UserError, one_line
+from hf_posenc.files import sha256
 from hf_posenc.model.positions import POSITIONS
-from hf_posenc.schemes.scheme_file import file_hash, register_scheme_file
+from hf_posenc.schemes.scheme_file import register_scheme_file
 from hf_posenc.training.arguments import MaskedLMTrainingArguments, make_arguments
 
 from .checkpoints import check_scheme
@@ -206,7 +207,7 @@ def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
         names = register_scheme_file(path, "+".join(parts))
     except ValueError as error:
         raise UserError(one_line(error)) from error
-    found = SchemeFile(str(path), file_hash(path), tuple(names))
+    found = SchemeFile(str(path), sha256(path), tuple(names))
     if recorded.get("sha256") not in (None, found.sha256):
         raise UserError(f"The scheme file {str(path)!r} isn't the one that the plan names: its content has changed.")
     return found

@@ -13,13 +13,13 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from hf_posenc.errors import UserError, one_line
+from hf_posenc.files import sha256
 from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
 from hf_posenc.model.scheme_code import KEY
+from hf_posenc.stranger import first_output
 from hf_posenc.training.checkpoints import not_finite
 
 from .leaks import leak
-from .stranger import first_output
-from .verifying import sha256
 
 CHECKSUMS = "SHA256SUMS"
 PICTURE = "positions.png"
@@ -216,7 +216,7 @@ def _compute(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Two rows of tokens, and the model's output for them."""
     length = min(16, model.base_model.position.max_length or 16)
     input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
-    output = first_output(model, input_ids)
+    output = first_output(model, input_ids=input_ids)
     if not_finite([("output", output)]):
         raise UserError("The model gives NaN or infinity, so it isn't published: its training diverged.")
     return input_ids, output

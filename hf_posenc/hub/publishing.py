@@ -15,7 +15,7 @@ from hf_posenc.errors import Interrupted, UserError, one_line
 
 from .beside import foreign, superfluous
 from .card import pinned_commit, published_card
-from .collecting import CHECKSUMS, TEXT, Checkpoint, collect
+from .collecting import CHECKSUMS, Checkpoint, collect
 from .verifying import download, load_back
 
 
@@ -201,15 +201,7 @@ def _is_pinned(found: Checkpoint, target: _Target, revision: str, cache: Path) -
 def _verify(found: Checkpoint, target: _Target, revision: str, place: Path) -> None:
     """Downloads the commit, and loads it in a process without hf_posenc."""
     download(target.api, target.repo_id, revision, found.folder, found.files, place / "cache")
-    order = {
-        "repo_id": target.repo_id,
-        "revision": revision,
-        "auto_class": found.auto_class,
-        "tokenizer": found.token_ids,
-        "text": TEXT,
-    }
-    tensors = {f"weight:{name}": value for name, value in found.model.state_dict().items()}
-    load_back(place, order, {**tensors, "input_ids": found.input_ids, "output": found.output})
+    load_back(place, target.repo_id, revision, found)
 
 
 def _refuse_foreign(there: Iterable[str], sent: tuple[str, ...]) -> None:

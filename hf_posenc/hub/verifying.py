@@ -1,18 +1,16 @@
 """Verifies a commit: downloads it, and loads it in a process of its own that has no token."""
 
-import hashlib
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import torch
 from huggingface_hub import HfApi
-from safetensors.torch import save_file
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError
+from hf_posenc.files import sha256
+from hf_posenc.stranger import Answer, StrangerFailed, ask_stranger
+
+from .collecting import TEXT, Checkpoint
 
 _KEPT = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"),
@@ -34,35 +32,47 @@ def download(api: HfApi, repo_id: str, revision: str, folder: Path, names: tuple
             raise UserError(f"{name} isn't the file that was sent: its sha256 differs. Run it again.")
 
 
-def load_back(place: Path, order: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> None:
     """Loads the commit from the cache in `place`, without hf_posenc, network or token, and compares.
 
     Args:
         place: a temporary folder.
-        order: see stranger.py.
-        tensors: what the author's model has and gives.
+        repo_id: the repository.
+        revision: the commit.
+        sent: what it must be.
 
     Raises:
         UserError: it can't be loaded, or is different.
     """
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, place / "tensors")
-    (place / "order.json").write_text(json.dumps({**order, "tensors": str(place / "tensors")}), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-I", "-X", "utf8", str(Path(__file__).with_name("stranger.py")), str(place / "order.json")],
-        cwd=place,
-        env=environment(place),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
     try:
-        error = json.loads(done.stdout.splitlines()[-1])["error"]
-    except (IndexError, ValueError):
-        error = f"the process that loads it ended with {done.returncode}: {one_line(Exception(done.stderr[-500:]))}"
+        answer = ask_stranger(
+            place,
+            repo_id,
+            sent.auto_class,
+            texts=None if sent.token_ids is None else [TEXT],
+            inputs={"input_ids": sent.input_ids},
+            environment=environment(place),
+            weights=True,
+            revision=revision,
+            code_revision=revision,
+        )
+        error = _difference(answer, sent)
+    except StrangerFailed as failure:
+        error = str(failure)
     if error is not None:
         raise UserError(f"loading it back failed: {error}. Run it again.")
+
+
+def _difference(answer: Answer, sent: Checkpoint) -> str | None:
+    """What is first found to differ from what was sent, or None."""
+    for name, value in sent.model.state_dict().items():
+        if not torch.equal(answer.weights[name], value):
+            return f"the weight {name} differs"
+    if not torch.allclose(answer.output, sent.output, atol=1e-5):
+        return "with the same weights and input it gives another output"
+    if sent.token_ids is not None and answer.token_ids != [sent.token_ids]:
+        return f"the tokenizer reads {TEXT!r} differently"
+    return None
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -71,9 +81,3 @@ def environment(place: Path) -> dict[str, str]:
     told = {"HOME": home, "USERPROFILE": home, "HF_HOME": home, "HF_HUB_CACHE": str(place / "cache")}
     told |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | told
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,5 @@
 """Registering a user's schemes: a class, or those of a file, as `--scheme-file my_scheme.py` does."""
 
-import hashlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from transformers.utils import logging
 
+from hf_posenc.files import sha256
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import POSITIONS, overrides
 from hf_posenc.model.scheme_code import remember_code
@@ -55,11 +55,6 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     remember_code(scheme)
 
 
-def file_hash(path: str | Path) -> str:
-    """The SHA-256 of a file's content."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
 def register_scheme_file(path: str | Path, position_embedding_type: str | None = None) -> list[str]:
     """Registers every scheme that a Python file defines, and returns their names.
 
@@ -88,7 +83,7 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[file.stem] = module
-        _read[module] = file_hash(file)
+        _read[module] = sha256(file)
         try:
             spec.loader.exec_module(module)
         except BaseException as error:
@@ -98,7 +93,7 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
             raise
     elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise ValueError(f"scheme_file={str(path)!r} has the name of another module, {file.stem}. Rename it.")
-    elif _read.setdefault(module, file_hash(file)) != file_hash(file):
+    elif _read.setdefault(module, sha256(file)) != sha256(file):
         raise ValueError(f"{path} has changed since this process read it. Start a new one, or put the file back.")
     found = [
         value

@@ -146,12 +146,7 @@ def require_finite(logits: np.ndarray, model: str = "The model") -> np.ndarray:
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
-    """What logits (n, C) predict: class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,).
-
-    Raises:
-        UserError: a logit isn't finite.
-    """
-    require_finite(logits)
+    """What logits (n, C) predict: class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
     if problem_type == "single_label_classification":
         return logits.argmax(-1)
     if problem_type == "multi_label_classification":

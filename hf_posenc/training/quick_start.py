@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,6 +28,7 @@ from hf_posenc.model.positions import scheme_class
 
 from ..errors import UserError, run_script
 from ..files import write_json
+from ..stranger import StrangerFailed, ask_stranger
 from .arguments import make_arguments
 from .baseline import baseline_scores
 from .checkpoints import check_output_dir
@@ -46,27 +45,6 @@ OPTIONS: dict[str, Any] = {"dataset_name": "blimp_order"}
 
 PAIR = ("it's herself who karla saw.", "it's herself who saw karla.")
 """An acceptable and an unacceptable sentence of the test split (BLiMP's principle_A_reconstruction)."""
-
-_FRESH_PROCESS = """
-import json, sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "hf_posenc":
-            raise ModuleNotFoundError(f"{name} is blocked: the checkpoint has to do without it", name=name)
-
-sys.meta_path.insert(0, Blocked())
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-folder, texts = sys.argv[1], json.loads(sys.argv[2])
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
-with torch.no_grad():
-    logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
-assert not any(name.partition(".")[0] == "hf_posenc" for name in sys.modules)
-print(json.dumps(logits.tolist()))
-"""
 
 
 @dataclass(frozen=True)
@@ -140,15 +118,26 @@ def quickstart(
         results.append(_result(scheme, trained, logits, time.time() - begun))
     console.rule("What they learned")
     _show(results, word_pairs, console)
-    _load_elsewhere(results[-1].checkpoint, logits, console)
+    load_elsewhere(results[-1].checkpoint, logits, console)
     _next_steps(results[-1], seed, time.time() - started, console)
     return results
 
 
-def _load_elsewhere(checkpoint: Path, logits: torch.Tensor, console: Console) -> None:
-    """Loads a checkpoint where hf_posenc isn't, and compares the logits of `PAIR`."""
+def load_elsewhere(checkpoint: Path, logits: torch.Tensor, console: Console) -> None:
+    """Loads a checkpoint where hf_posenc isn't, and compares the logits of `PAIR`.
+
+    Raises:
+        RuntimeError: it can't be loaded there, or gives others.
+    """
     console.print(f"Loading [bold]{checkpoint}[/bold] in a new process that can't import hf_posenc ...")
-    difference = (torch.tensor(logits_in_fresh_process(checkpoint, PAIR)) - logits).abs().max().item()
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "HF_MODULES_CACHE": folder}
+        model, place = "AutoModelForSequenceClassification", Path(folder)
+        try:
+            answer = ask_stranger(place, str(checkpoint.absolute()), model, texts=PAIR, environment=environment)
+        except StrangerFailed as error:
+            raise RuntimeError(f"{checkpoint} can't be loaded without hf_posenc: {error}") from error
+    difference = (answer.output - logits).abs().max().item()
     if not difference < 1e-4:
         raise RuntimeError(f"{checkpoint} gives logits that differ by {difference} where hf_posenc isn't installed.")
     console.print(
@@ -184,28 +173,6 @@ def _result(scheme: str, trained: TrainingResult, logits: torch.Tensor, seconds:
 def _logits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
     model.eval()
     return model(**tokenizer(list(texts), padding=True, return_tensors="pt").to(model.device)).logits.cpu()
-
-
-def logits_in_fresh_process(checkpoint: str | Path, texts: Sequence[str]) -> list[list[float]]:
-    """Logits of a checkpoint in a process where `import hf_posenc` fails, so that its own code runs.
-
-    Raises:
-        RuntimeError: the process failed; the message is its last line.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _FRESH_PROCESS, str(Path(checkpoint).absolute()), json.dumps(list(texts))],
-            cwd=folder,
-            env={**os.environ, **quiet, "HF_MODULES_CACHE": folder},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode != 0:
-        raise RuntimeError(f"{checkpoint} can't be loaded without hf_posenc: {done.stderr.strip().splitlines()[-1]}")
-    logits: list[list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return logits
 
 
 def _show(results: Sequence[SchemeResult], word_pairs: float, console: Console) -> None:

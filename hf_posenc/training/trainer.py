@@ -33,6 +33,7 @@ from .callbacks import (
     refuse_divergence,
 )
 from .lora import has_lora, merge, merged_weights
+from .metrics import require_finite
 from .progress import ProgressLine
 from .run import Run, TrainingResult, ending_clearly
 from .saving import card_of, metrics_at, save_run
@@ -207,7 +208,7 @@ def carry_out(
         console: where results are printed. None: standard output.
 
     Raises:
-        UserError: the disk is full.
+        UserError: the disk is full, or a model that is only scored answers NaN.
         Interrupted: Ctrl-C; the message says how to go on.
     """
     run, metrics = trainer.run, dict[str, float]()
@@ -215,6 +216,8 @@ def carry_out(
         if run.training.do_train:
             metrics |= _train(trainer, console)
         predictions = score(metrics)
+        if not run.training.do_train:  # a training that diverges has ended before
+            require_finite(np.array([value for name, value in metrics.items() if name.endswith("_loss")]))
         if run.assessment is not None and run.training.process_index == 0:
             run.assessment.show(console)
         _finish(trainer, metrics, predictions, time.time() - started)

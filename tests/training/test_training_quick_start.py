@@ -5,6 +5,7 @@ import sys
 from io import StringIO
 
 import pytest
+import torch
 from rich.console import Console
 from training_harness import rows
 
@@ -15,7 +16,7 @@ from hf_posenc.training.quick_start import (
     PAIR,
     SCHEMES,
     SchemeResult,
-    logits_in_fresh_process,
+    load_elsewhere,
     measure_seeds,
 )
 from model_cards.generate.speed_page import seeds_table
@@ -60,7 +61,7 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path):
     # And it would notice if the checkpoint leaned on the package.
     (tmp_path / "rope" / "position_rope.py").unlink()
     with pytest.raises(RuntimeError, match="can't be loaded without hf_posenc: .*position_rope"):
-        logits_in_fresh_process(tmp_path / "rope", PAIR)
+        load_elsewhere(tmp_path / "rope", torch.zeros(2, 2), Console(file=StringIO()))
 
 
 def test_seeds_are_summed_up(tmp_path, monkeypatch):

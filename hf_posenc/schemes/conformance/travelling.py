@@ -2,9 +2,7 @@
 
 import contextlib
 import io
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,8 +11,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from hf_posenc.stranger import StrangerFailed, ask_stranger
 
 from ...model.modeling_posenc import PosEncForSequenceClassification
 from .case import (
@@ -150,63 +149,35 @@ def check_saving(case: Case) -> None:
     )
 
 
-_STRANGER = """
-import importlib.abc, json, sys
-
-folder, hidden = sys.argv[1], json.loads(sys.argv[2])
-
-class Hide(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in hidden:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Hide())
-import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification
-
-torch.set_num_threads(1)
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
-with torch.no_grad():
-    logits = model(**load_file(folder + "/batch")).logits
-save_file({"logits": logits.contiguous(), "expected": load_file(folder + "/expected")["logits"]}, folder + "/found")
-"""
-"""Loads a checkpoint in a process that can import neither hf_posenc nor the scheme's own module."""
-
-
 def check_remote_code(case: Case) -> None:
     """A fresh process without hf_posenc loads the checkpoint with `trust_remote_code=True`: the same logits."""
     model = case.classifier()
     foreign = _foreign_classes(model)
     ids, mask = pad_batch(SEQUENCES, "left")
     batch = {"input_ids": ids, "attention_mask": mask}
+    hidden = sorted({scheme.__module__.partition(".")[0] for scheme in foreign})
     with tempfile.TemporaryDirectory() as root:
-        folder = Path(root) / "checkpoint"
-        model.save_pretrained(folder)
-        with torch.no_grad():
-            save_file({"logits": model(**batch).logits}, folder / "expected")
-        save_file(batch, folder / "batch")
-        hidden = sorted({"hf_posenc", *(scheme.__module__.partition(".")[0] for scheme in foreign)})
-        home = {"HF_HOME": root, "HF_MODULES_CACHE": f"{root}/modules", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _STRANGER, str(folder), json.dumps(hidden)],
-            cwd=root,
-            env={**os.environ, **home},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise Failure(
-                f"a process without hf_posenc can't load the checkpoint: {said}. The scheme's file may import torch, "
-                "transformers and the protocol, and nothing else that isn't installed there."
+        model.save_pretrained(Path(root) / "checkpoint")
+        home = {"HF_HOME": root, "HF_MODULES_CACHE": f"{root}/modules"}
+        try:
+            answer = ask_stranger(
+                Path(root),
+                f"{root}/checkpoint",
+                "AutoModelForSequenceClassification",
+                inputs=batch,
+                environment={**os.environ, **home},
+                hidden=hidden,
             )
-        found = load_file(folder / "found")
+        except StrangerFailed as error:
+            raise Failure(
+                f"a process without hf_posenc can't load the checkpoint: {error}. The scheme's file may import torch, "
+                "transformers and the protocol, and nothing else that isn't installed there."
+            ) from error
+    with torch.no_grad():
+        expected = model(**batch).logits
     require_same(
-        found["logits"],
-        found["expected"],
+        answer.output,
+        expected,
         "Logits of the loaded checkpoint in a process without hf_posenc, and here",
         "The scheme depends on something that isn't in the checkpoint: a module-level setting, a file, an environment "
         "variable.",

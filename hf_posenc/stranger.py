@@ -1,0 +1,144 @@
+"""A stranger's process: loads a checkpoint where `import hf_posenc` fails, so that the checkpoint's own code runs.
+
+`ask_stranger` starts this file as a script, which imports nothing of hf_posenc.
+"""
+
+import importlib.abc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+class StrangerFailed(Exception):
+    """The process ended with an error, which is the message."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a stranger found."""
+
+    output: Any
+    """The first tensor that the model gives."""
+    weights: dict[str, Any]
+    """By name, where they were asked for."""
+    token_ids: list[list[int]] | None
+    """What its tokenizer makes of the texts."""
+
+
+def ask_stranger(
+    place: Path,
+    checkpoint: str,
+    auto_class: str,
+    *,
+    texts: Sequence[str] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    hidden: Sequence[str] = (),
+    weights: bool = False,
+    **options: Any,
+) -> Answer:
+    """Loads a checkpoint with `trust_remote_code=True` in a process of its own, without network, and runs it.
+
+    Args:
+        place: an empty folder for the files that are exchanged.
+        checkpoint: a folder, or a name whose files are in the process's cache.
+        auto_class: the class of transformers that loads it.
+        texts: what its tokenizer reads, and the model if there are no inputs.
+        inputs: tensors for the model.
+        environment: of the process. None: this one's.
+        hidden: further packages that it can't import.
+        weights: whether it gives the weights, too.
+        options: for `from_pretrained`.
+
+    Raises:
+        StrangerFailed: it can't be loaded, a weight is missing or unexpected, or it can't be run.
+    """
+    from safetensors.torch import load_file, save_file
+
+    order = {"checkpoint": checkpoint, "auto_class": auto_class, "options": options, "weights": weights}
+    order |= {"texts": None if texts is None else list(texts), "hidden": ["hf_posenc", *hidden]}
+    (place / "order.json").write_text(json.dumps(order), encoding="utf-8")
+    if inputs is not None:
+        save_file({name: value.contiguous() for name, value in inputs.items()}, place / "inputs")
+    done = subprocess.run(
+        [sys.executable, "-P", "-X", "utf8", __file__, str(place)],
+        cwd=place,
+        env={**(os.environ if environment is None else environment), "HF_HUB_OFFLINE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        said = " ".join(done.stderr[-500:].split())
+        raise StrangerFailed(f"the process that loads it ended with {done.returncode}: {said}") from None
+    if answer["error"] is not None:
+        raise StrangerFailed(answer["error"])
+    found = load_file(place / "found")
+    return Answer(found.pop("output"), {k.removeprefix("weight:"): v for k, v in found.items()}, answer["token_ids"])
+
+
+class _Hide(importlib.abc.MetaPathFinder):
+    """Makes imports of packages fail, as where they aren't installed."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self.packages = packages
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Refuses them, and leaves other names to other finders."""
+        if fullname.partition(".")[0] in self.packages:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def first_output(model: Any, **inputs: Any) -> Any:
+    """The first tensor that a model of any head gives for tokens (B, S); multiple choice sees one choice per row."""
+    import torch
+
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        inputs = {name: value[:, None] for name, value in inputs.items()}
+    with torch.no_grad():
+        return next(iter(model.eval()(**inputs).values())).contiguous()
+
+
+def _carry_out(place: Path, order: dict[str, Any]) -> dict[str, Any]:
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    options = {"trust_remote_code": True, **order["options"]}
+    auto = getattr(transformers, order["auto_class"])
+    model, info = auto.from_pretrained(order["checkpoint"], output_loading_info=True, dtype="auto", **options)
+    if info["missing_keys"] or info["unexpected_keys"]:
+        missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+        return {"error": f"missing weights {missing}, unexpected {unexpected}"}
+    read = None
+    if order["texts"] is not None:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(order["checkpoint"], **options)
+        read = tokenizer(order["texts"], padding=len(order["texts"]) > 1, return_tensors="pt")
+    inputs = load_file(place / "inputs") if (place / "inputs").exists() else dict(read)  # type: ignore[arg-type]
+    found = {f"weight:{name}": value for name, value in model.state_dict().items()} if order["weights"] else {}
+    found["output"] = first_output(model, **inputs)
+    save_file({name: value.clone().contiguous() for name, value in found.items()}, place / "found")
+    return {"error": None, "token_ids": None if read is None else read["input_ids"].tolist()}
+
+
+def _main(place: Path) -> None:
+    order = json.loads((place / "order.json").read_text(encoding="utf-8"))
+    sys.meta_path.insert(0, _Hide(order["hidden"]))
+    try:
+        answer = _carry_out(place, order)
+    except Exception as problem:
+        answer = {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())}"}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
