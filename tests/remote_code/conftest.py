@@ -4,21 +4,25 @@ import shutil
 from typing import Any
 
 import pytest
-import torch
 from remote_code_harness import (
+    ALL_HEADS,
     DTYPES,
+    FEW_PAIRS,
+    HEAD,
     HEADS,
+    HOOKS,
     PAIRS,
     PIPED,
     PIPELINES,
     SCHEMES,
+    SOURCES,
     TEXTS,
     Checkpoints,
     Report,
     borrow_code,
+    changed,
     put_in_hub_cache,
     run_clean,
-    save_checkpoints,
 )
 
 import hf_posenc
@@ -30,12 +34,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the clean process: the order of a sum may depend on it
-    try:
-        return save_checkpoints(tmp_path_factory.mktemp("checkpoints"))
-    finally:
-        torch.set_num_threads(threads)
+    return Checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
 @pytest.fixture(scope="session")
@@ -51,54 +50,51 @@ def strangers(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory
     first: list[dict[str, Any]] = []
     second: list[dict[str, Any]] = []
     for scheme, head in PAIRS:
-        auto_class = HEADS[head]
-        name = f"{scheme}/{head}"
-        folder = checkpoints.folder(scheme, head)
-        repository = f"me/{scheme}.{head}-v1"
-        put_in_hub_cache(folder, first_home, repository)
-        for source, load in (("folder", str(folder)), ("hub", repository)):
+        folder, name = checkpoints.folder(scheme, head), f"{scheme}/{head}"
+        put_in_hub_cache(folder, first_home, f"me/{scheme}.{head}-v1")
+        for source in SOURCES[scheme, head]:
+            load = str(folder) if source == "folder" else f"me/{scheme}.{head}-v1"
             again = str(place / "again" / source / name)
-            job = {"kind": "model", "id": f"{name}/{source}", "auto_class": auto_class, "options": trusted}
+            job = {"kind": "model", "id": f"{name}/{source}", "auto_class": HEADS[head], "options": trusted}
             first.append({**job, "load": load, "save": again})
             second.append({**job, "load": again, "save": str(place / "thrice" / source / name)})
+    for scheme, head in FEW_PAIRS:
         for dtype in DTYPES:
             options = {**trusted, "dtype": dtype}
-            job = {"kind": "model", "id": f"{name}/{dtype}", "auto_class": auto_class, "options": options}
-            first.append({**job, "load": str(folder)})
+            job = {"kind": "model", "id": f"{scheme}/{head}/{dtype}", "auto_class": HEADS[head], "options": options}
+            first.append({**job, "load": str(checkpoints.folder(scheme, head))})
+    for scheme, head in ALL_HEADS:
         for other in HEADS.values():
             # A multiple-choice checkpoint has a classifier of one row.
             options = {**trusted, "ignore_mismatched_sizes": True}
-            job = {"kind": "model", "id": f"{name}/{other}", "auto_class": other, "options": options}
-            first.append({**job, "load": str(folder)})
-        first.append({"kind": "tokenizer", "id": f"{name}/tokenizer", "load": str(folder), "texts": TEXTS})
+            job = {"kind": "model", "id": f"{scheme}/{head}/{other}", "auto_class": other, "options": options}
+            first.append({**job, "load": str(checkpoints.folder(scheme, head))})
     for scheme, task in PIPED:
         folder = checkpoints.folder(scheme, PIPELINES[task])
         job = {"kind": "pipeline", "id": f"{scheme}/{task}", "task": task, "texts": TEXTS}
         first.append({**job, "load": str(folder)})
-    for scheme in SCHEMES:
-        # A checkpoint whose code is another repository's, as `auto_map` allows.
-        borrower, again = place / "borrowers" / scheme, str(place / "again" / "borrower" / scheme)
-        shutil.copytree(checkpoints.folder(scheme, "PosEncModel"), borrower)
-        borrow_code(borrower, f"me/{scheme}.PosEncModel-v1")
-        job = {"kind": "model", "id": f"{scheme}/borrower", "auto_class": "AutoModel", "options": trusted}
-        first.append({**job, "load": str(borrower), "save": again})
-        second.append({**job, "load": again})
-    folder = checkpoints.folder(SCHEMES[0], "PosEncModel")
+    folder = checkpoints.folder("t5")
+    first.append({"kind": "tokenizer", "id": "tokenizer", "load": str(folder), "texts": TEXTS})
+    # A checkpoint whose code is another repository's, as `auto_map` allows.
+    shutil.copytree(folder, place / "borrower")
+    borrow_code(place / "borrower", f"me/t5.{HEAD}-v1")
+    job = {"kind": "model", "id": "borrower", "auto_class": HEADS[HEAD], "options": trusted}
+    first.append({**job, "load": str(place / "borrower"), "save": str(place / "again" / "borrower")})
+    second.append({**job, "load": str(place / "again" / "borrower")})
+    of_the_future = changed(folder, place / "of the future", hidden_sise=7, posenc_version="9999.1.0")
+    first.append({**job, "id": "of the future", "load": str(of_the_future)})
     first.append({"kind": "model", "id": "no trust", "auto_class": "AutoModel", "load": str(folder)})
     for scheme in SCHEMES:
         bare = place / "configs" / scheme
-        checkpoints_config(checkpoints, scheme).save_pretrained(bare)
+        hf_posenc.PosEncConfig.from_pretrained(checkpoints.folder(scheme)).save_pretrained(bare)
         first.append({"kind": "config", "id": f"{scheme}/config", "load": str(bare)})
-        job = {"kind": "config", "id": f"{scheme}/from_config", "auto_class": "AutoModelForMaskedLM"}
-        first.append({**job, "load": str(bare)})
+        if scheme in HOOKS:
+            job = {"kind": "config", "id": f"{scheme}/from_config", "auto_class": "AutoModelForMaskedLM"}
+            first.append({**job, "load": str(bare)})
     reports = [run_clean(first, place / "first", first_home)]
     shutil.rmtree(first_home)
     reports.append(run_clean(second, place / "second", second_home))
     return reports[0], reports[1]
-
-
-def checkpoints_config(checkpoints: Checkpoints, scheme: str) -> hf_posenc.PosEncConfig:
-    return hf_posenc.PosEncConfig.from_pretrained(checkpoints.folder(scheme, "PosEncModel"))
 
 
 @pytest.fixture(scope="session")

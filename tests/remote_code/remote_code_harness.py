@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,19 @@ HEADS = {
 }
 """The model classes, and the Auto class that loads each."""
 
-# How a checkpoint travels doesn't depend on its head and its scheme together: one scheme for each hook meets all heads.
-EVERY_HEAD = ("learned", "rope", "t5", "deberta")
-PAIRS = [
-    (scheme, head)
-    for scheme in SCHEMES
-    for head in (HEADS if scheme in EVERY_HEAD else ("PosEncModel", "PosEncForSequenceClassification"))
-]
-"""The checkpoints: scheme and head."""
+HEAD = "PosEncForSequenceClassification"
+HOOKS = ("none", "learned", "rope", "t5", "deberta")
+"""A scheme for each hook: nothing, `embed`, `rotate`, `bias` and `layer_bias`."""
+
+# How a checkpoint travels doesn't depend on its head and its scheme together: one scheme meets all heads.
+ALL_HEADS = [("t5", head) for head in HEADS]
+PAIRS = [*((scheme, HEAD) for scheme in SCHEMES if scheme != "t5"), *ALL_HEADS]
+"""The checkpoints: scheme and head. Every scheme, and every head."""
+FEW_PAIRS = [(scheme, head) for scheme, head in PAIRS if scheme in HOOKS]
+"""Of them, a scheme for each hook, and every head."""
+
+SOURCES = {pair: ("folder", "hub") if pair in ALL_HEADS else ("folder",) for pair in PAIRS}
+"""Where a stranger finds each of them."""
 
 PIPELINES = {
     "text-classification": "PosEncForSequenceClassification",
@@ -52,7 +57,7 @@ PIPELINES = {
     "feature-extraction": "PosEncModel",
 }
 """Tasks of `transformers.pipeline`, and the class that each is tested with."""
-PIPED = [(scheme, task) for scheme in SCHEMES for task, head in PIPELINES.items() if (scheme, head) in PAIRS]
+PIPED = [(scheme, task) for task, head in PIPELINES.items() for scheme in HOOKS if (scheme, head) in PAIRS]
 
 DTYPES = ("bfloat16", "float16")
 
@@ -121,26 +126,28 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 @dataclass
 class Checkpoints:
-    """One saved folder per scheme and head, with what the model that was saved gave for `BATCH`."""
+    """A folder per scheme and head, saved when it is first asked for."""
 
     root: Path
-    expected: dict[tuple[str, str, str], dict[str, Tensor]] = field(default_factory=dict)
 
-    def folder(self, scheme: str, head: str) -> Path:
-        return self.root / scheme / head / "checkpoint"
+    def folder(self, scheme: str, head: str = HEAD) -> Path:
+        folder = self.root / scheme / head / "checkpoint"
+        if not folder.exists():
+            tiny_model(scheme, head).save_pretrained(folder)
+            tiny_tokenizer().save_pretrained(folder)
+        return folder
+
+    def expected(self, scheme: str, head: str = HEAD, dtype: str = "float32") -> dict[str, Tensor]:
+        """What the model that was saved gives for `BATCH`."""
+        return outputs(tiny_model(scheme, head).to(getattr(torch, dtype)), BATCH)
 
 
-def save_checkpoints(root: Path) -> Checkpoints:
-    saved = Checkpoints(root)
-    tokenizer = tiny_tokenizer()
-    for scheme, head in PAIRS:
-        model = tiny_model(scheme, head)
-        model.save_pretrained(saved.folder(scheme, head))
-        tokenizer.save_pretrained(saved.folder(scheme, head))
-        for dtype in ("float32", *DTYPES):
-            model = tiny_model(scheme, head).to(getattr(torch, dtype))
-            saved.expected[scheme, head, dtype] = outputs(model, BATCH)
-    return saved
+def changed(checkpoint: Path, folder: Path, **values: object) -> Path:
+    """A copy of a checkpoint whose config.json says something else."""
+    shutil.copytree(checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+    return folder
 
 
 def borrow_code(folder: Path, repository: str) -> None:

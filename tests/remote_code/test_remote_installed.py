@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import transformers
 from remote_code_harness import (
+    ALL_HEADS,
     BATCH,
     HEADS,
-    PAIRS,
-    SCHEMES,
     Checkpoints,
     assert_same_outputs,
     borrow_code,
@@ -20,9 +19,6 @@ from remote_code_harness import (
 )
 
 import hf_posenc
-
-every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
-every_pair = pytest.mark.parametrize(("scheme", "head"), PAIRS)
 
 
 @pytest.fixture
@@ -38,31 +34,29 @@ def no_remote_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"trust_remote_code": True}, {"trust_remote_code": False}], ids=str)
 @pytest.mark.usefixtures("no_remote_code")
-@every_pair
+@pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)
 def test_the_local_classes_load_a_folder(
     checkpoints: Checkpoints, scheme: str, head: str, options: dict[str, Any]
 ) -> None:
     model = getattr(transformers, HEADS[head]).from_pretrained(checkpoints.folder(scheme, head), **options)
     assert type(model) is getattr(hf_posenc, head)
     assert type(model.config) is hf_posenc.PosEncConfig
-    assert_same_outputs(outputs(model, BATCH), checkpoints.expected[scheme, head, "float32"])
+    assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme, head))
 
 
 @pytest.mark.usefixtures("no_remote_code")
-@every_scheme
-def test_the_local_classes_load_from_a_hub_cache(checkpoints: Checkpoints, tmp_path: Path, scheme: str) -> None:
-    head = "PosEncForSequenceClassification"
-    put_in_hub_cache(checkpoints.folder(scheme, head), tmp_path, "me/classifier")
+def test_the_local_classes_load_from_a_hub_cache(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    put_in_hub_cache(checkpoints.folder("t5"), tmp_path, "me/classifier")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         "me/classifier", cache_dir=tmp_path / "hub", local_files_only=True
     )
-    assert type(model) is getattr(hf_posenc, head)
-    assert_same_outputs(outputs(model, BATCH), checkpoints.expected[scheme, head, "float32"])
+    assert type(model) is hf_posenc.PosEncForSequenceClassification
+    assert_same_outputs(outputs(model, BATCH), checkpoints.expected("t5"))
 
 
 @pytest.mark.usefixtures("no_remote_code")
 def test_the_local_classes_load_what_borrows_its_code(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    shutil.copytree(checkpoints.folder(SCHEMES[0], "PosEncModel"), tmp_path / "borrower")
+    shutil.copytree(checkpoints.folder("t5", "PosEncModel"), tmp_path / "borrower")
     borrow_code(tmp_path / "borrower", "me/code")
     model = transformers.AutoModel.from_pretrained(tmp_path / "borrower")
     assert type(model) is hf_posenc.PosEncModel
@@ -73,7 +67,7 @@ def test_the_local_classes_load_what_borrows_its_code(checkpoints: Checkpoints, 
 
 @pytest.mark.usefixtures("no_remote_code")
 def test_a_pipeline_takes_the_local_classes(checkpoints: Checkpoints) -> None:
-    folder = str(checkpoints.folder(SCHEMES[0], "PosEncForSequenceClassification"))
+    folder = str(checkpoints.folder("t5"))
     pipe = transformers.pipeline("text-classification", model=folder)
     assert type(pipe.model) is hf_posenc.PosEncForSequenceClassification
     assert pipe("the cat")[0]["label"] in ("bad", "fair", "good")
@@ -83,7 +77,7 @@ def test_the_refusal_of_remote_code_is_real(no_remote_code: None, checkpoints: C
     # The control of this file: what `no_remote_code` watches is what a checkpoint's own code comes through.
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    folder = checkpoints.folder(SCHEMES[0], "PosEncModel")
+    folder = checkpoints.folder("t5", "PosEncModel")
     before = set(sys.modules)
     with pytest.raises(AssertionError, match="code from a checkpoint"):
         get_class_from_dynamic_module("modeling_posenc.PosEncModel", folder)
