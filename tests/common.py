@@ -11,6 +11,12 @@ SCHEMES = list(POSITIONS)
 COMBINED = ["tupe+t5", "sinusoidal+rope+relative_key"]
 """Combinations that meet in every hook."""
 
+BY_HOOK = ["none", "learned", "rope", "t5", "deberta", COMBINED[1]]
+"""A scheme for each kind of hook, and a combination: for what doesn't depend on the scheme, but may on its hooks.
+
+What every scheme has to keep, `check_position` checks of each (test_conformance.py).
+"""
+
 EVERY_HOOK = [*SCHEMES, "test_slope", "test_layer_distance", *COMBINED]
 """And two of a user's own."""
 

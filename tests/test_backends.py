@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from common import COMBINED, SCHEMES, encoder, padded, tiny_config, tokens
+from common import BY_HOOK, COMBINED, SCHEMES, encoder, padded, tiny_config, tokens
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_position
@@ -41,7 +41,7 @@ def fake_flash(module, q, k, v, mask, dropout, scaling, is_causal, cu_seq_lens_q
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("scheme", [name for name in EVERY if name not in BIASED])
+@pytest.mark.parametrize("scheme", [name for name in BY_HOOK if name not in BIASED])
 def test_flash_attention_gets_the_borders_of_the_sequences(scheme, batch, monkeypatch):
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "flash_fake", fake_flash)
     ids, mask = BATCHES[batch]
@@ -65,9 +65,10 @@ ARRANGEMENTS = {
 }
 
 
+# Of every scheme `check_position` compares eager attention, sdpa and flex_attention; and bfloat16 with float32.
 MATRIX = [
     (scheme, backend, dtype)
-    for scheme in EVERY
+    for scheme in BY_HOOK
     for backend in ("eager", "sdpa", "flex_attention")
     for dtype in TOLERANCES
     # flex_attention refuses the others (below), and is too slow on a CPU for all dtypes.
@@ -77,7 +78,7 @@ MATRIX = [
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize(("scheme", "backend", "dtype"), MATRIX)
-def test_every_scheme_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_float64(
+def test_every_hook_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_float64(
     scheme, backend, dtype, arrangement
 ):
     inputs = ARRANGEMENTS[arrangement]

@@ -40,7 +40,7 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}{place}"
 
 
-SAME, DIFFERENT = 1e-4, 1e-3
+SAME, DIFFERENT = 1e-5, 1e-3
 """Hidden states are about 1: float32 in another order of summation stays below 1e-5, what position does is above."""
 
 LONGEST = 32
