@@ -1,5 +1,6 @@
 """What all tests share: offline, quiet, one thread count, seeded, and two small schemes that use the bias hooks."""
 
+import gc
 import os
 import signal
 
@@ -28,3 +29,12 @@ hf_posenc.register_position("test_layer_distance", LayerDistance)
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays to the end: no collection need look at those millions of objects again.
+
+    accelerate, dynamo and the exporters collect garbage often, half a second each time.
+    """
+    gc.collect()
+    gc.freeze()
