@@ -1,5 +1,8 @@
 """Helpers of the test suite."""
 
+from collections.abc import Iterable
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +14,9 @@ SCHEMES = list(POSITIONS)
 COMBINED = ["tupe+t5", "sinusoidal+rope+relative_key"]
 """Combinations that meet in every hook."""
 
+EVERY_HOOK_AT_ONCE = "sinusoidal+rope+t5+relative_key"
+"""For what takes seconds: exporters, compilers."""
+
 BY_HOOK = ["none", "learned", "rope", "t5", "deberta", COMBINED[1]]
 """A scheme for each kind of hook, and a combination: for what doesn't depend on the scheme, but may on its hooks.
 
@@ -19,6 +25,12 @@ What every scheme has to keep, `check_position` checks of each (test_conformance
 
 EVERY_HOOK = [*SCHEMES, "test_slope", "test_layer_distance", *COMBINED]
 """And two of a user's own."""
+
+
+def others_slow(values: Iterable, *quick) -> list:
+    """Parameters of a test, of which all but the quick ones are slow."""
+    rest = (value if isinstance(value, tuple) else (value,) for value in values if value not in quick)
+    return [*quick, *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]
 
 
 def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:

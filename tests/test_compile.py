@@ -1,10 +1,11 @@
 """torch.compile: the same numbers, and few recompilations over batches of varying sizes."""
 
+import itertools
 import shutil
 
 import pytest
 import torch
-from common import encoder, padded, tokens
+from common import encoder, others_slow, padded, tokens
 from torch import nn
 from torch._dynamo.utils import counters
 from transformers import Trainer, TrainingArguments
@@ -41,10 +42,23 @@ def compile_layers(model):
     return model
 
 
-@pytest.mark.parametrize("how", [compile_layers, lambda model: torch.compile(model, backend="eager")])
-@pytest.mark.parametrize("scheme", ["none", "learned", "rope", "alibi", "t5"])
+def compile_whole(model):
+    return torch.compile(model, backend="eager")
+
+
+HOW = [compile_layers, compile_whole]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "how"),
+    others_slow(
+        itertools.product(["none", "learned", "rope", "alibi", "t5"], HOW),
+        ("rope", compile_layers),
+        ("t5", compile_whole),
+    ),
+)
 def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_nothing(scheme, how):
-    plain, compiled = encoder(scheme).train(), encoder(scheme).train()
+    plain, compiled = (encoder(scheme, num_hidden_layers=1).train() for _ in range(2))
     run = how(compiled)
     for number, (ids, mask) in enumerate(batches(8)):
         expected = plain(ids, attention_mask=mask).last_hidden_state
@@ -61,9 +75,9 @@ def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_noth
             torch.testing.assert_close(other.grad, one.grad, atol=1e-4, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("how", [compile_layers, lambda model: torch.compile(model, backend="eager")])
+@pytest.mark.parametrize("how", others_slow(HOW, compile_layers))
 def test_a_batch_without_a_mask_and_one_of_one_text_compile_once_more_each(how):
-    model = encoder("rope")
+    model = encoder("rope", num_hidden_layers=1)
     run = how(model)
     for ids, mask in batches(4):
         run(ids, attention_mask=mask)
@@ -73,11 +87,11 @@ def test_a_batch_without_a_mask_and_one_of_one_text_compile_once_more_each(how):
     assert graphs() <= warm + 2
 
 
-@pytest.mark.parametrize("scheme", ["relative_key", "deberta", "test_layer_distance"])
+@pytest.mark.parametrize("scheme", others_slow(["relative_key", "deberta"], "test_layer_distance"))
 def test_schemes_with_weights_of_each_layer_compile_as_a_whole(scheme):
-    model = encoder(scheme, num_hidden_layers=3)
-    run = torch.compile(model, backend="eager")
-    for ids, mask in batches(6):
+    model = encoder(scheme)
+    run = compile_whole(model)
+    for ids, mask in batches(4):
         got = run(ids, attention_mask=mask).last_hidden_state
         torch.testing.assert_close(got, model(ids, attention_mask=mask).last_hidden_state, atol=1e-5, rtol=1e-5)
     assert graphs() <= 3

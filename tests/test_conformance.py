@@ -8,7 +8,7 @@ import tempfile
 import broken_schemes as broken
 import pytest
 import torch
-from common import EVERY_HOOK, SCHEMES, tiny_config
+from common import EVERY_HOOK, SCHEMES, others_slow, tiny_config
 from rich.console import Console
 
 import hf_posenc
@@ -48,7 +48,7 @@ def test_variants_pass_every_check(scheme, kwargs):
     assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
-@pytest.mark.parametrize("scheme", [broken.Sound, broken.SoundTurn])
+@pytest.mark.parametrize("scheme", others_slow([broken.SoundTurn], broken.Sound))
 def test_sound_schemes_of_a_user_can_be_exported(scheme):
     assert check_position(scheme, checks=["export"]).ok
 
@@ -170,6 +170,7 @@ def test_a_file_that_imports_too_much_fails_the_remote_check(tmp_path, monkeypat
     assert re.search("greedy.py, line 1: 'from hf_posenc import AlibiPosition' can't travel", result.message)
 
 
+@pytest.mark.slow  # strangers/test_strangers.py has another
 def test_a_users_own_scheme_passes_the_remote_check():
     assert check_position(broken.Sound, checks=["remote_code"])["remote_code"].outcome == "passed"
 

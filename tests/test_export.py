@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import EVERY_HOOK, SCHEMES, padded, perturb, tiny_config, tokens
+from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE, others_slow, padded, perturb, tiny_config, tokens
 
 from hf_posenc import PosEncForSequenceClassification, PosEncModel
 
@@ -23,7 +23,9 @@ class Logits(torch.nn.Module):
 
 def classifier(scheme: str, pooling: str = "mean") -> PosEncForSequenceClassification:
     torch.manual_seed(0)
-    return perturb(PosEncForSequenceClassification(tiny_config(scheme, classifier_pooling=pooling))).eval()
+    return perturb(
+        PosEncForSequenceClassification(tiny_config(scheme, classifier_pooling=pooling, num_hidden_layers=1))
+    ).eval()
 
 
 def dynamic_shapes() -> dict:
@@ -31,40 +33,25 @@ def dynamic_shapes() -> dict:
     return {"input_ids": {0: batch, 1: length}, "attention_mask": {0: batch, 1: length}}
 
 
-@pytest.mark.parametrize("scheme", EVERY_HOOK)
-def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme):
+def exported(model: torch.nn.Module) -> torch.export.ExportedProgram:
+    """After it has given the model's logits at other sizes."""
+    program = torch.export.export(Logits(model), BATCHES[0], dynamic_shapes=dynamic_shapes())
+    module = program.module()
+    for ids, mask in BATCHES:
+        expected = model(ids, attention_mask=mask).logits
+        torch.testing.assert_close(module(ids, mask), expected, atol=1e-5, rtol=1e-5)
+    return program
+
+
+@pytest.mark.parametrize("scheme", others_slow(EVERY_HOOK, EVERY_HOOK_AT_ONCE))
+def test_an_exported_program_and_onnxruntime_give_the_same_logits_at_other_sizes(scheme, tmp_path):
     model = classifier(scheme)
-    program = torch.export.export(Logits(model), BATCHES[0], dynamic_shapes=dynamic_shapes())
-    for ids, mask in BATCHES:
-        expected = model(ids, attention_mask=mask).logits
-        torch.testing.assert_close(program.module()(ids, mask), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "max"])
-def test_other_poolings_export(pooling):
-    model = classifier("rope", pooling)
-    program = torch.export.export(Logits(model), BATCHES[0], dynamic_shapes=dynamic_shapes())
-    for ids, mask in BATCHES:
-        expected = model(ids, attention_mask=mask).logits
-        torch.testing.assert_close(program.module()(ids, mask), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_onnxruntime_gives_the_same_logits_at_other_sizes(scheme, tmp_path):
+    program = exported(model)
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model = classifier(scheme)
     path = tmp_path / "model.onnx"
-    torch.onnx.export(
-        Logits(model),
-        BATCHES[0],
-        path,
-        dynamo=True,
-        input_names=["input_ids", "attention_mask"],
-        output_names=["logits"],
-        dynamic_shapes=dynamic_shapes(),
-        verbose=False,
-    )
+    names = {"input_names": ["input_ids", "attention_mask"], "output_names": ["logits"]}
+    torch.onnx.export(program, f=path, dynamo=True, verbose=False, **names)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for ids, mask in BATCHES:
         (logits,) = session.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
@@ -72,28 +59,27 @@ def test_onnxruntime_gives_the_same_logits_at_other_sizes(scheme, tmp_path):
         torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("scheme", ["sinusoidal", "rope", "test_layer_distance"])
-def test_a_compiled_model_gives_the_same_hidden_states(scheme):
+@pytest.mark.parametrize("pooling", ["cls", "max"])
+def test_other_poolings_export(pooling):
+    exported(classifier("none", pooling))
+
+
+SOME = ["sinusoidal", "learned", "rope", "test_layer_distance"]
+
+
+@pytest.mark.parametrize("scheme", others_slow(SOME, "test_slope", EVERY_HOOK_AT_ONCE))
+def test_a_compiled_model_gives_the_same_hidden_states_and_packed_positions_hold_their_borders(scheme):
     torch._dynamo.reset()
-    model = perturb(PosEncModel(tiny_config(scheme))).eval()
-    ids, mask = BATCHES[0]
-    expected = model(ids, attention_mask=mask).last_hidden_state
+    model = perturb(PosEncModel(tiny_config(scheme, num_hidden_layers=1))).eval()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("scheme", ["learned", "rope", "test_slope"])
-def test_packed_positions_hold_their_borders_when_compiled(scheme):
-    torch._dynamo.reset()
-    model = perturb(PosEncModel(tiny_config(scheme))).eval()
     ids = tokens(2, 9)
     mask = torch.tensor([[1] * 9, [1] * 7 + [0] * 2])
     for positions in (
+        None,
         torch.tensor([[0, 1, 2, 3, 0, 1, 0, 1, 2], [0, 1, 0, 1, 2, 3, 4, 0, 0]]),
         torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 2, 1, 4, 3, 5, 6, 0, 0]]),
     ):
         expected = model(ids, attention_mask=mask, position_ids=positions).last_hidden_state
-        compiled = torch.compile(model, backend="eager", fullgraph=True)
         got = compiled(ids, attention_mask=mask, position_ids=positions).last_hidden_state
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 

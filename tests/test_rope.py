@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from common import encoder, padded, perturb, tiny_config, tokens
+from common import encoder, others_slow, padded, perturb, tiny_config, tokens
 from references import encode, rope, rope_frequencies
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -214,9 +214,10 @@ def test_a_scheme_is_told_the_lengths_if_it_asks(monkeypatch):
     assert model.position.told.tolist() == [[3, 3, 3, 5, 5, 5, 5, 5]]
 
 
-@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "llama3"])
+@pytest.mark.parametrize("kind", others_slow(["yarn", "dynamic", "longrope", "llama3"], "dynamic"))
 def test_an_exported_program_follows_each_rows_length(kind):
-    model = perturb(PosEncModel(tiny_config("rope", rope_parameters=scalings(4, 8)[kind]))).eval()
+    config = tiny_config("rope", rope_parameters=scalings(4, 8)[kind], num_hidden_layers=1)
+    model = perturb(PosEncModel(config)).eval()
 
     class Hidden(torch.nn.Module):
         def __init__(self):
@@ -235,10 +236,11 @@ def test_an_exported_program_follows_each_rows_length(kind):
         torch.testing.assert_close(program.module()(ids, mask), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+@pytest.mark.parametrize("kind", others_slow(["dynamic", "longrope"], "dynamic"))
 def test_packed_rows_keep_their_lengths_when_compiled(kind):
     torch._dynamo.reset()
-    model = perturb(PosEncModel(tiny_config("rope", rope_parameters=scalings(4, 3)[kind]))).eval()
+    config = tiny_config("rope", rope_parameters=scalings(4, 3)[kind], num_hidden_layers=1)
+    model = perturb(PosEncModel(config)).eval()
     ids, mask = tokens(2, 9), torch.tensor([[1] * 9, [1] * 7 + [0] * 2])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for positions in (
@@ -250,7 +252,7 @@ def test_packed_rows_keep_their_lengths_when_compiled(kind):
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+@pytest.mark.parametrize("kind", others_slow(["dynamic", "longrope"], "longrope"))
 def test_onnxruntime_follows_each_rows_length(kind, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

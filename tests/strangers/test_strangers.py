@@ -7,6 +7,7 @@ import pope
 import pytest
 import toeplitz
 import torch
+from common import others_slow
 
 from hf_posenc import POSITION_CHECKS, check_position
 
@@ -22,8 +23,13 @@ STRANGERS = {
 
 @pytest.mark.parametrize("scheme", STRANGERS, ids=lambda scheme: scheme.__name__)
 def test_a_strangers_scheme_passes_every_check(scheme):
-    checks = [name for name in POSITION_CHECKS if name != "remote_code"]
+    checks = [name for name in POSITION_CHECKS if name not in ("export", "remote_code")]
     check_position(scheme, kwargs=STRANGERS[scheme], checks=checks, raise_on_failure=True)
+
+
+@pytest.mark.parametrize("scheme", others_slow(STRANGERS, cable.Cable))
+def test_a_strangers_scheme_can_be_exported(scheme):
+    check_position(scheme, kwargs=STRANGERS[scheme], checks=["export"], raise_on_failure=True)
 
 
 def test_a_strangers_scheme_travels():
