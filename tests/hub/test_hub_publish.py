@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
 import hf_posenc
-from hf_posenc import POSITIONS, register_scheme_file
+from hf_posenc import POSITIONS, cli, register_scheme_file
 from hf_posenc.hub import collecting, publish, publishing
 from hf_posenc.hub.beside import foreign
 from hf_posenc.training import UserError
@@ -86,13 +85,16 @@ def test_a_checkpoint_is_published_and_loaded_back(
 
     commits = dict(hub.repos["me/mine"].commits)
     before = len(hub.requests)
+    monkeypatch.setattr(publishing, "load_back", lambda *_: None)  # once is enough
     again = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     assert not again.changed
     assert hub.repos["me/mine"].commits == commits
     assert not any(request.method == "PUT" for request in hub.requests[before:])
 
 
-def test_the_command_publishes_a_users_own_scheme(hub: Hub, tmp_path: Path) -> None:
+def test_the_command_publishes_a_users_own_scheme(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     known = dict(POSITIONS)
     try:
         register_scheme_file(EXAMPLE, "learned+recency")
@@ -103,16 +105,19 @@ def test_the_command_publishes_a_users_own_scheme(hub: Hub, tmp_path: Path) -> N
         POSITIONS.clear()
         POSITIONS.update(known)
         sys.modules.pop("recency", None)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    root = str(Path(hf_posenc.__file__).parents[1])
-    environment = {**clean, "HF_ENDPOINT": hub.url, "HF_TOKEN": WRITER, "HF_HOME": str(tmp_path / "home")}
-    environment |= {"PYTHONPATH": root, "HF_HUB_DISABLE_XET": "1"}
-    words = [sys.executable, "-m", "hf_posenc.cli", "publish", str(folder), "--repo-id", "me/own", "--private"]
-    words += ["--revision", "v1", "--trust-remote-code"]
-    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Published and verified: " in done.stdout
-    assert WRITER not in done.stdout + done.stderr
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    at = "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", hub.url + at)
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    monkeypatch.setenv("COLUMNS", "300")
+    words = ["hf-posenc", "publish", str(folder), "--repo-id", "me/own", "--private", "--revision", "v1"]
+    monkeypatch.setattr(sys, "argv", [*words, "--trust-remote-code"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert not ended.value.code, err
+    assert "Published and verified: " in out
+    assert WRITER not in out + err
     repo = hub.repos["me/own"]
     assert repo.private
     assert set(repo.commits[repo.refs["main"]]) == {".gitattributes"}

@@ -14,6 +14,13 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     GradientState._reset_state()
 
 
+@pytest.fixture(autouse=True)
+def _no_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The confusion matrix takes as long to draw as a short training; where it is looked at, it is drawn."""
+    if request.path.stem != "test_training_assessment":
+        monkeypatch.setattr("hf_posenc.training.assessment.Assessment.draw", lambda *_: None)
+
+
 @pytest.fixture
 def order(tmp_path: Path) -> dict[str, str]:
     """See `order_files`."""

@@ -22,13 +22,29 @@ from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_poin
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
 
 
-@pytest.fixture(scope="module")
-def whole_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
+BEST = {"num_train_epochs": 2, "save_strategy": "epoch", "do_eval": True, "learning_rate": 2e-2, "save_total_limit": 5}
+
+
+def once(folder, options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "datasets")
         AcceleratorState._reset_state(reset_partial_state=True)
-        return train(folder / "run", **order_files(folder), **OPTIONS).output_dir
+        return train(folder / "run", **order_files(folder), **options).output_dir
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    return once(tmp_path_factory.mktemp("whole"), OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def best_run(tmp_path_factory):
+    return once(tmp_path_factory.mktemp("best"), BEST)
+
+
+@pytest.fixture(scope="module")
+def longer_best_run(tmp_path_factory):
+    return once(tmp_path_factory.mktemp("longer"), {**BEST, "num_train_epochs": 3})
 
 
 @pytest.fixture
@@ -66,15 +82,15 @@ def test_resuming_with_other_options_ends_in_the_same_weights(order, tmp_path, o
 
 
 @pytest.mark.parametrize("step", [10, 20])
-def test_resuming_keeps_the_best_weights_too(order, tmp_path, step):
+def test_resuming_keeps_the_best_weights_too(longer_best_run, order, tmp_path, step):
     """Of the folder that is resumed in, not of the one where the run began."""
-    options = {"num_train_epochs": 3, "save_strategy": "epoch", "do_eval": True, "learning_rate": 2e-2}
-    whole = train(tmp_path / "whole", **order, **options, save_total_limit=5).output_dir
+    options = {**BEST, "num_train_epochs": 3}
+    whole = Path(shutil.copytree(longer_best_run, tmp_path / "whole"))
     best = results(whole)["best"]
     assert best["step"] < 30
     killed = copy_until(whole, tmp_path / "killed", step)
     shutil.move(whole, tmp_path / "moved")
-    train(killed, **order, **options, save_total_limit=5, resume_from_checkpoint="true")
+    train(killed, **order, **options, resume_from_checkpoint="true")
     assert results(killed)["best"] == best
     assert_same_weights(tmp_path / "moved", killed)
 
@@ -207,16 +223,14 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, 
 
 
 @pytest.mark.parametrize("step", [7, 10, 13])  # 10 steps an epoch
-def test_ctrl_c_does_not_change_which_weights_are_best(order, tmp_path, press, monkeypatch, step):
-    options = {"num_train_epochs": 2, "save_strategy": "epoch", "do_eval": True, "learning_rate": 2e-2}
-    whole = train(tmp_path / "whole", **order, **options).output_dir
+def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path, press, monkeypatch, step):
     press(step)
     with pytest.raises(Interrupted, match=rf"checkpoint-{step}'"):
-        train(tmp_path / "stopped", **order, **options)
+        train(tmp_path / "stopped", **order, **BEST)
     monkeypatch.undo()
-    train(tmp_path / "stopped", **order, **options, resume_from_checkpoint="true")
-    assert results(tmp_path / "stopped")["best"] == results(whole)["best"]
-    assert_same_weights(whole, tmp_path / "stopped")
+    train(tmp_path / "stopped", **order, **BEST, resume_from_checkpoint="true")
+    assert results(tmp_path / "stopped")["best"] == results(best_run)["best"]
+    assert_same_weights(best_run, tmp_path / "stopped")
 
 
 @pytest.mark.parametrize("moment", ["on_save", "on_epoch_end", "on_train_end"])
