@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -31,9 +32,22 @@ def plan(**overrides):
     return toy(**{"schemes": list(RATES), "seeds": 4} | overrides)
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    return made_up(tmp_path_factory.mktemp("report") / "results", plan(tasks=["halves", *plan().tasks]), RATES)
+
+
+@pytest.fixture(scope="module")
+def report(untouched):
+    """What is written about the results, as Markdown and as a page: for tests that read it."""
+    return write_report(untouched)
+
+
 @pytest.fixture
-def results(tmp_path):
-    return made_up(tmp_path / "results", plan(tasks=["halves", *plan().tasks]), RATES)
+def results(untouched, tmp_path):
+    """The same, to change."""
+    ignored = shutil.ignore_patterns("report*")
+    return shutil.copytree(untouched, tmp_path / "results", ignore=ignored)
 
 
 def row(text, *cells):
@@ -41,8 +55,8 @@ def row(text, *cells):
     return next(line for line in text.splitlines() if line.startswith("| " + " | ".join(cells)))
 
 
-def test_markdown_says_who_is_better_and_who_cannot_be_told(results):
-    markdown, _ = write_report(results)
+def test_markdown_says_who_is_better_and_who_cannot_be_told(report):
+    markdown, _ = report
     text = markdown.read_text()
     assert "**probes, 32 tokens**: against `none`" in text
     assert re.search(
@@ -54,7 +68,7 @@ def test_markdown_says_who_is_better_and_who_cannot_be_told(results):
     assert re.search(r"\| `learned` \| 0\.\d+ \[[^|]+\] \| learned has 32 positions \|", text)
     assert "The control: are most words" in text
     for name in re.findall(r"!\[[^]]+\]\((\S+)\)", text):
-        assert (results / name).read_bytes().startswith(b"\x89PNG")
+        assert (markdown.parent / name).read_bytes().startswith(b"\x89PNG")
     names = {"heat", "probes-ranking", "probes-lengths", "probes-curves", "halves-ranking"}
     assert {f"report_pictures/{name}.png" for name in names} <= set(re.findall(r"\((report_\S+)\)", text))
 
@@ -84,8 +98,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_fits_a_phone(results):
-    _, path = write_report(results)
+def test_the_page_is_whole_and_fits_a_phone(report):
+    _, path = report
     text = path.read_text()
     page = Page(text)
     assert page.open == []
@@ -98,9 +112,9 @@ def test_the_page_is_whole_and_fits_a_phone(results):
     assert "max-width: min(100%" in text
 
 
-def test_every_section_is_linked_and_every_link_leads_somewhere(results):
+def test_every_section_is_linked_and_every_link_leads_somewhere(report):
     """From the contents to sections, from verdicts to tables, from schemes to what they are."""
-    markdown, path = write_report(results)
+    markdown, path = report
     page = Page(path.read_text())
     assert all(link.startswith("#") and link[1:] in page.names for link in page.links)
     assert set(page.links) == {f"#{name}" for name in page.names}
@@ -115,8 +129,8 @@ def test_every_section_is_linked_and_every_link_leads_somewhere(results):
     assert "[probes](#probes-ranking-at-32-tokens): place 1 of 3 at 32 tokens" in rope
 
 
-def test_the_page_says_how_much_it_rests_on(results):
-    text = write_report(results)[0].read_text()
+def test_the_page_says_how_much_it_rests_on(report):
+    text = report[0].read_text()
     assert row(text, "[probes](#probes)") == "| [probes](#probes) | 64 |  | 4 | 100 | 4 | 12 of 12 |"
     assert "**One learning rate for all schemes**: 0.001. It was tuned for none of them" in text
 
@@ -194,14 +208,14 @@ def test_a_scheme_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path
     assert [text.get_text().strip() for text in figures[0].legends[0].get_texts()] == ["none", "_mine"]
 
 
-def test_the_page_is_dark_where_the_screen_is_and_says_that_tables_scroll(results):
-    text = write_report(results)[1].read_text()
+def test_the_page_is_dark_where_the_screen_is_and_says_that_tables_scroll(report):
+    text = report[1].read_text()
     assert "prefers-color-scheme: dark" in text
     assert re.search(r"\.table \{[^}]*linear-gradient[^}]*local", text)
 
 
-def test_speed_is_not_read_off_single_runs(results):
-    text = write_report(results)[0].read_text()
+def test_speed_is_not_read_off_single_runs(report):
+    text = report[0].read_text()
     cost = text[text.index("## Cost") : text.index("## Schemes")]
     assert "Their speed isn't shown" in cost
     assert row(cost, "`rope`") == "| `rope` | 1,000 | 10 |"

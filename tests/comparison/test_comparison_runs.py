@@ -77,7 +77,8 @@ def test_data_order_and_budget_are_equal_too(tmp_path):
             assert test["value"] == 0.5
 
 
-def test_a_run_says_all_about_itself(tmp_path, monkeypatch):
+def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
+    monkeypatch.setattr(run_module, "_draw", draw_run)
     plan = toy(schemes=["learned"], scheme_arguments={"learned": {"std": 0.1}})
     made, make = [], os.makedirs
     monkeypatch.setattr(
@@ -112,7 +113,7 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch):
     assert found["peak_memory_mib"] is None or found["peak_memory_mib"] >= 0
     assert found["resumed"] is False
     folder = tmp_path / "runs" / "probes-learned-seed0"
-    assert {path.name for path in folder.iterdir()} <= {"run.json", "learned.png"}
+    assert {path.name for path in folder.iterdir()} == {"run.json", "learned.png"}
 
 
 def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):

@@ -65,6 +65,8 @@ def test_an_adapter_is_saved_loaded_and_merged_for_strangers(tmp_path: Path, mod
     merged = loaded.merge_and_unload()
     assert type(merged) is PosEncForSequenceClassification
     torch.testing.assert_close(outputs_of(merged), expected, atol=1e-5, rtol=1e-5)
+    if modules is None:
+        return  # what is merged has the positions' weights in any case: the other one is loaded by a stranger
     merged.save_pretrained(tmp_path / "merged")
     job = {"kind": "model", "id": "merged", "load": str(tmp_path / "merged"), "options": {"trust_remote_code": True}}
     report = run_clean([{**job, "auto_class": "AutoModelForSequenceClassification"}], tmp_path / "w", tmp_path / "home")

@@ -1,16 +1,19 @@
 """Fixtures of the remote-code tests: checkpoints saved once, and two strangers who load them all."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from remote_code_harness import (
     ALL_HEADS,
+    BATCH,
     DTYPES,
     FEW_PAIRS,
     HEAD,
     HEADS,
     HOOKS,
+    OWN,
     PAIRS,
     PIPED,
     PIPELINES,
@@ -21,11 +24,16 @@ from remote_code_harness import (
     Report,
     borrow_code,
     changed,
+    outputs,
+    own_schemes,
     put_in_hub_cache,
     run_clean,
+    tiny_model,
 )
+from torch import Tensor
 
 import hf_posenc
+from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
 
 
 def pytest_report_header() -> str:
@@ -38,11 +46,27 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 
 
 @pytest.fixture(scope="session")
-def strangers(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Report]:
-    """Two processes without hf_posenc, one after the other.
+def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Tensor]]]:
+    """Checkpoints of schemes of a user's own, with what their author got."""
+    root = tmp_path_factory.mktemp("own")
+    found = {}
+    with own_schemes(tmp_path_factory.mktemp("author")):
+        for name, scheme in OWN.items():
+            model = tiny_model(scheme, HEAD)
+            model.save_pretrained(root / name)
+            found[name] = root / name, outputs(model, BATCH)
+    return found
+
+
+@pytest.fixture(scope="session")
+def strangers(
+    checkpoints: Checkpoints, own: dict[str, tuple[Path, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Report, Report, Report]:
+    """Two processes without hf_posenc, one after the other, and between them one that has it.
 
     The first loads every checkpoint, from its folder and from a Hub cache, and saves it again. The second has only what
-    the first saved: another HF_HOME, and the first one's is gone.
+    the first saved: another HF_HOME, and the first one's is gone; its transformers says it is the oldest that will do.
+    The third loads what the first saved of a user's own schemes, and saves it for the second.
     """
     place = tmp_path_factory.mktemp("strangers")
     first_home, second_home = place / "first_home", place / "second_home"
@@ -91,19 +115,32 @@ def strangers(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory
         if scheme in HOOKS:
             job = {"kind": "config", "id": f"{scheme}/from_config", "auto_class": "AutoModelForMaskedLM"}
             first.append({**job, "load": str(bare)})
-    reports = [run_clean(first, place / "first", first_home)]
+    local: list[dict[str, Any]] = []
+    for name, (folder, _) in own.items():
+        put_in_hub_cache(folder, first_home, f"me/{name}")
+        for source, load in (("folder", str(folder)), ("hub", f"me/{name}")):
+            job = {"kind": "model", "id": f"own {name}/{source}", "auto_class": HEADS[HEAD], "options": trusted}
+            saved, again = (str(place / who / source / name) for who in ("first own", "local own"))
+            first.append({**job, "load": load, "save": saved})
+            local.append({**job, "load": saved, "save": again})
+            second.append({**job, "load": again})
+        job = {"id": f"own {name}/config", "load": str(folder), "auto_class": HEADS[HEAD]}
+        first.append({**job, "kind": "config"})
+        local.append({**job, "kind": "model", "id": f"own {name}/no trust"})
+    one = run_clean(first, place / "first", first_home)
     shutil.rmtree(first_home)
-    reports.append(run_clean(second, place / "second", second_home))
-    return reports[0], reports[1]
+    between = run_clean(local, place / "local", place / "local_home", with_hf_posenc=True)
+    floor = {"pretend_transformers_is": MINIMUM_TRANSFORMERS}
+    return one, run_clean(second, place / "second", second_home, **floor), between
 
 
 @pytest.fixture(scope="session")
-def first_stranger(strangers: tuple[Report, Report]) -> Report:
+def first_stranger(strangers: tuple[Report, Report, Report]) -> Report:
     return strangers[0]
 
 
 @pytest.fixture(scope="session")
-def second_stranger(strangers: tuple[Report, Report]) -> Report:
+def second_stranger(strangers: tuple[Report, Report, Report]) -> Report:
     return strangers[1]
 
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 import hf_posenc
-from hf_posenc import POSITIONS, PosEncConfig
+from hf_posenc import POSITIONS, PosEncConfig, register_position
+from hf_posenc.schemes.scheme_file import register_scheme_file
 
 CLEAN_PROCESS = Path(__file__).with_name("clean_process.py")
 CODE = Path(hf_posenc.__file__).parent / "model"
@@ -247,3 +248,50 @@ def poisoned_memory() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.utils.deterministic.fill_uninitialized_memory = before[1]
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
+OWN = {"recency": "recency", "combined": "learned+recency", "two": "recency+rope+stripes"}
+STRIPES = '''
+"""A scheme that has a helper in a file beside it."""
+from __future__ import annotations
+import torch
+from hf_posenc import (
+    AddedPosition,  # the import may have several lines
+)
+from .stripe_width import WIDTH; from torch import nn
+from  hf_posenc.model.position_math import per_distinct_position, require_size as checked; import math
+
+
+class Stripes(AddedPosition):
+    def __init__(self, *, hidden_size: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, checked("hidden_size", hidden_size))
+
+    def encodings(self, positions: torch.Tensor) -> torch.Tensor:
+        return per_distinct_position(lambda p: self.table(p // WIDTH % 2), positions)
+'''
+
+
+@contextlib.contextmanager
+def own_schemes(place: Path) -> Iterator[None]:
+    """Inside, the schemes of `OWN` are registered, as in their author's process; one is a package in `place`."""
+    package = place / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "stripes.py").write_text(STRIPES)
+    (package / "stripe_width.py").write_text("WIDTH = 3\n")
+    before = dict(POSITIONS)
+    sys.path.insert(0, str(place))
+    try:
+        from my_package.stripes import Stripes  # type: ignore[import-not-found]
+
+        assert register_scheme_file(EXAMPLE, "learned+recency") == ["recency"]
+        register_position("stripes", Stripes)
+        yield
+    finally:
+        sys.path.remove(str(place))
+        POSITIONS.clear()
+        POSITIONS.update(before)
+        for name in ("recency", "my_package", "my_package.stripes", "my_package.stripe_width"):
+            sys.modules.pop(name, None)

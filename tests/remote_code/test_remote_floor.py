@@ -65,14 +65,6 @@ def test_loading_by_remote_code_names_the_floor(checkpoints: Checkpoints, tmp_pa
         assert_names_the_floor(old.jobs[job["id"]])
 
 
-def test_the_same_jobs_work_at_the_floor(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    # The control of the one above: it is the version that they fail for.
-    folder = str(checkpoints.folder("t5"))
-    jobs = [{"kind": "config", "id": "config", "load": folder}]
-    report = run_clean(jobs, tmp_path / "new", tmp_path / "home", pretend_transformers_is=MINIMUM_TRANSFORMERS)
-    assert report.said("config")["module"].startswith("transformers_modules.")
-
-
 def test_an_old_transformers_gets_as_far_as_the_version_check() -> None:
     # Before 5.10, loading from a folder copied the files that the entry file names itself, and not those that they name
     # in turn: a FileNotFoundError came before any line of ours ran. The configuration is what is loaded first.

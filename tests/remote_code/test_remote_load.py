@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from remote_code_harness import (
     CODE,
     DTYPES,
     FEW_PAIRS,
+    HEAD,
     HEADS,
     HOOKS,
+    OWN,
     PIPED,
     PIPELINES,
     SCHEMES,
@@ -41,6 +44,12 @@ few_pairs = pytest.mark.parametrize(("scheme", "head"), FEW_PAIRS)
 def test_strangers_have_no_hf_posenc(first_stranger: Report, second_stranger: Report) -> None:
     for stranger in (first_stranger, second_stranger):
         assert stranger.hidden == "No module named 'hf_posenc'"
+
+
+def test_the_second_stranger_has_the_oldest_transformers_that_will_do(second_stranger: Report) -> None:
+    # The control of test_remote_floor.py: it is the version that it fails for.
+    assert second_stranger.jobs
+    assert not [job for job, said in second_stranger.jobs.items() if "error" in said]
 
 
 def test_a_stranger_is_asked_for_trust(first_stranger: Report) -> None:
@@ -89,21 +98,21 @@ def test_what_a_stranger_saves_again_loads_without_the_original(
 
 
 def test_what_borrows_its_code_has_its_own_when_saved_again(
-    checkpoints: Checkpoints, strangers: tuple[Report, Report]
+    checkpoints: Checkpoints, strangers: tuple[Report, Report, Report]
 ) -> None:
     # The second stranger has no access to the repository that the code came from.
-    for stranger in strangers:
+    for stranger in strangers[:2]:
         assert stranger.said("borrower")["module"].startswith("transformers_modules.")
         assert_same_outputs(stranger.outputs("borrower"), checkpoints.expected("t5"))
 
 
 @every_source
 def test_every_saved_folder_is_complete(
-    checkpoints: Checkpoints, strangers: tuple[Report, Report], scheme: str, head: str, source: str
+    checkpoints: Checkpoints, strangers: tuple[Report, Report, Report], scheme: str, head: str, source: str
 ) -> None:
     code = {path.name: path.read_bytes() for path in CODE.glob("*.py") if path.name != "__init__.py"}
     folders = [checkpoints.folder(scheme, head)]
-    folders += [Path(stranger.said(f"{scheme}/{head}/{source}")["saved"]) for stranger in strangers]
+    folders += [Path(stranger.said(f"{scheme}/{head}/{source}")["saved"]) for stranger in strangers[:2]]
     for folder in folders:
         assert {path.name: path.read_bytes() for path in folder.glob("*.py")} == code
         # Nothing in it points to where it came from.
@@ -191,3 +200,32 @@ def test_a_pipeline_gives_a_stranger_the_same_results(first_stranger: Report, sc
         for there, here in zip(found, expected, strict=True):
             assert {**there, "score": 0} == {**here, "score": 0}
             assert there["score"] == pytest.approx(float(here["score"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("source", ["folder", "hub"])
+@pytest.mark.parametrize("who", [0, 1, 2], ids=["first", "second", "local"])
+@pytest.mark.parametrize("name", OWN)
+def test_everyone_gets_the_same_outputs_of_a_users_own_scheme(
+    own: dict[str, Any], strangers: tuple[Report, Report, Report], name: str, who: int, source: str
+) -> None:
+    report = strangers[who]
+    assert (report.hidden is None) == (who == 2)
+    assert_same_outputs(report.outputs(f"own {name}/{source}"), own[name][1])
+    module = report.said(f"own {name}/{source}")["module"]
+    assert module.startswith("hf_posenc." if who == 2 else "transformers_modules.")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_configuration_alone_builds_a_new_model_with_a_users_own_scheme(first_stranger: Report, name: str) -> None:
+    assert first_stranger.said(f"own {name}/config")["class"] == HEAD
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_where_hf_posenc_is_installed_the_code_of_a_users_own_scheme_needs_trust(
+    strangers: tuple[Report, Report, Report], name: str
+) -> None:
+    refused = strangers[2].jobs[f"own {name}/no trust"]
+    assert refused["error"] == "ValueError"
+    assert "its code (recency.Recency) comes with the checkpoint" in refused["message"]
+    assert "trust_remote_code=True" in refused["message"]
+    assert "register_position('recency', ...)" in refused["message"]

@@ -7,138 +7,44 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from remote_code_harness import BATCH, assert_same_outputs, outputs, put_in_hub_cache, run_clean, tiny_model
+from remote_code_harness import EXAMPLE, HEAD, OWN, STRIPES, own_schemes, put_in_hub_cache, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, register_position
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.model.scheme_code import _rewritten
 from hf_posenc.schemes.scheme_file import register_scheme_file
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
-HEAD = "PosEncForSequenceClassification"
-AUTO = "AutoModelForSequenceClassification"
-TYPES = {"recency": "recency", "combined": "learned+recency", "two": "recency+rope+stripes"}
-STRIPES = '''
-"""A scheme that has a helper in a file beside it."""
-from __future__ import annotations
-import torch
-from hf_posenc import (
-    AddedPosition,  # the import may have several lines
-)
-from .stripe_width import WIDTH; from torch import nn
-from  hf_posenc.model.position_math import per_distinct_position, require_size as checked; import math
-
-
-class Stripes(AddedPosition):
-    def __init__(self, *, hidden_size: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(2, checked("hidden_size", hidden_size))
-
-    def encodings(self, positions: torch.Tensor) -> torch.Tensor:
-        return per_distinct_position(lambda p: self.table(p // WIDTH % 2), positions)
-'''
-
 
 @pytest.fixture(scope="module")
-def registered(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Both schemes are registered, as in their author's process."""
-    package = tmp_path_factory.mktemp("author") / "my_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "stripes.py").write_text(STRIPES)
-    (package / "stripe_width.py").write_text("WIDTH = 3\n")
-    before = dict(POSITIONS)
-    sys.path.insert(0, str(package.parent))
-    try:
-        from my_package.stripes import Stripes  # type: ignore[import-not-found]
-
-        assert register_scheme_file(EXAMPLE, "learned+recency") == ["recency"]
-        register_position("stripes", Stripes)
+    with own_schemes(tmp_path_factory.mktemp("author")):
         yield
-    finally:
-        sys.path.remove(str(package.parent))
-        POSITIONS.clear()
-        POSITIONS.update(before)
-        for name in ("recency", "my_package", "my_package.stripes", "my_package.stripe_width"):
-            sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
-def saved(registered: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+def saved(registered: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("own")
-    found = {}
-    for name, scheme in TYPES.items():
-        model = tiny_model(scheme, HEAD)
-        model.save_pretrained(root / name)
-        found[name] = root / name, outputs(model, BATCH)
-    return found
+    for name, scheme in OWN.items():
+        tiny_model(scheme, HEAD).save_pretrained(root / name)
+    return {name: root / name for name in OWN}
 
 
-@pytest.fixture(scope="module")
-def reports(saved: dict[str, tuple[Path, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A stranger loads from a folder and from the Hub's cache and saves again; one with hf_posenc loads that and saves;
-    a second stranger loads what that one saved."""
-    place = tmp_path_factory.mktemp("strangers")
-    trusted = {"options": {"trust_remote_code": True}, "kind": "model", "auto_class": AUTO}
-    jobs: dict[str, list[dict[str, Any]]] = {"first": [], "local": [], "second": []}
-    for name, (folder, _) in saved.items():
-        put_in_hub_cache(folder, place / "home_first", f"me/{name}")
-        for source, load in (("folder", str(folder)), ("hub", f"me/{name}")):
-            job = {**trusted, "id": f"{name}/{source}"}
-            first, local = (str(place / who / source / name) for who in ("first", "local"))
-            jobs["first"].append({**job, "load": load, "save": first})
-            jobs["local"].append({**job, "load": first, "save": local})
-            jobs["second"].append({**job, "load": local})
-        jobs["first"].append({"kind": "config", "id": f"{name}/config", "load": str(folder), "auto_class": AUTO})
-        jobs["local"].append({"kind": "model", "auto_class": AUTO, "id": f"{name}/no trust", "load": str(folder)})
-    return {
-        who: run_clean(todo, place / f"work_{who}", place / f"home_{who}", with_hf_posenc=who == "local")
-        for who, todo in jobs.items()
-    }
-
-
-@pytest.mark.parametrize("source", ["folder", "hub"])
-@pytest.mark.parametrize("who", ["first", "local", "second"])
-@pytest.mark.parametrize("name", TYPES)
-def test_everyone_gets_the_same_outputs(
-    saved: dict[str, tuple[Path, Any]], reports: dict[str, Any], name: str, who: str, source: str
-) -> None:
-    assert (reports[who].hidden is None) == (who == "local")
-    assert_same_outputs(reports[who].outputs(f"{name}/{source}"), saved[name][1])
-    module = reports[who].said(f"{name}/{source}")["module"]
-    assert module.startswith("hf_posenc." if who == "local" else "transformers_modules.")
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_a_configuration_alone_builds_a_new_model(reports: dict[str, Any], name: str) -> None:
-    assert reports["first"].said(f"{name}/config")["class"] == HEAD
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_where_hf_posenc_is_installed_the_code_needs_trust(reports: dict[str, Any], name: str) -> None:
-    refused = reports["local"].jobs[f"{name}/no trust"]
-    assert refused["error"] == "ValueError"
-    assert "its code (recency.Recency) comes with the checkpoint" in refused["message"]
-    assert "trust_remote_code=True" in refused["message"]
-    assert "register_position('recency', ...)" in refused["message"]
-
-
-def test_what_is_saved_says_what_it_holds(saved: dict[str, tuple[Path, Any]]) -> None:
+def test_what_is_saved_says_what_it_holds(saved: dict[str, Path]) -> None:
     maps = {
         name: json.loads((folder / "config.json").read_text())["auto_map"]["PositionScheme"]
-        for name, (folder, _) in saved.items()
+        for name, folder in saved.items()
     }
     assert maps == {
         "recency": "recency.Recency",
         "combined": [None, "recency.Recency"],
         "two": ["recency.Recency", None, "stripes.Stripes"],
     }
-    folder = saved["two"][0]
+    folder = saved["two"]
     text = (folder / "stripes.py").read_text()
     assert "hf_posenc" not in text
     expected = STRIPES.replace("from hf_posenc import", "from .position_base import")
@@ -160,20 +66,18 @@ def test_a_configuration_carries_the_code_too(registered: None, tmp_path: Path) 
 
 
 def test_another_scheme_on_loading_leaves_the_code_behind(
-    saved: dict[str, tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
+    saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(POSITIONS, "recency")
-    config = PosEncConfig.from_pretrained(saved["recency"][0], position_embedding_type="alibi")
+    config = PosEncConfig.from_pretrained(saved["recency"], position_embedding_type="alibi")
     assert "PositionScheme" not in config.auto_map
     PosEncModel(config)
 
 
-def test_changed_code_is_loaded_anew(
-    saved: dict[str, tuple[Path, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.delitem(POSITIONS, "recency")
-    folder = shutil.copytree(saved["recency"][0], tmp_path / "checkpoint")
+    folder = shutil.copytree(saved["recency"], tmp_path / "checkpoint")
     first = PosEncModel.from_pretrained(folder, trust_remote_code=True)
     text = (folder / "recency.py").read_text()
     (folder / "recency.py").write_text(text.replace("return -self", "return -2 * self"))
@@ -182,14 +86,14 @@ def test_changed_code_is_loaded_anew(
     torch.testing.assert_close(second.position.bias(places, places == 0), 2 * first.position.bias(places, places == 0))
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", OWN)
 def test_a_trusted_configuration_builds_and_saves_where_hf_posenc_is_installed(
-    saved: dict[str, tuple[Path, Any]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: dict[str, Path], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     for own in ("recency", "stripes"):
         monkeypatch.delitem(POSITIONS, own)
-    folder = saved[name][0]
+    folder = saved[name]
     config = PosEncConfig.from_pretrained(folder, trust_remote_code=True)
     expected = load_file(folder / "model.safetensors")
     built = AutoModel.from_config(config).state_dict()

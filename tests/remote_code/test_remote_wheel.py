@@ -73,6 +73,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in metadata)
 
 
+@pytest.mark.slow
 def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "environment"
     venv.create(home, with_pip=False, symlinks=True)

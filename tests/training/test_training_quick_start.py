@@ -58,7 +58,11 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path):
     assert (data.dataset_name, model.position_embedding_type, training.seed) == ("blimp_order", "rope", 0)
     with pytest.raises(UserError, match="already holds another run"):
         quickstart(tmp_path, ("none",), options=FAST, console=Console(file=StringIO()))
-    # And it would notice if the checkpoint leaned on the package.
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_leans_on_the_package_is_noticed(tmp_path):
+    quickstart(tmp_path, ("rope",), options=FAST, console=Console(file=StringIO()))
     (tmp_path / "rope" / "position_rope.py").unlink()
     with pytest.raises(RuntimeError, match="can't be loaded without hf_posenc: .*position_rope"):
         load_elsewhere(tmp_path / "rope", torch.zeros(2, 2), Console(file=StringIO()))
