@@ -53,24 +53,33 @@ def test_the_weights_of_the_positions_are_trained_too_where_asked_for() -> None:
     assert any("position.modules_to_save" in name for name in changed(before, model))
 
 
-@pytest.mark.parametrize("modules", [None, ["position", "classifier"]], ids=["classifier", "positions"])
-def test_an_adapter_is_saved_loaded_and_merged_for_strangers(tmp_path: Path, modules: list[str] | None) -> None:
+def merged(place: Path, modules: list[str] | None) -> torch.nn.Module:
+    """Trained, saved, loaded and merged; the outputs stay."""
     model = adapted("learned", **({"modules_to_save": modules} if modules else {}))
     train(model)
     expected = outputs_of(model)
-    model.save_pretrained(tmp_path / "adapter")
-    assert {"adapter_model.safetensors", "adapter_config.json"} <= {p.name for p in (tmp_path / "adapter").iterdir()}
-    loaded = peft.PeftModel.from_pretrained(tiny_model("learned", HEAD), tmp_path / "adapter").eval()
+    model.save_pretrained(place / "adapter")
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= {p.name for p in (place / "adapter").iterdir()}
+    loaded = peft.PeftModel.from_pretrained(tiny_model("learned", HEAD), place / "adapter").eval()
     torch.testing.assert_close(outputs_of(loaded), expected)
-    merged = loaded.merge_and_unload()
-    assert type(merged) is PosEncForSequenceClassification
-    torch.testing.assert_close(outputs_of(merged), expected, atol=1e-5, rtol=1e-5)
-    if modules is None:
-        return  # what is merged has the positions' weights in any case: the other one is loaded by a stranger
-    merged.save_pretrained(tmp_path / "merged")
+    found = loaded.merge_and_unload()
+    assert type(found) is PosEncForSequenceClassification
+    torch.testing.assert_close(outputs_of(found), expected, atol=1e-5, rtol=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("modules", [None, ["position", "classifier"]], ids=["classifier", "positions"])
+def test_an_adapter_is_saved_loaded_and_merged(tmp_path: Path, modules: list[str] | None) -> None:
+    merged(tmp_path, modules)
+
+
+@pytest.mark.slow  # a classifier like those that strangers load in remote_code/
+def test_a_merged_adapter_reaches_strangers(tmp_path: Path) -> None:
+    model = merged(tmp_path, ["position", "classifier"])
+    model.save_pretrained(tmp_path / "merged")
     job = {"kind": "model", "id": "merged", "load": str(tmp_path / "merged"), "options": {"trust_remote_code": True}}
     report = run_clean([{**job, "auto_class": "AutoModelForSequenceClassification"}], tmp_path / "w", tmp_path / "home")
-    assert_same_outputs(report.outputs("merged"), outputs(merged, BATCH))
+    assert_same_outputs(report.outputs("merged"), outputs(model, BATCH))
 
 
 def outputs_of(model: torch.nn.Module) -> torch.Tensor:

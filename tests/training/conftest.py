@@ -1,8 +1,13 @@
+import copy
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
 from training_harness import order_files
+
+from hf_posenc.training.baseline import baseline_scores
 
 
 @pytest.fixture(autouse=True)
@@ -14,9 +19,23 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     GradientState._reset_state()
 
 
+SCORES: dict[bytes, Any] = {}
+
+
+def _remembered_scores(*given: Any) -> Any:
+    key = pickle.dumps(given)
+    if key not in SCORES:
+        SCORES[key] = baseline_scores(*given)
+    return copy.deepcopy(SCORES[key])
+
+
 @pytest.fixture(autouse=True)
-def _no_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The confusion matrix takes as long to draw as a short training; where it is looked at, it is drawn."""
+def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes as long as a short training: the baselines of one data set are fitted once.
+
+    The confusion matrix is drawn where it is looked at.
+    """
+    monkeypatch.setattr("hf_posenc.training.classification.baseline_scores", _remembered_scores)
     if request.path.stem != "test_training_assessment":
         monkeypatch.setattr("hf_posenc.training.assessment.Assessment.draw", lambda *_: None)
 
