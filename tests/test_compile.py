@@ -54,7 +54,6 @@ HOW = [compile_layers, compile_whole]
     others_slow(
         itertools.product(["none", "learned", "rope", "alibi", "t5"], HOW),
         ("rope", compile_layers),
-        ("t5", compile_whole),
     ),
 )
 def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_nothing(scheme, how):

@@ -19,7 +19,8 @@ CHEAP = [name for name in POSITION_CHECKS if name not in ("export", "remote_code
 SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]
 
 
-@pytest.mark.parametrize("scheme", [*EVERY_HOOK, *SOUND])
+# Sound ones of a user's own, as quick as others: strangers/test_strangers.py.
+@pytest.mark.parametrize("scheme", others_slow(SOUND, *EVERY_HOOK))
 def test_sound_schemes_pass_every_check(scheme):
     report = check_position(scheme, checks=CHEAP, raise_on_failure=True)
     skipped = {result.name for result in report.results if result.outcome == "skipped"}
@@ -126,7 +127,11 @@ def test_a_broken_scheme_fails_no_other_check(scheme, check, message, others):
     ("scheme", "message"),
     [
         (broken.BranchOnData, "torch.export fails: .*broken_schemes.py, line .*Guard it by position_math.tracing"),
-        (broken.FirstPlaceOfTheRow, r"exported program and of the model at \(5, 17\) tokens: they differ by"),
+        pytest.param(
+            broken.FirstPlaceOfTheRow,
+            r"exported program and of the model at \(5, 17\) tokens: they differ by",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_schemes_that_cannot_be_exported_fail_that_check(scheme, message, capfd):
