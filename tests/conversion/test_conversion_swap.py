@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import SCHEMES, encoder, padded
+from common import SCHEMES, encoder, others_slow, padded
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from own_schemes import TurnedHeads
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -35,7 +35,14 @@ def hidden(model, ids, mask):
         return model.eval()(ids, attention_mask=mask).last_hidden_state
 
 
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "learned"])
+OTHERS = [name for name in SCHEMES if name != "learned"]
+
+
+# Of schemes that are fitted alike, one is quick.
+QUICK = ("none", "sinusoidal", "lspe", "rope", "t5", "fire", "tupe", "deberta")
+
+
+@pytest.mark.parametrize("scheme", others_slow(OTHERS, *QUICK))
 def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tmp_path):
     model, report = convert(source, tmp_path / "out", position_embedding_type=scheme)
     assert report.to_scheme == model.config.position_embedding_type == scheme
