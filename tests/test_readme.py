@@ -41,7 +41,7 @@ COMMANDS = {
 }
 ALL_COMMANDS = list(dict.fromkeys(command for commands in COMMANDS.values() for command in commands))
 LAUNCHED = [command for command in ALL_COMMANDS if command.startswith("accelerate launch ")]
-OWN_SCHEME = "tests/test_own_scheme.py, with the same file"
+OWN_SCHEME = "tests/schemes/test_own_scheme.py, with the same file"
 RUN_ELSEWHERE = {
     "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
     "make test": "this is it; the target is checked below",
@@ -52,8 +52,8 @@ RUN_ELSEWHERE = {
     "test_training_quick_start.py",
     "python -m hf_posenc.training.quick_start --baselines model_cards/results/quickstart.json": "tests/training/"
     "test_training_quick_start.py",
-    "hf-posenc plot rope -o rope.png": "tests/test_plots.py, which needs matplotlib",
-    "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/test_plots.py, which needs matplotlib",
+    "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
+    "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --position-embedding-type rope "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",

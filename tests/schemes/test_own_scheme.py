@@ -25,7 +25,7 @@ from hf_posenc import (
 )
 from hf_posenc.model.position_combined import CombinedPosition
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_scheme" / "recency.py"
 MINE = """
 import torch

@@ -273,7 +273,7 @@ def test_disentangled_bias_equals_transformers_deberta(terms):
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
 def test_relative_keys_equal_the_bert_of_transformers_4(kind, unpad, side):
     """Golden numbers, made by tests/peers/make_bert_golden.py: transformers 5 has no such BERT."""
-    golden = load_file(Path(__file__).with_name("peers") / f"bert_{kind}.safetensors")
+    golden = load_file(Path(__file__).parents[1] / "peers" / f"bert_{kind}.safetensors")
     part = {
         name: {k.removeprefix(f"{name}."): v for k, v in golden.items() if k.startswith(f"{name}.")}
         for name in ("weight", "input", "output", "gradient")

@@ -421,7 +421,7 @@ def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, cap
 
 
 def test_the_commands_of_the_guide_draw(matplotlib, tmp_path, monkeypatch, capsys):
-    guide = (Path(__file__).parent.parent / "docs/positions.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/positions.md").read_text()
     lines = [line.partition("  #")[0].split() for line in guide.splitlines() if line.startswith("hf-posenc plot")]
     assert len(lines) == 2
     monkeypatch.chdir(tmp_path)
@@ -568,7 +568,7 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
 
 @pytest.mark.parametrize("name", ["bipe", "cable", "pope"])
 def test_a_scheme_that_asks_for_tokens_or_hidden_states_or_widens_queries_is_drawn(name, monkeypatch, tmp_path):
-    source = Path(__file__).parent / "strangers" / f"{name}.py"
+    source = Path(__file__).parents[1] / "strangers" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, source)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
