@@ -56,6 +56,11 @@ PRETRAINED = dict.fromkeys(("sst2", "trec", "subj", "cola", "bshift_novels", "ha
     COMPARISONS: (1000, 8000)
 }
 """Sets for pretrained weights, and how many of their rows: few, then many."""
+_PRETRAINED_KINDS = {
+    ("stock", "bert"): "stock BERT",
+    ("pretrained", "learned"): "`learned`",
+    ("pretrained", "rope"): "`rope`",
+}
 MOST_SCORED = {"validation": 500, "test": 2000}
 
 
@@ -113,7 +118,7 @@ class Study:
                 for scheme in ("rope", *SCHEMES_OF.get(name, ())):
                     self.part("scratch", name, rows, scheme, seed)
             for size, name in itertools.product(range(2), PRETRAINED):
-                for kind, scheme in (("stock", "bert"), ("pretrained", "learned"), ("pretrained", "rope")):
+                for kind, scheme in _PRETRAINED_KINDS:
                     self.part(kind, name, PRETRAINED[name][size], scheme, seed)
 
     def part(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> None:
@@ -167,15 +172,16 @@ def scratch_table(results: dict[str, Any]) -> str:
 
 
 def pretrained_table(results: dict[str, Any]) -> str:
-    """Test accuracies of pretrained weights, means over the seeds, as markdown."""
+    """Test accuracies of pretrained weights, means over the seeds, as markdown; a kind without any has no column."""
     found, table = _runs(results), []
-    for name, rows in dict.fromkeys(one[1:3] for one in found if one[0] != "scratch"):
-        kinds = (("stock", "bert"), ("pretrained", "learned"), ("pretrained", "rope"))
-        cells = [found.get((kind, name, rows, scheme), []) for kind, scheme in kinds]
+    measured = {(one[0], one[3]) for one in found}
+    names = {kind: name for kind, name in _PRETRAINED_KINDS.items() if kind in measured}
+    sets = dict.fromkeys(one[1:3] for one in found if one[0] != "scratch")
+    for name, rows in sorted(sets, key=lambda one: (int(one[1]), list(PRETRAINED).index(one[0]))):
+        cells = [found.get((kind, name, rows, scheme), []) for kind, scheme in names]
         first = _beside(("", name, rows), next(filter(None, cells)))
         table.append((*first, *map(_mean, cells), max(map(len, cells))))
-    head = ("set", "rows", "majority", "word pairs", "stock BERT", "`learned`", "`rope`", "seeds")
-    return markdown_table(head, table)
+    return markdown_table(("set", "rows", "majority", "word pairs", *names.values(), "seeds"), table)
 
 
 def _runs(results: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
