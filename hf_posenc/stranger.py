@@ -5,7 +5,6 @@
 
 import importlib.abc
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,46 +37,52 @@ def ask_stranger(
     *,
     texts: Sequence[str] | None = None,
     inputs: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
     hidden: Sequence[str] = (),
     weights: bool = False,
-    **options: Any,
+    timeout: float = 1800,
+    options: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Loads a checkpoint with `trust_remote_code=True` in a process of its own, without network, and runs it.
 
     Args:
-        place: an empty folder for the files that are exchanged.
+        place: a folder for order.json, inputs and found, the files that are exchanged.
         checkpoint: a folder, or a name whose files are in the process's cache.
         auto_class: the class of transformers that loads it.
         texts: what its tokenizer reads, and the model if there are no inputs.
         inputs: tensors for the model.
-        environment: of the process. None: this one's.
+        environment: of the process.
         hidden: further packages that it can't import.
         weights: whether it gives the weights, too.
+        timeout: seconds after which it is given up; a large model may take minutes.
         options: for `from_pretrained`.
 
     Raises:
-        StrangerFailed: it can't be loaded, a weight is missing or unexpected, or it can't be run.
+        StrangerFailed: it can't be loaded, a weight is missing or unexpected, it can't be run, or takes too long.
     """
     from safetensors.torch import load_file, save_file
 
-    order = {"checkpoint": checkpoint, "auto_class": auto_class, "options": options, "weights": weights}
+    order = {"checkpoint": checkpoint, "auto_class": auto_class, "options": dict(options or {}), "weights": weights}
     order |= {"texts": None if texts is None else list(texts), "hidden": ["hf_posenc", *hidden]}
     (place / "order.json").write_text(json.dumps(order), encoding="utf-8")
     if inputs is not None:
         save_file({name: value.contiguous() for name, value in inputs.items()}, place / "inputs")
-    done = subprocess.run(
-        [sys.executable, "-P", "-X", "utf8", __file__, str(place)],
-        cwd=place,
-        env={**(os.environ if environment is None else environment), "HF_HUB_OFFLINE": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
     try:
-        answer = json.loads(done.stdout.splitlines()[-1])
+        done = subprocess.run(
+            [sys.executable, "-P", "-X", "utf8", __file__, str(place)],
+            cwd=place,
+            env={**environment, "HF_HUB_OFFLINE": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        raise StrangerFailed(f"the process that loads it took more than {timeout:g} s") from None
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1] if done.returncode == 0 else "")
     except (IndexError, ValueError):
         said = " ".join(done.stderr[-500:].split())
         raise StrangerFailed(f"the process that loads it ended with {done.returncode}: {said}") from None
@@ -126,6 +131,7 @@ def _carry_out(place: Path, order: dict[str, Any]) -> dict[str, Any]:
     inputs = load_file(place / "inputs") if (place / "inputs").exists() else dict(read)  # type: ignore[arg-type]
     found = {f"weight:{name}": value for name, value in model.state_dict().items()} if order["weights"] else {}
     found["output"] = first_output(model, **inputs)
+    assert not any(name.partition(".")[0] == "hf_posenc" for name in sys.modules)
     save_file({name: value.clone().contiguous() for name, value in found.items()}, place / "found")
     return {"error": None, "token_ids": None if read is None else read["input_ids"].tolist()}
 

@@ -39,7 +39,9 @@ def extended_table(table: Tensor, length: int, how: str) -> Tensor:
 
 def has_table(part: PositionScheme) -> bool:
     """Whether some weight has a row for each position."""
-    return part.max_length is not None and any(len(value) == part.max_length for value in part.state_dict().values())
+    return part.max_length is not None and any(
+        value.shape[:1] == (part.max_length,) for value in part.state_dict().values()
+    )
 
 
 def copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: str) -> list[dict[str, Any]]:

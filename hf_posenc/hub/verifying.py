@@ -53,8 +53,7 @@ def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> Non
             inputs={"input_ids": sent.input_ids},
             environment=environment(place),
             weights=True,
-            revision=revision,
-            code_revision=revision,
+            options={"revision": revision, "code_revision": revision},
         )
         error = _difference(answer, sent)
     except StrangerFailed as failure:
@@ -65,10 +64,14 @@ def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> Non
 
 def _difference(answer: Answer, sent: Checkpoint) -> str | None:
     """What is first found to differ from what was sent, or None."""
-    for name, value in sent.model.state_dict().items():
-        if not torch.equal(answer.weights[name], value):
+    weights = sent.model.state_dict()
+    if other := sorted(answer.weights.keys() ^ weights.keys()):
+        return f"the weight {other[0]} is only in one of them"
+    for name, value in weights.items():
+        found = answer.weights[name]
+        if found.dtype != value.dtype or not torch.equal(found, value):
             return f"the weight {name} differs"
-    if not torch.allclose(answer.output, sent.output, atol=1e-5):
+    if answer.output.shape != sent.output.shape or not torch.allclose(answer.output, sent.output, atol=1e-5):
         return "with the same weights and input it gives another output"
     if sent.token_ids is not None and answer.token_ids != [sent.token_ids]:
         return f"the tokenizer reads {TEXT!r} differently"

@@ -165,9 +165,9 @@ def _no_better_than_majority(found: Assessment, examples: int, units: str, try_t
     if chance is None:
         return []
     if found.metric in LOWER_IS_BETTER:
-        if score < chance:
-            return []
-        return [f"It is no better than always the mean: {found.metric} {score:.4g} and {chance:.4g}. {try_this}"]
+        if score >= chance:
+            return [f"It is no better than always the mean: {found.metric} {score:.4g} and {chance:.4g}. {try_this}"]
+        return []
     if score > chance + 2 * math.sqrt(chance * (1 - chance) / examples):
         return []
     if examples < FEW_EXAMPLES and score > chance:

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..machine import versions
-from ..markdown import render
+from ..markdown import plain, render
 from .assessment import Assessment
 from .data.columns import Columns
 from .data.labels import Labels
@@ -189,7 +189,7 @@ def model_card(
         scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
         assessment=assessment,
         labels=None if labels is None else labels.names,
-        hyperparameters=hyperparameters,
+        hyperparameters=[(name, plain(value)) for name, value in hyperparameters.items()],
         versions=versions(),
     )
 

@@ -130,7 +130,7 @@ class RunTrainer(Trainer):
             commit_message=f"Training in progress, {done}",
             token=args.hub_token,
             revision=args.hub_revision,
-            ignore_patterns=["_*", f"{PREFIX_CHECKPOINT_DIR}-*"],
+            ignore_patterns=["_*", f"{PREFIX_CHECKPOINT_DIR}-*", TRAINING_ARGS_NAME],  # a pickle that `_save` deletes
             run_as_future=True,
         )
         self.push_in_progress = PushInProgress(cast(Any, [*(earlier.jobs if is_busy else ()), job]))
@@ -141,8 +141,10 @@ class RunTrainer(Trainer):
         refuse_divergence(cast(RunArguments, self.args), self.state.global_step, model)
         if has_lora(model):
             state_dict = merged_weights(model)
-        super()._save(folder, state_dict)
-        (Path(folder) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        try:
+            super()._save(folder, state_dict)
+        finally:
+            (Path(folder) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
 
 def add_callbacks_and_schedule(trainer: RunTrainer) -> None:

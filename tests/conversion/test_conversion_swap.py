@@ -7,12 +7,12 @@ from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from own_schemes import TurnedHeads
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.conversion import convert, swap
 from hf_posenc.conversion.biases import reorder_heads
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
 from hf_posenc.conversion.rotations import choose_basis
-from hf_posenc.conversion.tables import extended_table
+from hf_posenc.conversion.tables import extended_table, has_table
 
 
 @pytest.fixture(scope="module")
@@ -387,3 +387,12 @@ def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypa
     for head, speed in enumerate(speeds):
         slow, fast = speed.index(min(speed)), speed.index(max(speed))
         assert held[head, slow] > held[head, fast]
+
+
+def test_a_scheme_with_a_weight_that_is_one_number_may_have_a_table():
+    part = PositionScheme()
+    part.factor = torch.nn.Parameter(torch.tensor(1.0))
+    part.max_length = 8
+    assert not has_table(part)
+    part.table = torch.nn.Embedding(8, 2)
+    assert has_table(part)

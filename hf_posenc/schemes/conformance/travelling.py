@@ -158,7 +158,7 @@ def check_remote_code(case: Case) -> None:
     hidden = sorted({scheme.__module__.partition(".")[0] for scheme in foreign})
     with tempfile.TemporaryDirectory() as root:
         model.save_pretrained(Path(root) / "checkpoint")
-        home = {"HF_HOME": root, "HF_MODULES_CACHE": f"{root}/modules"}
+        home = {"HF_HOME": root, "HF_MODULES_CACHE": f"{root}/modules", "OMP_NUM_THREADS": "1"}
         try:
             answer = ask_stranger(
                 Path(root),
@@ -167,6 +167,7 @@ def check_remote_code(case: Case) -> None:
                 inputs=batch,
                 environment={**os.environ, **home},
                 hidden=hidden,
+                timeout=300,
             )
         except StrangerFailed as error:
             raise Failure(

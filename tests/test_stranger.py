@@ -1,0 +1,44 @@
+"""A stranger's process: what it is told, and what its answer is compared with."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hf_posenc.hub import verifying
+from hf_posenc.stranger import Answer, StrangerFailed, ask_stranger
+
+WEIGHTS = {"layer.weight": torch.ones(2, 2), "layer.bias": torch.zeros(2)}
+ANSWER = Answer(torch.ones(1, 3), WEIGHTS, [[5, 6]])
+SENT = SimpleNamespace(model=SimpleNamespace(state_dict=lambda: WEIGHTS), output=torch.ones(1, 3), token_ids=[5, 6])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, None),
+        ({"weights": {"layer.weight": WEIGHTS["layer.weight"]}}, "the weight layer.bias is only in one of them"),
+        ({"weights": {**WEIGHTS, "more": torch.ones(1)}}, "the weight more is only in one of them"),
+        ({"weights": {**WEIGHTS, "layer.bias": torch.zeros(2).bfloat16()}}, "the weight layer.bias differs"),
+        ({"weights": {**WEIGHTS, "layer.bias": torch.full((2,), 1e-9)}}, "the weight layer.bias differs"),
+        ({"output": torch.ones(2, 2)}, "with the same weights and input it gives another output"),
+        ({"output": torch.full((1, 3), 1.001)}, "with the same weights and input it gives another output"),
+        ({"token_ids": [[5, 7]]}, f"the tokenizer reads {verifying.TEXT!r} differently"),
+    ],
+)
+def test_every_difference_from_what_was_sent_is_named(changed, said):
+    assert verifying._difference(dataclasses.replace(ANSWER, **changed), SENT) == said
+
+
+def test_the_loading_process_of_publishing_gets_no_token_and_no_settings(tmp_path, monkeypatch):
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONSTARTUP", "MY_PASSWORD"):
+        monkeypatch.setenv(name, "secret")
+    told = verifying.environment(tmp_path)
+    assert "secret" not in told.values()
+    assert not any(name.startswith("PYTHON") for name in told)
+
+
+def test_a_stranger_that_takes_too_long_is_given_up(tmp_path):
+    with pytest.raises(StrangerFailed, match=r"took more than 0\.01 s"):
+        ask_stranger(tmp_path, "nowhere", "AutoModel", environment={}, timeout=0.01)
