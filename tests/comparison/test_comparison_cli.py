@@ -116,9 +116,10 @@ def test_the_report_is_written_and_its_absence_explained(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_quick_plan_from_end_to_end(run, tmp_path):
+def test_the_quick_plan_from_end_to_end(run, draw_run, monkeypatch, tmp_path):
     """What the README shows: `none` at one half in every probe and length, and the control solved by counting."""
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("hf_posenc.comparison.run._draw", draw_run)
     code, out, _ = run("compare", "-o", tmp_path / "results", "--quick")
     assert code == 0
     assert "12 runs made, 0 were there, 0 failed" in out

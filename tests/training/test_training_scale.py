@@ -81,15 +81,16 @@ def test_killed_at_ten_random_moments_it_resumes_to_the_same_weights(order: dict
         folder, steps = tmp_path / f"killed{number}", []
         words = [sys.executable, str(TRAINER), *command({**options, "output_dir": folder})]
         while kills < 10 and not (folder / "config.json").exists():
-            running = subprocess.Popen(
-                words,
-                cwd=ROOT,
-                env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-            )
+            with (tmp_path / "said").open("w") as said:
+                running = subprocess.Popen(
+                    words,
+                    cwd=ROOT,
+                    env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    text=True,
+                    start_new_session=True,
+                )
             assert running.stdout is not None
             if kills in (3, 6):  # while it starts, or reads what it resumes from
                 time.sleep(moments.uniform(0, 5))
@@ -98,7 +99,7 @@ def test_killed_at_ten_random_moments_it_resumes_to_the_same_weights(order: dict
                 time.sleep(moments.uniform(0, 0.4))
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
-            assert running.returncode == -signal.SIGKILL, "it had ended before it was killed"
+            assert running.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()[-2000:]  # it had ended before
             kills += 1
             last = last_complete_checkpoint(folder)
             steps.append(int(last.name.rpartition("-")[2]) if last else 0)
