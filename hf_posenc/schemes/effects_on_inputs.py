@@ -8,13 +8,13 @@ from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 
 from .hooks import one_text, rotated_units
-from .panel_types import Effect, Lines, Maps, Note, short_number, spread_places, to_numpy
+from .panel_types import Effect, Lines, Maps, Note, from_three_positions, short_number, to_numpy
 from .sources import Subject, initial_scheme, size_of
 
 _MOST_ROWS = 128
 
 
-def added_vectors(subject: Subject, length: int) -> Tensor:
+def encodings_of(subject: Subject, length: int) -> Tensor:
     """What is added to embeddings of zero: (S, D)."""
     scheme = subject.scheme
     table = getattr(scheme, "embedding", None)
@@ -26,25 +26,6 @@ def added_vectors(subject: Subject, length: int) -> Tensor:
         width = size_of(subject, "hidden_size", lambda config: config.embedding_width)
     positions = torch.arange(length).unsqueeze(0)
     return scheme.ask("embed", torch.zeros(1, length, width), positions, **one_text(positions))[0].float()
-
-
-def _cosine_profile(cosine: Tensor) -> Lines:
-    """Cosines (S, S) against distance, from three positions."""
-    length = len(cosine)
-    queries = spread_places(length, 3)
-    distances = np.arange(-(length - 1), length)
-    by_distance = np.full((len(queries), distances.size), np.nan)
-    for row, query in enumerate(queries):
-        by_distance[row, length - 1 - query : 2 * length - 1 - query] = to_numpy(cosine[query])
-    return Lines(
-        title="Cosine against distance",
-        x=distances,
-        y=by_distance,
-        names=tuple(str(query) for query in queries),
-        group="from position i",
-        y_label="cosine",
-        limits=(-1.05, 1.05),
-    )
 
 
 def embedding_effect(encodings: Tensor) -> Effect:
@@ -77,7 +58,7 @@ def embedding_effect(encodings: Tensor) -> Effect:
         value_label="cosine",
         limits=(-1, 1),
     )
-    profile = _cosine_profile(cosine)
+    profile = from_three_positions(cosine, title="Cosine against distance", y_label="cosine", limits=(-1.05, 1.05))
     neighbours = Lines(
         title="Cosine of neighbours",
         x=positions[:-1],

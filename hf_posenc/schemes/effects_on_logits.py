@@ -8,12 +8,13 @@ from torch import Tensor
 
 from .hooks import grid_of, one_text
 from .panel_types import (
+    DEFAULT_POSITIONS,
     Effect,
     Lines,
     Maps,
     Panel,
     colour_limits,
-    spread_places,
+    from_three_positions,
     to_numpy,
 )
 from .sources import Subject, size_of
@@ -24,10 +25,6 @@ _DRAWS = 2
 
 _MEASURED = 256
 """Drawn queries and keys over which a bias is measured that isn't linear in them."""
-
-
-_MANY = 128
-"""Positions past which an eighth of them has to do."""
 
 
 def _by_distance(bias: Tensor) -> Tensor:
@@ -47,24 +44,6 @@ def _heads(values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     if bool(torch.isclose(values, values[:1], rtol=1e-5, atol=1e-8).all()):
         return values[:1], ("all heads",)
     return values, tuple(str(head) for head in range(values.shape[0]))
-
-
-def _from_several_positions(bias: Tensor, where: str) -> Lines:
-    """One head's bias, (S, S), against distance."""
-    length = len(bias)
-    queries = spread_places(length, 3)
-    distances = np.arange(-(length - 1), length)
-    curves = np.full((len(queries), distances.size), np.nan)
-    for row, query in enumerate(queries):
-        curves[row, length - 1 - query : 2 * length - 1 - query] = to_numpy(bias[query])
-    return Lines(
-        title=f"Head 0 from several positions{where}",
-        x=distances,
-        y=curves,
-        names=tuple(str(query) for query in queries),
-        group="from position i",
-        y_label="bias (logit)",
-    )
 
 
 def _all_pairs(bias: Tensor, limits: tuple[float, float], where: str) -> Maps:
@@ -112,7 +91,9 @@ def bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
             )
         )
     if not steady:
-        panels.append(_from_several_positions(bias[0], where))
+        panels.append(
+            from_three_positions(bias[0], title=f"Head 0 from several positions{where}", y_label="bias (logit)")
+        )
     weights, weight_names = _heads(bias[:, middle].softmax(-1))
     panels.append(
         Lines(
@@ -169,7 +150,7 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
         alike = vectors[:, 0].transpose(0, 1).flatten(1)
         what = "Cosine of the distances' vectors"
     else:  # no sum of products: what it does to many drawn q and k
-        count = _MEASURED if length <= _MANY else _MEASURED // 8
+        count = _MEASURED if length <= DEFAULT_POSITIONS else _MEASURED // 8
         q, k = torch.randn(2, count, heads, head_dim, generator=generator)
         many = torch.cat([_by_distance(bias(q[n : n + 1], k[n : n + 1])) for n in range(count)])  # (n, H, R)
         spread = many.std(0)

@@ -1,10 +1,13 @@
 """What a picture shows, as numbers and words: `Lines`, `Maps` and `Note`; and one `Effect` of a scheme."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+DEFAULT_POSITIONS = 128
+"""Positions shown when the caller doesn't say: each is a pixel or two at the width of a page."""
 DISTANCE = "distance j - i (tokens)"
 
 
@@ -75,9 +78,15 @@ class Effect:
     """Against the signed distance."""
 
 
-def spread_places(length: int, count: int) -> list[int]:
-    """Positions from the first to the last, evenly spread."""
-    return sorted({round(step * (length - 1) / (count - 1)) for step in range(count)})
+def from_three_positions(values: Tensor, **words: Any) -> Lines:
+    """Values (S, S) against distance, from the first, the middle and the last position."""
+    length = len(values)
+    queries = sorted({round(step * (length - 1) / 2) for step in range(3)})
+    distances = np.arange(-(length - 1), length)
+    curves = np.full((len(queries), distances.size), np.nan)
+    for row, query in enumerate(queries):
+        curves[row, length - 1 - query : 2 * length - 1 - query] = to_numpy(values[query])
+    return Lines(x=distances, y=curves, names=tuple(map(str, queries)), group="from position i", **words)
 
 
 def colour_limits(values: Tensor) -> tuple[float, float]:

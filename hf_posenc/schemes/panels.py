@@ -17,10 +17,10 @@ from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
 from hf_posenc.model.position_base import PositionScheme
 
-from .effects_on_inputs import added_vectors, embedding_effect, rotation_effect
+from .effects_on_inputs import embedding_effect, encodings_of, rotation_effect
 from .effects_on_logits import bias_effect, layer_bias_effect
 from .hooks import grid_of, one_text
-from .panel_types import Effect, Lines, Maps, Note, Panel, to_numpy
+from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Note, Panel, to_numpy
 from .sources import Source, Subject, initial_scheme, read_source
 
 __all__ = [
@@ -34,8 +34,6 @@ __all__ = [
     "position_panels",
 ]
 
-DEFAULT_POSITIONS = 128
-"""Positions shown when the caller doesn't say: each is a pixel or two at the width of a page."""
 
 MOST_POSITIONS = 2048
 """More would need gigabytes: matrices are (H, S, S)."""
@@ -160,7 +158,7 @@ def read_effects(subject: Subject, max_positions: int | None, layer: int) -> lis
         raise ValueError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")
     effects = []
     if scheme.uses("embed"):
-        encodings = added_vectors(subject, length)
+        encodings = encodings_of(subject, length)
         if encodings.any():
             effects.append(embedding_effect(encodings))
     if scheme.uses("rotate"):
