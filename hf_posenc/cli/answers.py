@@ -14,7 +14,7 @@ from rich.table import Table
 from hf_posenc.errors import UserError
 
 from .application import app, loading, show_metrics
-from .options import IN_BF16, Checkpoint, Revision, TextColumns, TextDelimiter, Trust
+from .options import IN_BF16, Checkpoint, Delimiter, Revision, TextColumns, TextDelimiter, Trust
 
 
 @app.command()
@@ -39,7 +39,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Between csv columns; default: found.")] = None,
+    delimiter: Delimiter = None,
     text_column_names: TextColumns = None,
     text_column_delimiter: TextDelimiter = None,
     output_format: Annotated[
@@ -164,7 +164,7 @@ def evaluate(
         str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
-    delimiter: Annotated[str | None, typer.Option(help="Between csv columns; default: found.")] = None,
+    delimiter: Delimiter = None,
     text_column_names: TextColumns = None,
     label_column_name: Annotated[str | None, typer.Option(help="Label column. Default: as trained.")] = None,
     label_delimiter: Annotated[str | None, typer.Option(help="What separates several labels in a csv cell.")] = None,

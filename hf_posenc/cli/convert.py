@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from .application import app
-from .options import Checkpoint, Revision, complete_scheme
+from .options import Checkpoint, Revision, RopeParameters, SchemeKwargs, complete_scheme
 
 
 @app.command()
@@ -26,10 +26,8 @@ def convert(
             help="Positional scheme: see `schemes`; default: the source's own, exactly.",
         ),
     ] = None,
-    position_embedding_kwargs: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")
-    ] = None,
-    rope_parameters: Annotated[str | None, typer.Option(metavar="JSON", help="RoPE's parameters.")] = None,
+    position_embedding_kwargs: SchemeKwargs = None,
+    rope_parameters: RopeParameters = None,
     max_position_embeddings: Annotated[
         int | None, typer.Option(min=1, help="How long inputs may be; default: as in the source.")
     ] = None,

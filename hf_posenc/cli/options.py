@@ -54,7 +54,10 @@ TextColumns = Annotated[
     str | None,
     typer.Option(help="Text column; two, with a comma, for pairs. Default: those the model was trained on, or text."),
 ]
+Delimiter = Annotated[str | None, typer.Option(help="Between csv columns; default: found.")]
 TextDelimiter = Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")]
+SchemeKwargs = Annotated[str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")]
+RopeParameters = Annotated[str | None, typer.Option(metavar="JSON", help="RoPE's parameters.")]
 SchemeFile = Annotated[str | None, typer.Option(help="A Python file with a scheme of your own.", show_default=False)]
 
 IN_BF16 = "Computing in bfloat16 mixed precision, which this machine does fastest; --bf16 false for float32."

@@ -9,7 +9,16 @@ from rich.table import Table
 from hf_posenc.errors import UserError, one_line
 
 from .application import app
-from .options import Checkpoint, Revision, SchemeFile, Trust, complete_preset, complete_scheme
+from .options import (
+    Checkpoint,
+    Revision,
+    RopeParameters,
+    SchemeFile,
+    SchemeKwargs,
+    Trust,
+    complete_preset,
+    complete_scheme,
+)
 
 
 @app.command()
@@ -51,10 +60,8 @@ def plot(
     config_preset: Annotated[
         str, typer.Option(autocompletion=complete_preset, help="Size, for a scheme's name: tiny, mini, small, base.")
     ] = "base",
-    position_embedding_kwargs: Annotated[
-        str | None, typer.Option(help="Arguments of a scheme given by name, as JSON.")
-    ] = None,
-    rope_parameters: Annotated[str | None, typer.Option(help="RoPE's parameters, as JSON.")] = None,
+    position_embedding_kwargs: SchemeKwargs = None,
+    rope_parameters: RopeParameters = None,
     revision: Revision = None,
     scheme_file: SchemeFile = None,
     trust_remote_code: Trust = False,
@@ -97,7 +104,7 @@ def check(
         str,
         typer.Argument(autocompletion=complete_scheme, help="A positional scheme: see `schemes`.", show_default=False),
     ],
-    kwargs: Annotated[str | None, typer.Option(help="The scheme's own arguments, as a JSON object.")] = None,
+    kwargs: SchemeKwargs = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
     scheme_file: SchemeFile = None,
 ) -> None:
