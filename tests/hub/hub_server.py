@@ -205,6 +205,7 @@ class Handler(BaseHTTPRequestHandler):
 
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body waits 40 ms behind its headers otherwise
 
     def log_message(self, *_: Any) -> None:
         pass
