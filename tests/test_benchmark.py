@@ -173,6 +173,7 @@ def test_a_variant_names_the_attention_backend():
         assert benchmark.build_model(name, "tiny").config._attn_implementation == name.split(":")[1]
 
 
+@pytest.mark.slow  # measures
 def test_the_reference_may_have_the_same_dtype():
     found = benchmark.run_benchmark(
         ["bert", "rope"], sizes=["tiny"], works=["2x8"], modes=["inference"], dtype="bfloat16", rounds=1, device="cpu"

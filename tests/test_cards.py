@@ -271,6 +271,7 @@ def test_curves_are_drawn_alike_each_time(results):
     assert first.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow  # draws every page again
 def test_new_results_are_taken_up(tmp_path):
     """Another plan's folder and another benchmark: the card, its curve, its metadata and the page of all have them."""
     pytest.importorskip("matplotlib")
@@ -315,6 +316,7 @@ def test_a_changed_label_is_seen():
         )
 
 
+@pytest.mark.slow  # draws every page again
 def test_a_new_scheme_gets_a_page_that_wants_to_be_written(tmp_path):
     pytest.importorskip("matplotlib")
     assert "test_slope" in POSITIONS

@@ -73,11 +73,13 @@ def printed() -> dict[str, str]:
     return dict(zip(codes, map(json.loads, lines), strict=True))
 
 
+@pytest.mark.slow  # a process that imports transformers for each
 @pytest.mark.parametrize("first", FIRST)
 def test_the_auto_classes_know_the_model_whatever_was_imported_first(printed, first):
     assert printed[first + LOAD].split() == ["PosEncModel", "PosEncForTokenClassification"]
 
 
+@pytest.mark.slow
 def test_the_table_of_schemes_is_full_whichever_module_is_imported_first(printed):
     assert printed[TABLE].split() == sorted(scheme_names())
 

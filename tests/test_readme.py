@@ -190,6 +190,7 @@ def printed(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow  # trains, converts and draws, page by page
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_python_blocks_print_what_stands_below_them(page, printed):
     assert printed[page] == [output for _, output in EXAMPLES[page]]

@@ -21,6 +21,7 @@ from model_cards.generate import evidence
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow  # draws every picture of the page
 def test_the_page_says_what_the_results_say():
     text = (evidence.FOLDER / evidence.PAGE_NAME).read_text()
     assert text == evidence.render_evidence(), f"Run `{evidence.COMMAND}` and commit what it writes."

@@ -27,6 +27,7 @@ def quiet():
     return Console(file=StringIO(), width=200)
 
 
+@pytest.mark.slow  # nine runs
 def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
     plan = toy(search=[0.5, 2], test_lengths=[32], tasks=[{"kind": "probes", "probes": ["order"]}])
     made = execute(plan, tmp_path, console=quiet())

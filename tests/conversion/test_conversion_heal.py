@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from common import others_slow
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
@@ -202,6 +203,7 @@ def test_healing_keeps_to_its_time(source):
     assert 1.2 <= report.healing["seconds"] < 20
 
 
+@pytest.mark.slow  # two processes
 def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(source, tmp_path):
     options = {"texts": 72, "max_steps": 22, "save_minutes": 0.0}  # nine steps an epoch
     undisturbed, _ = heal(source, tmp_path / "undisturbed", **options)
@@ -260,6 +262,7 @@ def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_anot
         module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0)
 
 
+@pytest.mark.slow  # three healings
 def test_ctrl_c_saves_a_checkpoint_and_the_same_command_goes_on(source, tmp_path, monkeypatch):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 5:
@@ -360,7 +363,7 @@ def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("measure", [True, False])
+@pytest.mark.parametrize("measure", others_slow([True, False], True))
 def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_path, measure):
     options = {"position_embedding_type": "alibi", "heal": sentences(100), "measure": measure}
     with pytest.raises(ValueError, match="Healing diverged after .* steps with learning_rate=1e.* Give a lower one"):
@@ -423,7 +426,7 @@ def test_batches_hold_like_lengths_in_any_order_and_every_text_once(count, size)
     assert abs(torch.corrcoef(torch.stack((means[:-1], means[1:])))[0, 1]) < 0.3  # not from long to short
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"other": 1}', '{"fingerprint"'])
+@pytest.mark.parametrize("content", others_slow(["", "[]", '{"other": 1}', '{"fingerprint"'], "[]"))
 def test_a_damaged_record_of_a_healing_is_not_gone_on_with(source, tmp_path, content):
     (tmp_path / "out.healing").mkdir()
     (tmp_path / "out.healing/healing.json").write_text(content)

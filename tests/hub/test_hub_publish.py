@@ -92,6 +92,7 @@ def test_a_checkpoint_is_published_and_loaded_back(
     assert not any(request.method == "PUT" for request in hub.requests[before:])
 
 
+@pytest.mark.slow  # two processes; the function's own tests are quick
 def test_the_command_publishes_a_users_own_scheme(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

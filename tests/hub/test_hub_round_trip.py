@@ -15,6 +15,8 @@ from huggingface_hub import ModelCard
 from remote_code_harness import TEXTS, Report, assert_same_outputs, run_clean
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.slow  # two processes; one checkpoint makes the trip in test_hub_publish.py
+
 ROOT = Path(__file__).parents[2]
 AUTO = "AutoModelForSequenceClassification"
 NAMES = {"lfs": ("rope", "own", "combined"), "xet": ("own",)}  # what goes by LFS, and what by xet
@@ -182,7 +184,7 @@ def test_no_token_is_published_printed_or_sent_to_the_storage(world: World) -> N
         assert request.token is None or not request.path.startswith(("/put/", "/get/"))
 
 
-@pytest.mark.slow  # the client's own cache; without the network, from a cache laid out by hand: remote_code/
+# The client's own cache; without the network, from a cache laid out by hand: remote_code/
 @since_hub_2
 def test_with_the_server_gone_what_was_loaded_once_still_loads(world: World, tmp_path: Path) -> None:
     job = {"kind": "model", "auto_class": AUTO, "options": TRUSTED}

@@ -43,7 +43,8 @@ def exported(model: torch.nn.Module) -> torch.export.ExportedProgram:
     return program
 
 
-@pytest.mark.parametrize("scheme", others_slow(EVERY_HOOK, EVERY_HOOK_AT_ONCE))
+@pytest.mark.slow  # the exporter and onnxruntime
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
 def test_an_exported_program_and_onnxruntime_give_the_same_logits_at_other_sizes(scheme, tmp_path):
     model = classifier(scheme)
     program = exported(model)

@@ -34,6 +34,8 @@ from transformers import pipeline
 import hf_posenc
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 
+pytestmark = pytest.mark.slow  # three processes; one checkpoint is loaded so by the quick tests of hub/ and strangers/
+
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 every_source = pytest.mark.parametrize(
     ("scheme", "head", "source"), [(*pair, source) for pair, sources in SOURCES.items() for source in sources]

@@ -141,6 +141,7 @@ def test_schemes_that_cannot_be_exported_fail_that_check(scheme, message, capfd)
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow  # a process of its own
 def test_code_that_differs_from_what_travels_fails_the_remote_check(monkeypatch):
     monkeypatch.setattr(position_alibi, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
     fixed = {"learned": False}  # learned slopes would travel as weights

@@ -344,6 +344,7 @@ def test_nothing_global_is_touched(matplotlib, tmp_path, monkeypatch):
     assert settings() == before
 
 
+@pytest.mark.slow  # draws each kind of file twice
 def test_files_are_whole_and_the_same_every_time(matplotlib, tmp_path, monkeypatch):
     def draw():
         return plot_position(tiny_config("alibi"), max_positions=S)

@@ -153,6 +153,7 @@ def test_another_seed_gives_other_weights() -> None:
     assert not np.allclose(one, two)
 
 
+@pytest.mark.slow  # eight fits
 def test_it_works_in_a_pipeline_cross_validation_and_a_grid_search() -> None:
     texts, labels = data(36)
     lower = FunctionTransformer(lambda given: [text.lower() for text in given])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from common import others_slow
 from training_harness import assert_same_weights, copy_until, train, write_csv
 
 from hf_posenc.training import MaskedLMTrainingArguments, UserError, make_arguments, train_masked_lm
@@ -54,7 +55,7 @@ def test_results_name_files_without_their_folders(tmp_path: Path, monkeypatch: p
     assert training["accelerator_config"]["gradient_accumulation_kwargs"] == {"a": "c"}
 
 
-@pytest.mark.parametrize("step", [2, 3, 5])
+@pytest.mark.parametrize("step", others_slow([2, 3, 5], 3))
 def test_a_classifier_resumed_after_any_step_ends_in_the_same_weights(tmp_path: Path, step: int) -> None:
     data = write_csv(tmp_path / "mine.csv", EXAMPLES)
     options = {
@@ -74,7 +75,7 @@ def test_a_classifier_resumed_after_any_step_ends_in_the_same_weights(tmp_path: 
     assert_same_weights(tmp_path / "whole", tmp_path / "again")
 
 
-@pytest.mark.parametrize("step", [2, 3, 5])
+@pytest.mark.parametrize("step", others_slow([2, 3, 5], 3))
 def test_a_masked_lm_resumed_after_any_step_ends_in_the_same_weights(tmp_path: Path, step: int) -> None:
     (tmp_path / "a.txt").write_text("\n".join(example["text"] for example in EXAMPLES))
 

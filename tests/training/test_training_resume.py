@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState
+from common import others_slow
 from safetensors.torch import load, load_file, save_file
 from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
 from transformers import TrainerCallback
@@ -222,7 +223,7 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, 
     assert_same_weights(undisturbed, stopped)
 
 
-@pytest.mark.parametrize("step", [7, 10, 13])  # 10 steps an epoch
+@pytest.mark.parametrize("step", others_slow([7, 10, 13], 10))  # 10 steps an epoch
 def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path, press, monkeypatch, step):
     press(step)
     with pytest.raises(Interrupted, match=rf"checkpoint-{step}'"):
@@ -233,7 +234,7 @@ def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path
     assert_same_weights(best_run, tmp_path / "stopped")
 
 
-@pytest.mark.parametrize("moment", ["on_save", "on_epoch_end", "on_train_end"])
+@pytest.mark.parametrize("moment", others_slow(["on_save", "on_epoch_end", "on_train_end"], "on_epoch_end"))
 def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, monkeypatch, moment):
     make = classification.make_trainer
 

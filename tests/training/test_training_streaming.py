@@ -218,6 +218,7 @@ def test_a_data_set_of_the_hub_is_streamed(tmp_path: Path, monkeypatch: pytest.M
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # three runs
 def test_a_run_trains_evaluates_ten_times_and_resumes_to_the_same_weights(
     order: dict[str, str], tmp_path: Path
 ) -> None:

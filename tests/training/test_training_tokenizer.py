@@ -58,6 +58,7 @@ for kind in ("wordpiece", "bpe"):
 """
 
 
+@pytest.mark.slow  # three processes
 def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
     """The WordPiece trainer of `tokenizers` numbers pieces by a hash that differs from process to process."""
     exec(NUMBERING, {})
