@@ -147,9 +147,7 @@ def _warnings(
     units: str = "examples",
 ) -> list[str]:
     """Why the scores may not mean much, in words."""
-    try_this = "Train longer, or give more rows."
-    if not pretrained:
-        try_this = "Start from pretrained weights (--pretrained), train longer, or give more rows."
+    try_this = _ways_out(history, pretrained)
     one_class = problem_type == "single_label_classification" and len(np.unique(predicted)) == 1
     if one_class and len(names) > 1:
         label = names[int(predicted[0])]
@@ -208,6 +206,16 @@ def _no_better_with_order(found: Assessment, examples: int) -> list[str]:
         f"The same encoder without positions is as good, within chance: {found.metric} {none:.3f}. "
         "This data hardly needs word order."
     ]
+
+
+def _ways_out(history: Sequence[Mapping[str, Any]], pretrained: bool) -> str:
+    """What may help; training longer only while the validation loss hasn't risen."""
+    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    ways = [] if pretrained else ["start from pretrained weights (--pretrained)"]
+    if not losses or losses[-1] <= 1.1 * min(losses):
+        ways.append("train longer")
+    sentence = " or ".join([*ways, "give more rows"])
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _still_falling(history: Sequence[Mapping[str, Any]]) -> list[str]:
