@@ -108,7 +108,7 @@ class Assessment:
         return table
 
     def _error_table(self) -> Table:
-        table = Table("row", "text", "right", "predicted", title="The surest errors", title_justify="left")
+        table = Table("row", "text", "right", "predicted", title="Most confident errors", title_justify="left")
         table.columns[1].ratio = 1
         for error in self.errors[:ERRORS_IN_TERMINAL]:
             text = " / ".join(filter(None, (error["text"], error.get("text_pair"))))
@@ -141,7 +141,7 @@ class Assessment:
         return ["", *names], [[name, *row] for name, row in zip(names, self.confusion or (), strict=True)]
 
     def error_rows(self) -> list[tuple[Any, ...]]:
-        """The surest errors."""
+        """The most confident errors."""
         texts = (" / ".join(filter(None, (error["text"], error.get("text_pair")))) for error in self.errors)
         return [
             (error["row"], *map(_cell, (text, error["label"], _said(error))))
