@@ -56,7 +56,7 @@ benchmark: $(INSTALLED) ## speed of this machine against transformers' encoders;
 
 speed: $(INSTALLED) ## measure anew what model_cards/speed.md shows: its own commands, half an hour
 	grep '^hf-posenc benchmark' model_cards/speed.md | while read -r line; do $(BIN)/$$line || exit 1; done
-	$(BIN)/python -m model_cards.generate.speed_page
+	$(BIN)/python -m model_cards.generate.pages
 
 gpu: $(INSTALLED) ## on a GPU machine, with TORCH=torch: its tests, and the speed against ModernBERT and BERT
 	$(BIN)/python -m pytest -m gpu
@@ -71,10 +71,10 @@ format: $(INSTALLED) ## let ruff rewrite
 
 cards: model-cards
 
-model-cards: $(INSTALLED) ## the model cards, the evidence and the speed page, from the code and the committed results
+model-cards: $(INSTALLED) ## the model cards, the evidence, and the tables in README, docs and speed page, from the code and the committed results
 	$(BIN)/python -m model_cards.generate.cards
 	$(BIN)/python -m model_cards.generate.evidence
-	$(BIN)/python -m model_cards.generate.speed_page
+	$(BIN)/python -m model_cards.generate.pages
 
 clean: ## remove what the commands made
 	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

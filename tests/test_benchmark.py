@@ -208,21 +208,21 @@ def test_startup_is_measured_in_fresh_processes_and_ours_is_near_transformers_ow
 
 
 def test_the_page_on_speed_shows_the_measured_numbers(tmp_path, monkeypatch):
-    from model_cards.generate import speed_page
+    from model_cards.generate import pages
     from model_cards.generate.cards import FOLDER
 
     guide = (FOLDER.parent / "docs/speed.md").read_text()
     assert "Measured on an AMD EPYC, 2 threads" in guide
     profiled = {
         (row["work"], row["mode"], row["contender"]): row["parts"]["linear layers"]
-        for row in speed_page.read_results(FOLDER, "benchmark_profile")["rows"]
+        for row in pages.read_results(FOLDER, "benchmark_profile")["rows"]
     }
     slower = profiled["8x128", "inference", "bert"] / profiled["8x128", "inference", "rope"]
     assert f"take\n{slower:.1f} times as long in inference" in guide
     for name in set(POSITIONS) - set(SCHEMES):  # of other tests
         monkeypatch.delitem(POSITIONS, name)
-    for path, text in speed_page.render_pages(FOLDER).items():
+    for path, text in pages.render_pages(FOLDER).items():
         assert path.read_text(encoding="utf-8") == text, "run `make cards`"
     (tmp_path / "model_cards").mkdir()
     with pytest.raises(OSError, match=r"benchmark\.json"):
-        speed_page.render_pages(tmp_path / "model_cards")
+        pages.render_pages(tmp_path / "model_cards")

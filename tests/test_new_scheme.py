@@ -150,7 +150,7 @@ def test_it_passes_every_check(run):
 
 def test_pages_cards_and_pictures_have_it(run, tree):
     pytest.importorskip("matplotlib")
-    for page in ("cards", "speed_page"):
+    for page in ("cards", "pages"):
         run("-m", f"model_cards.generate.{page}", folder=tree)
     for page in ("README.md", "docs/positions.md"):
         assert "| `inverse` | inverse of the distance |" in (tree / page).read_text()

@@ -1,1 +1,1 @@
-"""What makes the cards, the page of evidence and the page of speed, from the code and `results/`."""
+"""Generates the model cards (`cards`), the evidence page (`evidence`) and the tables of other pages (`pages`)."""

@@ -19,7 +19,7 @@ from hf_posenc.training.quick_start import (
     load_elsewhere,
     measure_seeds,
 )
-from model_cards.generate.speed_page import seeds_table
+from model_cards.generate.pages import seeds_table
 
 FAST = {
     "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64",

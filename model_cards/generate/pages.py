@@ -1,6 +1,6 @@
-"""Fills the tables into README.md, model_cards/speed.md and the guides: schemes, speed, conversions, the recipe.
+"""Fills the generated tables of README.md, docs/ and model_cards/speed.md: schemes, speed, conversions, the recipe.
 
-python -m model_cards.generate.speed_page
+python -m model_cards.generate.pages
 """
 
 import json
@@ -163,7 +163,7 @@ def _sizes(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point of `python -m model_cards.generate.speed_page`."""
+    """Entry point of `python -m model_cards.generate.pages`."""
     for path, text in render_pages(FOLDER).items():
         write_text(path, text)
         print(path)
