@@ -110,8 +110,6 @@ def render_pages(folder: Path) -> dict[Path, str]:
         for name in ("", "_bfloat16", "_sizes", "_schemes", "_2048", "_8192", "_profile", "_startup")
     }
     parts = {
-        "machine": f"{machine_line(found[''])}\n{linear_line(found['_profile'])}",
-        "peers": ratio_table(found[""]),
         "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(found['_sizes'], size)}" for size in _sizes(found["_sizes"])),
         "bfloat16": ratio_table(found["_bfloat16"]),
         "schemes": cost_table(found["_schemes"]),
@@ -126,7 +124,10 @@ def render_pages(folder: Path) -> dict[Path, str]:
         folder / "speed.md": parts,
         root / "README.md": {"quickstart": seeds_table(read_results(folder, "quickstart")), "schemes": short_table()},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
-        root / "docs" / "speed.md": {"speed": f"{ratio_table(found[''])}\n\nMeasured on an {parts['machine']}"},
+        root / "docs" / "speed.md": {
+            "speed": f"{ratio_table(found[''])}\n\nMeasured on an {machine_line(found[''])}\n"
+            f"{linear_line(found['_profile'])}"
+        },
         root / "docs" / "pretrained-weights.md": {
             "conversion": f"{short_words(converted)}\n\n{table(converted)}",
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
