@@ -32,7 +32,7 @@ from .data.streaming import Passes, Stream, check_streaming
 from .losses import ClassificationLoss, make_loss
 from .metrics import METRICS, MacroF1, compute_metrics_for
 from .progress import without_bars, working
-from .run import Run, TrainingResult, begin, check_best_metric, introduce, make_run, make_tokenizer
+from .run import Run, TrainingResult, check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
 from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 
 _PREFIXES = {"validation": "eval", "test": "test"}
@@ -103,7 +103,7 @@ def set_up(
         UserError: something in the options or the data is wrong.
     """
     check_streaming(data, training)
-    resume_from, config = begin(arguments, training, "ForSequenceClassification")
+    resume_from, config = prepare_start(arguments, training, "ForSequenceClassification")
     with training.main_process_first(desc="reading the data"):
         source = _open(data, arguments, training, config, rows)
         labels = source.number_labels(_trained_labels(config), None if config is None else config.problem_type)
@@ -113,7 +113,7 @@ def set_up(
         training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     loss = make_loss(labels, source.numbers.get("train"), training, source.seen_batches)
-    run, encoded = make_run(source, arguments, config, tokenizer, resume_from)
+    run, encoded = make_model_and_encode(source, arguments, config, tokenizer, resume_from)
     if training.do_train:
         remember_columns(run.model.config, source.columns)
     scored = {prefix: split for split, prefix in _PREFIXES.items() if source.numbers.get(split) is not None}

@@ -27,7 +27,7 @@ from .data.splits import load_splits
 from .progress import without_bars, working
 from .recipe import default_learning_rate
 from .report import Summary
-from .run import Run, TrainingResult, begin, check_best_metric, introduce, make_run, make_tokenizer
+from .run import Run, TrainingResult, check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
 from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 
 EVALUATION_SEED = 0
@@ -134,7 +134,7 @@ def _check_options(data: DataArguments, training: MaskedLMTrainingArguments) -> 
 def _set_up(
     data: DataArguments, model: ModelArguments, training: MaskedLMTrainingArguments
 ) -> tuple[Run, Mapping[str, Any]]:
-    resume_from, config = begin(model, training, "ForMaskedLM")
+    resume_from, config = prepare_start(model, training, "ForMaskedLM")
     with training.main_process_first(desc="reading the data"):
         known = None if training.do_train else remembered_columns(config)
         found = load_splits(data, model.token, model.cache_dir)
@@ -143,7 +143,7 @@ def _set_up(
         tokenizer = make_tokenizer(model, data, source.texts(), resume_from)
     if tokenizer.mask_token_id is None:
         raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
-    run, encoded = make_run(source, model, config, tokenizer, resume_from, _fill_in)
+    run, encoded = make_model_and_encode(source, model, config, tokenizer, resume_from, _fill_in)
     if training.do_train:
         remember_columns(run.model.config, source.columns)
     return run, encoded

@@ -104,16 +104,16 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
     return resume_from
 
 
-def begin(arguments: ModelArguments, training: RunArguments, head: str) -> tuple[Path | None, Any]:
+def prepare_start(arguments: ModelArguments, training: RunArguments, head: str) -> tuple[Path | None, Any]:
     """Prepares the output folder, and finds the checkpoint and the configuration to start from.
 
     Args:
         arguments: which model.
         training: the options.
-        head: how the class names of models end that can be evaluated; see `require_head`.
+        head: the ending of the class names of models that can be evaluated; see `require_head`.
 
     Returns:
-        The checkpoint to resume from, and the configuration of the model to start from; None where there is none.
+        The checkpoint to resume from, and the configuration of the model to start from; each may be None.
 
     Raises:
         UserError: see `prepare_output_dir`; or there is nothing to do, or no model to do it with.
@@ -156,7 +156,7 @@ def make_tokenizer(
     )
 
 
-def make_run(
+def make_model_and_encode(
     source: Source,
     arguments: ModelArguments,
     config: Any,

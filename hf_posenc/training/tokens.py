@@ -16,7 +16,7 @@ from .baseline import word_label_answers
 from .data.splits import load_splits
 from .prediction import label_words
 from .progress import without_bars
-from .run import Run, TrainingResult, begin, check_best_metric, introduce, make_run, make_tokenizer
+from .run import Run, TrainingResult, check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
 from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 from .word_metrics import WordMetrics, answers_and_losses, marks_spans, word_scores
 from .words import Words
@@ -89,7 +89,7 @@ def _set_up(
     rows: DatasetDict | None,
 ) -> tuple[Run, Mapping[str, Any], Words]:
     _check_options(data, training)
-    resume_from, config = begin(model, training, "ForTokenClassification")
+    resume_from, config = prepare_start(model, training, "ForTokenClassification")
     with training.main_process_first(desc="reading the data"):
         words = Words(load_splits(data, model.token, model.cache_dir) if rows is None else rows, data, training)
         trained = None if training.do_train else [config.id2label[number] for number in sorted(config.id2label)]
@@ -100,7 +100,7 @@ def _set_up(
         raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer_name.")
     span_names = ["span_precision", "span_recall", "span_f1"] if marks_spans(labels.names) else []
     check_best_metric(training, ["accuracy", "macro_f1", *span_names])
-    return *make_run(words, model, config, tokenizer, resume_from), words
+    return *make_model_and_encode(words, model, config, tokenizer, resume_from), words
 
 
 def _check_options(data: DataArguments, training: ClassificationTrainingArguments) -> None:
