@@ -4,9 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
+from hf_posenc.schemes.conformance.case import pad_batch, perturb
+
+padded = pad_batch
 
 SCHEMES = list(POSITIONS)
 """The published schemes: a new one is picked up from the table."""
@@ -47,17 +50,6 @@ def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:
     return PosEncConfig(**{**values, **overrides})
 
 
-def perturb(model: nn.Module, std: float = 0.2) -> nn.Module:
-    """Moves every parameter, so that nothing looks order-blind or equal because it is still zero or one."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += std * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(
-                parameter.dtype
-            )
-    return model
-
-
 def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
     """A tiny encoder in evaluation mode with perturbed weights."""
     torch.manual_seed(0)
@@ -66,15 +58,3 @@ def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
 
 def tokens(*shape: int, vocab: int = 101, seed: int = 1) -> Tensor:
     return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def padded(sequences: list[Tensor], side: str = "right", extra: int = 0) -> tuple[Tensor, Tensor]:
-    """A batch (B, S) of token ids with its mask, padded on a side."""
-    length = max(len(sequence) for sequence in sequences) + extra
-    ids = torch.zeros(len(sequences), length, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(sequences):
-        place = slice(0, len(sequence)) if side == "right" else slice(length - len(sequence), length)
-        ids[row, place] = sequence
-        mask[row, place] = 1
-    return ids, mask

@@ -89,11 +89,7 @@ class Case:
                 f"max_length={limit} is too short for the checks, which use {LONGEST} tokens. Give "
                 "config_overrides={'max_position_embeddings': 64}, or the argument in kwargs that sets it."
             )
-        generator = torch.Generator().manual_seed(7)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-        return model.eval()
+        return perturb(model).eval()
 
     @functools.cached_property
     def position(self) -> PositionScheme:
@@ -113,6 +109,16 @@ class Case:
     def sequences(self) -> list[Tensor]:
         """Short ones, and one that is longer than windows, blocks and tables usually are."""
         return [*SEQUENCES, draw_tokens(self.longest(80), seed=80)]
+
+
+def perturb(model: nn.Module, std: float = 0.2) -> nn.Module:
+    """Moves every weight in place, so that nothing looks order-blind or equal because it is still zero or one."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+            parameter += std * noise.to(parameter.dtype)
+    return model
 
 
 def pad_batch(sequences: Sequence[Tensor], side: str = "right", extra: int = 0) -> tuple[Tensor, Tensor]:
