@@ -16,8 +16,8 @@ from ._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .conversion.convert import convert
-    from .conversion.export import export_bert
     from .conversion.report import ConversionReport
+    from .conversion.to_bert import export_bert
     from .estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .model.configuration_posenc import PRESETS, PosEncConfig
     from .model.modeling_posenc import (

@@ -5,9 +5,9 @@ from dataclasses import replace
 from ..model.configuration_posenc import PosEncConfig
 from .building import Loaded, build_config, model_class
 from .families import FAMILIES, family_of
-from .ours import load_ours
+from .from_bert import load_bert
+from .from_posenc import load_posenc
 from .sources import common_dtype, find_folder, fingerprint, read_config, read_weights
-from .theirs import load_theirs
 
 
 def load(
@@ -35,9 +35,9 @@ def load(
     digest = fingerprint(tensors)
     tensors = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
     if family is None:
-        loaded = load_ours(source, folder, raw, tensors, task, num_labels, dtype, seed)
+        loaded = load_posenc(source, folder, raw, tensors, task, num_labels, dtype, seed)
     else:
-        loaded = load_theirs(source, folder, raw, tensors, family, task, num_labels, dtype, seed)
+        loaded = load_bert(source, folder, raw, tensors, family, task, num_labels, dtype, seed)
     return replace(loaded, fingerprint=digest)
 
 

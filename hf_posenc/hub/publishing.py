@@ -13,9 +13,9 @@ from huggingface_hub.hf_api import RepoFile
 
 from hf_posenc.errors import Interrupted, UserError, one_line
 
-from .beside import foreign, superfluous
 from .card import pinned_commit, published_card
 from .collecting import CHECKSUMS, Checkpoint, collect
+from .other_files import foreign, superfluous
 from .verifying import download, load_back
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import hf_posenc
 from hf_posenc import POSITIONS, cli, register_scheme_file
 from hf_posenc.hub import collecting, publish, publishing
-from hf_posenc.hub.beside import foreign
+from hf_posenc.hub.other_files import foreign
 from hf_posenc.training import UserError
 from hf_posenc.training.report import HERE
 

@@ -25,7 +25,7 @@ from hf_posenc.training.data import (
     remember_columns,
     remembered_columns,
 )
-from hf_posenc.training.data.rows import groups_of, hold_out
+from hf_posenc.training.data.validation_split import groups_of, hold_out
 
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
 

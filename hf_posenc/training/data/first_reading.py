@@ -10,7 +10,7 @@ from ..arguments import DataArguments
 from .cells import is_missing, row_name
 from .columns import Columns
 from .label_values import read_values
-from .rows import in_shares
+from .validation_split import in_shares
 
 MOST_LABELS = 10_000
 

@@ -26,8 +26,9 @@ from .first_reading import DistinctLabels, HeldOut
 from .label_values import read_values
 from .labels import Labels, apply_labels
 from .reading import files_of, read_rows, reading
-from .rows import check_percentage, check_splits
+from .rows import check_splits
 from .source import Source
+from .validation_split import check_percentage
 
 logger = logging.get_logger(__name__)
 

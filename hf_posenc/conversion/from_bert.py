@@ -17,7 +17,7 @@ from .fields import first_position, our_fields
 from .report import Accounting
 
 
-def load_theirs(
+def load_bert(
     source: str,
     folder: Path,
     raw: dict[str, Any],

@@ -14,7 +14,7 @@ from .families import TASKS
 from .report import Accounting
 
 
-def load_ours(
+def load_posenc(
     source: str,
     folder: Path,
     raw: dict[str, Any],
