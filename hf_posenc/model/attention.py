@@ -1,10 +1,12 @@
 """How attention runs: softmax(scale q k^T + bias) v by one of five ways, chosen once per forward.
 
-`choose_attention` takes what `config.attn_implementation` names: `eager` and `sdpa` on a grid of sequences with a mask,
-and so any attention that was registered with transformers; FlashAttention, PyTorch's varlen (which `sdpa` becomes on a
-GPU) and flex_attention on the tokens as they are; on a CPU `sdpa` goes one sequence after the other.
+`choose_attention` takes what `config.attn_implementation` names:
 
-To add one: write a function of the signature `Backend`, and a line in `choose_attention`.
+- `eager`, `sdpa` and any attention that was registered with transformers run on a grid of sequences with a mask.
+- On a CPU `sdpa` runs one sequence after the other; on a GPU it becomes PyTorch's varlen attention if it can.
+- FlashAttention and flex_attention run on the unpadded tokens.
+
+To add a backend: write a function of the signature `Backend`, and a line in `choose_attention`.
 """
 
 import copy
@@ -50,7 +52,7 @@ class Attention:
     def __call__(
         self, module: Any, q: Tensor, k: Tensor, v: Tensor, x: Tensor, bias: Tensor | None, *state: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """One layer's: q, k and v, projected from x, in token layout, (1 or B, T, H, d) -> (1 or B, T, H, d)."""
+        """One layer's attention on q, k and v, projected from x. Token layout: (1 or B, T, H, d) -> the same."""
         scheme, batch, layer = self.scheme, self.batch, module.layer_idx
         if scheme.uses("layer_bias"):
             own = scheme.ask(
@@ -66,7 +68,7 @@ class Attention:
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, tree_unflatten(state, self._state_tree), layer) or (q, k)
         wider = q.shape[-1] - module.head_dim
-        if wider:  # of a scheme whose rotation gives another width: most kernels take one for all three
+        if wider:  # a rotation may change the width of q and k; most kernels want one width for all three
             v = nn.functional.pad(v, (0, wider))
         scale = module.head_dim**-0.5 * scheme.query_scale
         dropout = module.config.attention_probs_dropout_prob if module.training else 0.0
@@ -83,14 +85,14 @@ def choose_attention(
     training: bool,
     weights: bool,
 ) -> tuple[Attention, Tensor | None]:
-    """How attention runs in this forward, and what is added to the logits of all its layers.
+    """Chooses the backend of this forward, and computes what is added to the logits of all its layers.
 
     Args:
         config: names the backend.
-        scheme: the positional scheme; its `rotary` and `bias` are asked here, once.
+        scheme: the positional scheme; its `rotary` and `bias` are called here, once.
         batch: where tokens are.
         x: hidden states in token layout.
-        input_ids: the same tokens in token layout, for schemes that ask for them.
+        input_ids: the same tokens in token layout, for schemes whose hooks name them.
         training: whether there is dropout.
         weights: whether the probabilities are wanted.
 
@@ -144,7 +146,7 @@ def takes_tokens(name: str | None) -> bool:
 
 
 def check_backend(name: str | None, scheme: PositionScheme) -> None:
-    """Raises where a backend would drop the scheme's bias without a word.
+    """Raises where a backend would silently drop the scheme's bias.
 
     Raises:
         ValueError: FlashAttention and any bias, or flex_attention and a bias that has no `score_mod`.
@@ -152,7 +154,7 @@ def check_backend(name: str | None, scheme: PositionScheme) -> None:
     if name is None or not takes_tokens(name) or not (scheme.uses("bias") or scheme.uses("layer_bias")):
         return
     if "flash" in name or not scheme.uses("score_mod"):
-        what = "takes no bias" if "flash" in name else "computes entry by entry, which this bias isn't made for"
+        what = "takes no bias" if "flash" in name else "computes entry by entry, and this bias has no score_mod"
         raise _refused(name, what, f"position_embedding_type={scheme.name!r} is a bias on the logits")
 
 
@@ -164,7 +166,7 @@ def _refused(name: str, what: str, why: str) -> ValueError:
 
 
 def add_bias(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """One additive mask of a boolean or additive mask and a bias; what is masked stays masked."""
+    """Adds a bias to a boolean or additive mask; what is masked stays masked."""
     if bias is None:
         return mask
     bias = bias.to(dtype)
@@ -218,7 +220,7 @@ def _on_grid(
     if bias is not None and name not in ("eager", "sdpa") and not tracing():
         _check_mask_counts(name, attend, module, q.device, q.dtype)
     out, weights = attend(module, q, k, v, bias, dropout=dropout, scaling=scale)
-    if tracing():  # the exporter may replace attention by operations whose result lies in memory in another order
+    if tracing():  # the exporter may replace attention by operations whose result has another memory layout
         out = out.clone(memory_format=torch.contiguous_format)
     return batch.from_grid(out), weights
 
@@ -247,7 +249,7 @@ def _check_mask_counts(name: str, attend: Any, module: nn.Module, device: torch.
 
 
 def _gains_by_sequence(scheme: PositionScheme, batch: AnyBatch, x: Tensor, bias: Tensor | None) -> bool:
-    """Whether attention can go sequence by sequence, and gains by it."""
+    """Whether attention can run sequence by sequence, and gains from it."""
     if not runs_by_sequence(x):
         return False
     if batch.unpadded:
@@ -268,7 +270,7 @@ def _by_sequence(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
-    if tracing():  # a layer that is compiled by itself: as many sequences as there are would be as many graphs
+    if tracing():  # a layer that is compiled alone: each number of sequences would give another graph
         bias = add_bias(attention.batch.attention_mask(), bias, q.dtype)
         return _on_grid("sdpa", attention, module, q, k, v, bias, scale, dropout)
     out = attend_by_sequence(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias, attention.batch.sizes, scale)

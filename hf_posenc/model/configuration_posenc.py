@@ -13,14 +13,14 @@ POSENC_VERSION = "0.1.0"
 MINIMUM_TRANSFORMERS = "5.10.1"
 
 MOST_LABELS = 2**20
-"""A config names each label, so that a number without bounds would fill the memory of who reads it."""
+"""A config names each label, so an unbounded number of labels would fill the memory of whoever loads it."""
 
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
-# Before any import that an older transformers can't satisfy: its user reads one sentence and not a traceback's worth.
+# Before any import that an older transformers can't satisfy: its user gets one sentence instead of a traceback.
 _installed_transformers = importlib.metadata.version("transformers")
 if _release(_installed_transformers) < _release(MINIMUM_TRANSFORMERS):
     raise ImportError(
@@ -59,8 +59,8 @@ from .positions import (  # noqa: E402
 from .scheme_code import ATTRIBUTE, KEY, load_classes, loading_from, write_code  # noqa: E402
 
 if TYPE_CHECKING:
-    # Never run, but found by the code that copies a checkpoint's files: a saved config alone can then build a model,
-    # and a transformers that is too old for files that are imported in turn gets as far as the check above.
+    # Never run, but found by the code that copies a checkpoint's files. So a saved config alone can build a model, and
+    # a transformers that is too old to copy the imports of imports gets as far as the check above.
     from .attention import Attention  # noqa: F401
     from .cpu_kernels import Dropout  # noqa: F401
     from .modeling_posenc import PosEncModel  # noqa: F401
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-# The table of schemes. It stands in this file, whose own imports are all that a transformers older than
-# MINIMUM_TRANSFORMERS copies from a local folder: were it elsewhere, users of one would never reach the check above.
+# The table of schemes. It stands in this file because a transformers older than MINIMUM_TRANSFORMERS copies only the
+# direct imports of this file from a local folder: with the table elsewhere, it would fail before the check above.
 POSITIONS.update(
     none=NoPosition,
     sinusoidal=SinusoidalPosition,
@@ -118,7 +118,7 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
-# What other model families call our fields. They are far from our spelling, so likeness alone wouldn't find them.
+# What other model families call our fields. These names are spelled too differently for `did_you_mean` to find them.
 _CALLED = {
     "hidden_size": "d_model dim n_embd hidden_dim",
     "num_hidden_layers": "num_layers n_layer n_layers",
@@ -228,7 +228,7 @@ _ROPE_NAMES = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
 
 
 def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
-    """Takes out of a config's values what they say of RoPE, under its older names too, in the form of one dict.
+    """Removes RoPE's fields, older names included, from a config's values and returns them as one dict.
 
     Raises:
         ValueError: the names contradict each other.
@@ -292,15 +292,15 @@ class PosEncConfig(PreTrainedConfig):
             wide as the hidden states.
         position_embedding_type (str): the positional scheme; `hf_posenc.POSITIONS` lists them.
         position_embedding_kwargs (dict, optional): what the scheme's constructor takes beyond the sizes in this
-            config. Resolved defaults are written back, so that a checkpoint says all that it was built with.
+            config. Resolved defaults are written back, so that a checkpoint records everything it was built with.
         rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type` (`default`,
             `linear`, `dynamic`, `yarn`, `longrope`, `llama3`, `proportional`), `rope_theta`, `partial_rotary_factor`
             and the type's own keys: see `RotaryPosition`. Resolved values are written back.
-        position_augmentation (str): what training, never evaluation, does to positions, once per sequence and batch.
+        position_augmentation (str): how training changes positions, once per sequence and batch; evaluation never does.
             `none`; `shift`: all by the same random number (SHAPE, Kiyono et al. 2021, arXiv 2109.05644); `random`: a
             random sample, in order, of all positions below `position_augmentation_length` (Ruoss et al. 2023, arXiv
-            2305.16843), so that long texts meet no position that training hasn't seen. Schemes that see distances
-            alone don't notice a shift.
+            2305.16843), so that long texts have no position that training hasn't seen. A shift has no effect on
+            schemes that use distances alone.
         position_augmentation_length (int, optional): augmented positions lie below it. None:
             `max_position_embeddings`. No training sequence may be longer.
         norm_position (str): `pre` (LayerNorm before each block, and one at the end) or `post` (BERT).
@@ -346,7 +346,7 @@ class PosEncConfig(PreTrainedConfig):
     classifier_pooling: str = _field("mean", _one_of("mean", "cls", "max"))
     classifier_hidden_act: str | None = _field(None, _one_of(*ACT2FN))
     classifier_dropout: float | int | None = _field(None, _PROBABILITY)
-    problem_type: str | None = _field(  # type: ignore[assignment]
+    problem_type: str | None = _field(  # type: ignore[assignment]  # a Literal's error doesn't say what to do
         None, _one_of("regression", "single_label_classification", "multi_label_classification")
     )
     tie_word_embeddings: bool = True
@@ -371,7 +371,7 @@ class PosEncConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         check_types({**vars(self), **kwargs})
         # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
-        # came with the file is kept, for it says from which repository the code is.
+        # came with the file is kept: it names the repository of the code.
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
         for key, value in kwargs.items():
             self._refuse_misspelt(key, value)
@@ -385,20 +385,22 @@ class PosEncConfig(PreTrainedConfig):
         self.resolve()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses, of a config that was made, what its constructor refuses: a misspelt field, a value out of range."""
+        """Refuses what the constructor refuses when a field is set later: a misspelt name, a value out of range."""
         if name in _ROPE_OF_TRAINING:
             raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
         if name in self.__dataclass_fields__:
             _require(name, value, self.__dataclass_fields__[name].metadata.get("check"))
-        elif not hasattr(self, name) and _OTHER_NAMES.get(name) != "max_position_embeddings":  # others note theirs so
+        elif (
+            not hasattr(self, name) and _OTHER_NAMES.get(name) != "max_position_embeddings"
+        ):  # other libraries set them
             self._refuse_misspelt(name, value, cutoff=0.9)
         super().__setattr__(name, value)
 
     def validate_rope(self) -> None:
-        """Nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
+        """Does nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Called by PreTrainedConfig, which would fill them for every scheme: joins the older names to them."""
+        """Merges older names into `rope_parameters`; PreTrainedConfig's own would fill them for every scheme."""
         kwargs["rope_parameters"] = self.rope_parameters
         self.rope_parameters = _take_rope(kwargs) or None
         return kwargs
@@ -422,8 +424,8 @@ class PosEncConfig(PreTrainedConfig):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Reads a checkpoint's configuration; with `trust_remote_code=True` also the code of its author's own scheme.
 
-        A model can then be built from the configuration alone. (Transformers' `AutoConfig` keeps the word of trust to
-        itself where hf_posenc is installed, so that its configurations lack that code.)
+        A model can then be built from the configuration alone. (Where hf_posenc is installed, transformers'
+        `AutoConfig` doesn't pass `trust_remote_code` on, so its configurations lack that code.)
 
         Raises:
             ValueError: that code can't be loaded; or what transformers raises.
@@ -446,7 +448,7 @@ class PosEncConfig(PreTrainedConfig):
         """
         values, own = dict(config_dict), {field.name for field in fields(cls)}
         check_types(values)
-        # A scaling replaces a scaling; the angles that the weights were trained with stay unless they are named.
+        # A new scaling replaces the old one. rope_theta and partial_rotary_factor stay unless they are given.
         replaced = "rope_parameters" in kwargs or kwargs.get("rope_scaling") is not None
         rope = _take_rope(kwargs)
         overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in own}
@@ -455,7 +457,7 @@ class PosEncConfig(PreTrainedConfig):
             for name in ("position_embedding_kwargs", *_ROPE_NAMES):
                 values.pop(name, None)
             values["auto_map"] = {key: value for key, value in (values.get("auto_map") or {}).items() if key != KEY}
-        # Labels that are given now, as names or as a number, override the file's.
+        # Labels passed now, as names or as a number, override the file's.
         if kwargs.get("num_labels", 0) is None:
             del kwargs["num_labels"]
         count, names = kwargs.get("num_labels"), values.get("id2label") or values.get("label2id")
@@ -481,7 +483,7 @@ class PosEncConfig(PreTrainedConfig):
             )
         result = super().from_dict(values, **kwargs)
         config = result[0] if isinstance(result, tuple) else result
-        # What generation takes would make the config refuse to be saved, as every transformers config does.
+        # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
         generation = GenerationConfig._get_default_generation_params()
         for name, value in unknown.items():
             if name not in generation and not name.startswith("_") and not hasattr(config, name):
@@ -498,7 +500,7 @@ class PosEncConfig(PreTrainedConfig):
         self.resolve()
         own, files = own_code(self)
         self.posenc_version = POSENC_VERSION
-        # The code is copied next to the file, so the map must not point to where this config came from.
+        # The code is copied next to the file, so the map must not point to the repository this config came from.
         codes = {**AUTO_MAP, **{key: value for key, value in self.auto_map.items() if isinstance(value, str)}}
         here = {key: value.rpartition("--")[2] for key, value in codes.items() if key != KEY}
         self.auto_map = here if own is None else {**here, KEY: own}
@@ -507,7 +509,7 @@ class PosEncConfig(PreTrainedConfig):
         super().save_pretrained(str(save_directory), push_to_hub=push_to_hub, **kwargs)
 
     def _get_files_timestamps(self, working_dir: Any) -> dict[str, float]:
-        """What needn't be uploaded: not a scheme's own code, which was written before transformers asks."""
+        """Files that needn't be uploaded. A scheme's own code is: it was written before transformers calls this."""
         own = own_code(self)[1]
         return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in own}
 
@@ -534,9 +536,9 @@ class PosEncConfig(PreTrainedConfig):
         return self.initializer_range * (self.embedding_width**0.5 if self.scale_embeddings else 1.0)
 
     def resolve(self) -> None:
-        """Checks what no field says alone, and writes back what follows from the fields: labels, a scheme's arguments.
+        """Checks the fields against each other, and writes back what follows from them: labels, a scheme's arguments.
 
-        The constructor does it, and, since fields may have been set, the model and `save_pretrained`.
+        The constructor calls it; so do the model and `save_pretrained`, since fields may have been set in between.
 
         Raises:
             ValueError: fields contradict each other, or the scheme can't be built.
@@ -555,7 +557,7 @@ class PosEncConfig(PreTrainedConfig):
         resolve_position_config(self)
 
     def _name_labels(self, count: int | None = None) -> None:
-        """Makes each map of labels from the other. Where they differ, as after one was set, `id2label` counts.
+        """Makes each map of labels from the other. Where they differ, as after one was set, `id2label` wins.
 
         Raises:
             ValueError: they don't name labels, or not as many as `count`.

@@ -1,6 +1,6 @@
 """What makes a CPU fast: linear layers in oneDNN, dropout by 16 bits, attention one sequence after the other.
 
-Each has an ordinary form that gives the same. `HF_POSENC_CPU_KERNELS=0` in the environment, or `set_enabled(False)`,
+Each computes the same as PyTorch's own. `HF_POSENC_CPU_KERNELS=0` in the environment, or `set_enabled(False)`,
 turns all of them off.
 """
 
@@ -21,7 +21,7 @@ _enabled = os.environ.get("HF_POSENC_CPU_KERNELS", "1") != "0"
 
 
 def set_enabled(enabled: bool) -> None:
-    """Turns the kernels of this file on or off, in this process: for debugging, and to compare with ordinary ones."""
+    """Turns the kernels of this file on or off in this process: for debugging, and to compare with PyTorch's own."""
     global _enabled
     _enabled = enabled
 
@@ -69,7 +69,7 @@ def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b of dense matrices, transposed or not: for other strides oneDNN has nothing but a slow reference."""
+    """x W^T + b of dense matrices, transposed or not: for other strides oneDNN has only a slow reference."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -85,7 +85,7 @@ class _OneDNNLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        # A gradient that is to be differentiated again is made of ordinary operations.
+        # A gradient that will be differentiated again is computed by ordinary operations.
         multiply = functional.linear if torch.is_grad_enabled() else product
         rows, by_row = x.flatten(0, -2), gradient.flatten(0, -2)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
@@ -99,7 +99,7 @@ class _OneDNNLinear(torch.autograd.Function):
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """`layer(x)` of a linear layer, (..., in_features) -> (..., out_features), in the faster library.
 
-    Anything but a plain `nn.Linear` is called as it is: a quantised or adapted layer, or one that somebody hooked.
+    Anything but a plain `nn.Linear` is called as it is: a quantised or adapted layer, or one with hooks.
     """
     if type(layer) is not nn.Linear or not _fits(x, layer.weight, layer.bias) or _is_watched(layer):
         return layer(x)
@@ -156,14 +156,14 @@ class Dropout(nn.Dropout):
 # ---- attention ------------------------------------------------------------------------------------------------------
 
 BLOCK = 2**18
-"""Logits that the gradient of a bias works on at a time, or those of one head if there are more: they stay in cache."""
+"""Logits that the gradient of a bias handles at a time (at least one head's), so that they stay in cache."""
 
 HALF_FROM = 512
-"""Tokens from which gradients are computed in half precision: in shorter sequences that is up to ten times slower."""
+"""From this many tokens on, gradients run in half precision; in shorter sequences that is up to ten times slower."""
 
 
 def runs_by_sequence(q: Tensor) -> bool:
-    """Whether `attend_by_sequence` can take these queries: real numbers on a CPU that nobody traces or watches."""
+    """Whether `attend_by_sequence` can take these queries: ordinary floating-point tensors on a CPU."""
     return (
         plain(q)
         and q.device.type == "cpu"
@@ -191,7 +191,7 @@ def attend_by_sequence(
     if half and max(lengths) < HALF_FROM and torch.is_grad_enabled():
         q = q.float()
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k.to(q.dtype), v.to(q.dtype)))
-    if bias is not None:  # what broadcasts to (n, H, L, L) may be smaller
+    if bias is not None:  # a bias that broadcasts to (n, H, L, L) may be smaller
         bias = bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
         bias = bias.expand(-1, -1, max(lengths), max(lengths))
     if bias is not None and (bias.dtype != torch.float32 or q.dtype == torch.float64):
@@ -232,7 +232,7 @@ class _BySequence(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         q, k, v, bias, out, *log_sums = ctx.saved_tensors
         runs, scale = ctx.runs, ctx.scale
-        if torch.is_grad_enabled():  # a gradient that is to be differentiated again is made of ordinary operations
+        if torch.is_grad_enabled():  # a gradient that will be differentiated again is computed by ordinary operations
             pairs = list(zip((q, k, v, bias, None, None), ctx.needs_input_grad, strict=True))
             with torch.autocast("cpu", enabled=False):
                 out = _ordinary(q, k, v, bias, runs, scale)

@@ -1,8 +1,8 @@
 """The PosEnc encoder, top to bottom: embeddings, attention, layer, model, heads.
 
-The positional scheme is one module (`model.position`) that the encoder asks in three places: the input (`embed`),
-queries and keys (`rotary`, `rotate`) and the attention logits (`bias`, `layer_bias`). Nothing here knows which scheme
-it is.
+The positional scheme is one module (`model.position`) that the encoder calls in three places: at the input (`embed`),
+on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `layer_bias`). Nothing here knows which
+scheme it is.
 """
 
 import functools
@@ -83,7 +83,7 @@ class PosEncEmbeddings(nn.Module):
 
 
 class PosEncAttention(nn.Module):
-    """Multi-head self-attention: project, attend, dense. What `attend` does: `attention.py`."""
+    """Multi-head self-attention: project, attend, dense. `attention.py` has `attend`."""
 
     is_causal = False
 
@@ -133,7 +133,7 @@ class PosEncLayer(GradientCheckpointingLayer):
         return self.output_norm(self._add(x, self._feed_forward(x))), weights
 
     def _add(self, x: Tensor, new: Tensor) -> Tensor:
-        return x + self.dropout(new).to(x.dtype)  # under autocast they differ, and the sum of unequal dtypes is slow
+        return x + self.dropout(new).to(x.dtype)  # under autocast they differ, and adding unequal dtypes is slow
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
@@ -161,10 +161,10 @@ class PosEncPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        """Initialises what wasn't loaded; the scheme last, by itself and from a generator of its own.
+        """Initialises what wasn't loaded; the scheme last, with a separate random generator.
 
         Transformers never calls `_init_weights` on a module without direct parameters, so a scheme made of children
-        couldn't say how it starts; and with one seed all other weights are equal whatever the scheme.
+        couldn't initialise itself there. The separate generator makes all other weights equal whatever the scheme.
         """
         scheme = self._scheme
         pending = not getattr(scheme, "_is_hf_initialized", False)
@@ -173,31 +173,31 @@ class PosEncPreTrainedModel(PreTrainedModel):
         super().initialize_weights()
         if pending:
             with independent_generator():
-                for module in scheme.modules():  # a scheme that doesn't say how it starts starts as everything else
+                for module in scheme.modules():  # a scheme without init_weights is initialised as everything else
                     self._init_weights(module)
             with independent_generator(), init.guard_torch_init_functions():
                 scheme.init_weights(self.config.initializer_range)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Loads a checkpoint; one with a scheme of its author's own needs `trust_remote_code=True`.
+        """Loads a checkpoint; one with a custom scheme needs `trust_remote_code=True`.
 
         Only safetensors are read: other weights are pickles, which run code. `use_safetensors=False` reads them.
 
         Raises:
             ValueError: the checkpoint's scheme is code that isn't trusted, or its weights are damaged, or its index
                 names files elsewhere.
-            OSError: it has no safetensors, or isn't there; or what else transformers raises.
+            OSError: it has no safetensors, or doesn't exist; or what else transformers raises.
         """
         kwargs.setdefault("use_safetensors", True)
         with guarded_loading(pretrained_model_name_or_path, kwargs):
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Writes weights, config and code, the code of a scheme of the user's own too.
+        """Writes weights, config and code, including the code of a custom scheme.
 
         Raises:
-            ValueError: that code can't travel, or the config was changed to what the model wasn't built with; the
+            ValueError: that code can't travel with the model, or the config was changed after the model was built; the
                 message says why and what to do. Nothing is written then.
         """
         check_as_built(cast(Any, self.base_model))
@@ -219,7 +219,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[BaseModelOutput, AnyBatch]:
-        """A head's call of its encoder: hidden states in token layout, and the batch that says what they are."""
+        """Runs the encoder for a head: returns hidden states in token layout, and the batch that describes them."""
         given = {"attention_mask": attention_mask, "position_ids": position_ids}
         given |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
         batch = self._make_batch(input_ids, inputs_embeds, kwargs.get("output_attentions"), **given)
@@ -243,7 +243,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         unpad = unpad and not self._wants("output_attentions", output_attentions)
         batch = make_batch(x.shape[0], x.shape[1], x.device, unpad=unpad, **given)
         self._check_length(batch, given["position_ids"] is not None)
-        # Positions of the caller's own are left alone.
+        # Positions that the caller gave are left alone.
         if self.training and self.config.position_augmentation != "none" and batch.counted:
             batch = augment_positions(batch, self.config.position_augmentation, self.config.augmentation_length)
         return batch
@@ -268,10 +268,10 @@ class PosEncModel(PosEncPreTrainedModel):
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
-        # A config may have been changed since it was checked, and what is built must be what is saved.
+        # A config may have been changed since it was checked; what is built must be what is saved.
         load_classes(config, POSITIONS)
         config.resolve()
-        vars(config).pop(GIVEN)  # from here on its arguments are those of weights
+        vars(config).pop(GIVEN)  # from here on its arguments belong to the weights
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
         pre_norm = config.norm_position == "pre"
@@ -327,7 +327,7 @@ class PosEncModel(PosEncPreTrainedModel):
         """
         wants_attentions = self._wants("output_attentions", kwargs.get("output_attentions"))
         wants_hidden = self._wants("output_hidden_states", kwargs.get("output_hidden_states"))
-        in_tokens = "batch" in kwargs  # a head asks, which has found the batch and works in token layout
+        in_tokens = "batch" in kwargs  # called by a head, which made the batch and works in token layout
         if in_tokens:
             batch = kwargs["batch"]
         else:
@@ -360,7 +360,7 @@ class PosEncModel(PosEncPreTrainedModel):
 
     @staticmethod
     def _kept(x: Tensor, batch: AnyBatch, states: list[Tensor]) -> Tensor:
-        """Keeps hidden states as they are returned, padded, and gives those that the encoder goes on from."""
+        """Pads and keeps hidden states for the output; returns those that the encoder continues with."""
         states.append(batch.pad(x))
         return batch.unpad(states[-1])
 
@@ -489,7 +489,7 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         self.model = PosEncModel(config)
         self.dense = nn.Linear(config.hidden_size, width)
         self.activation = ACT2FN[config.hidden_act]
-        # Not `norm`: the loader takes a head's child named like the encoder's own for the encoder's.
+        # Not `norm`: the loader would take a head's child of that name for the encoder's.
         self.head_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(width, config.vocab_size)
         self.post_init()
@@ -523,7 +523,7 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         """Predicts tokens; the arguments are those of `PosEncModel`, and `labels`.
 
         Args:
-            labels (Tensor): (B, S), the right token number, or -100 where there is nothing to predict.
+            labels (Tensor): (B, S), the right token id, or -100 where there is nothing to predict.
 
         Returns:
             MaskedLMOutput: `logits` (B, S, V), zero at padding; `loss`.
@@ -586,7 +586,7 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
 
 
 class PosEncForQuestionAnswering(PosEncPreTrainedModel):
-    """The encoder with two scores per token: the answer starts here, the answer ends here."""
+    """The encoder with two scores per token: for the start and for the end of the answer."""
 
     # The Trainer counts `labels`, which this head doesn't have, so it must divide the loss itself.
     accepts_loss_kwargs = False
@@ -611,7 +611,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
-        """Scores the borders of the answer; the arguments are those of `PosEncModel`, and the right borders.
+        """Scores the start and end of the answer; the arguments are those of `PosEncModel`, and the right ones.
 
         Args:
             start_positions (Tensor): (B,), place of the answer's first token in its row; past the end: no answer. For
@@ -632,9 +632,9 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             losses = []
             for logits, target in ((start_logits, start_positions), (end_logits, end_positions)):
                 target = target.view(-1).to(logits.device)
-                # Past the end of the row means that the answer was truncated away: it doesn't count.
+                # A position past the end of the row means that the answer was truncated away: it is ignored.
                 target = target.masked_fill((target < 0) | (target >= logits.shape[-1]), -100)
-                # Nor does a place that holds padding in this row and would hold a token in a longer one.
+                # So is a position that holds padding in this row.
                 chosen = logits.gather(-1, target.clamp(min=0).unsqueeze(-1)).squeeze(-1)
                 target = target.masked_fill(chosen <= torch.finfo(logits.dtype).min, -100)
                 losses.append(cross_entropy(logits, target, None))

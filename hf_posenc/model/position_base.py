@@ -1,13 +1,13 @@
-"""`PositionScheme`: the protocol between the encoder and whatever tells it about word order.
+"""`PositionScheme`: the protocol between the encoder and a positional scheme.
 
 Axes: B sequences, S places in the longest one, T tokens, D hidden width, H heads, d = D/H, L layers.
 
 Two layouts. *Token layout* holds real tokens only: (1, T, ...), or (B, S, ...) when the batch isn't unpadded; a scheme
-treats all but the last axes as one. *Grid layout* is (B, S, ...), one row a sequence, as a bias needs it; what a scheme
-says of its empty places is masked by the encoder, and where all rows are alike it gets one for all: (1, S).
+treats all but the last axes as one. *Grid layout* is (B, S, ...), one row per sequence, as a bias needs it; the encoder
+masks what a scheme returns for empty places, and passes a single row, (1, S), where all rows are alike.
 `positions` is int64, 0-based inside each sequence.
 
-A hook that needs more says so by a keyword-only parameter of one of these names, and gets it in its own layout:
+A hook gets more if it has a keyword-only parameter of one of these names, in the hook's own layout:
 
 - `input_ids`: the tokens, int64; None where the caller gave `inputs_embeds`. For `embed`, `rotary`, `bias`.
 - `sequence`: which sequence each place belongs to, int64, counted over the batch, -1 at padding. For all but `rotate`.
@@ -25,41 +25,41 @@ from torch import Tensor, nn
 from .position_math import outside_autocast, per_distinct_distance, require_probability
 
 HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias", "score_mod")
-"""What the encoder asks of a scheme."""
+"""The methods of a scheme that the encoder calls."""
 
 
 class PositionScheme(nn.Module):
-    """One way to tell an encoder about word order. Subclass it and override only the hooks that the scheme uses.
+    """Base class of all positional schemes. Subclass it and override only the hooks that the scheme uses.
 
     There is one scheme per model; its weights are `position.*` in the checkpoint. Its constructor takes, as
     keyword-only arguments, any of the sizes `hidden_size`, `head_dim`, `num_heads`, `num_layers`, `max_positions`,
     `token_rms` and `rope_parameters` (filled from the config by name), then its own arguments with defaults
     (`config.position_embedding_kwargs`). Weights live in `nn.Linear` / `nn.Embedding` children; there are no buffers:
-    constants are recomputed in float32 from Python numbers, so that loading can't leave them behind.
+    constants are recomputed in float32 from Python numbers, so that loading can't leave them uninitialised.
     """
 
     name: ClassVar[str]
     """What `config.position_embedding_type` calls the scheme."""
 
     shift_invariant: bool | None = None
-    """Whether the encoder gives the same when all positions move by one number. None: not said, or it depends."""
+    """Whether adding one number to all positions changes nothing. None: not declared, or it depends."""
 
     order_blind: bool = False
-    """Whether the encoder can't tell the order of its tokens, on purpose. The tests hold both to what they say."""
+    """Whether the encoder is blind to word order on purpose. `check_position` tests both declarations."""
 
     max_length: int | None = None
     """Number of positions that the scheme has, or None if it takes any."""
 
     query_scale: float = 1.0
-    """Factor on the query, beside 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
+    """Factor on the query besides 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
     conversion_kwargs: ClassVar[dict[str, Any]] = {}
-    """Arguments that suit pretrained weights better than the defaults, where conversion swaps their scheme."""
+    """Arguments that suit pretrained weights better than the defaults; conversion to this scheme uses them."""
 
     learning_rate_factor: float = 1.0
-    """How many times the body's learning rate its parameters need, see `hf_posenc.optimizer`: 1 for vectors
-    that are added or go through a matrix, 10 for vectors that meet queries as they are and for networks whose output
-    acts on attention logits, 30 for numbers that do."""
+    """Learning rate of the scheme's parameters as a multiple of the encoder's, see `hf_posenc.optimizer`: 1 for vectors
+    that are added or go through a matrix, 10 for vectors that are multiplied with queries and for networks whose output
+    is added to attention logits, 30 for numbers that are added themselves."""
 
     _takes: ClassVar[dict[str, tuple[inspect.Parameter, ...]]] = {}
 
@@ -68,15 +68,15 @@ class PositionScheme(nn.Module):
         cls._takes = {hook: tuple(inspect.signature(getattr(cls, hook)).parameters.values()) for hook in HOOKS}
 
     def ask(self, hook: str, *arguments: Any, **extras: Callable[[], Any]) -> Any:
-        """Calls a hook with those of `extras` that its signature names; each is made for those that ask alone.
+        """Calls a hook with those of `extras` that its signature names; only these are computed.
 
-        `rotary`, `bias` and `score_mod` run outside autocast: what is made of positions alone is float32. `layer_bias`
-        doesn't, for it is made of q, k and x, as the logits themselves are.
+        `rotary`, `bias` and `score_mod` run outside autocast: what is computed from positions alone is float32.
+        `layer_bias` doesn't: it is computed from q, k and x, as the logits themselves are.
         """
         rest = self._takes[hook][1 + len(arguments) :]
         wanted = {parameter.name: extras[parameter.name]() for parameter in rest if parameter.name in extras}
         if hook == "rotary" and rest and rest[0].kind is rest[0].POSITIONAL_OR_KEYWORD and rest[0].name not in wanted:
-            wanted[rest[0].name] = extras["lengths"]()  # which came by their place until version 0.1
+            wanted[rest[0].name] = extras["lengths"]()  # which version 0.1 passed by position
         if hook not in ("rotary", "bias", "score_mod"):
             return getattr(self, hook)(*arguments, **wanted)
         with outside_autocast(arguments[0].device):
@@ -87,7 +87,7 @@ class PositionScheme(nn.Module):
         return x
 
     def rotary(self, positions: Tensor) -> Any:
-        """The state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple of them."""
+        """Computes the state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple."""
         return None
 
     def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
@@ -98,50 +98,50 @@ class PositionScheme(nn.Module):
         return q, k
 
     def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
-        """Added to the logits of all layers, once per forward. Grid layout: (1 or B, S) -> (1 or B, H or 1, S, S).
+        """Returns a bias on all layers' logits, once per forward. Grid layout: (1 or B, S) -> (1 or B, H or 1, S, S).
 
         `is_first` (1 or B, S) marks the first token of each sequence, whatever its position is.
         """
         return None
 
     def untie_first(self, bias: Tensor, is_first: Tensor) -> Tensor:
-        """What the scheme makes of the sum of all schemes' `bias` at first tokens: TUPE unties them from positions.
+        """Overwrites the sum of all schemes' `bias` at first tokens: TUPE unties them from positions.
 
         (1 or B, H, S, S), (1 or B, S) -> (1 or B, H, S, S).
         """
         return bias
 
     def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
-        """Added to one layer's logits. Grid layout: q, k (B, H, S, d), unrotated and unscaled; positions (1 or B, S).
+        """A bias on one layer's logits. Grid layout: q, k (B, H, S, d), unrotated and unscaled; positions (1 or B, S).
 
         Returns (1 or B, H or 1, S, S), already divided by sqrt(d).
         """
         return None
 
     def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor] | None:
-        """The numbers of the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
+        """Returns the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
 
-        `DistanceBias` has it. Flex computes entry by entry, so that a bias which is a product of vectors
+        `DistanceBias` has it. Flex attention computes entry by entry, so a bias that is a product of vectors
         (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
         """
         return None
 
     def init_weights(self, std: float) -> None:
-        """Draws the scheme's initial weights; called by the model after all others, with a generator of its own.
+        """Draws the scheme's initial weights. The model calls it last, with a separate random generator.
 
         Uses `transformers.initialization` functions (or `torch.nn.init`'s), which leave loaded weights alone.
         """
 
     def uses(self, hook: str) -> bool:
-        """Whether the scheme overrides `hook`: nothing else says so."""
+        """Whether the scheme overrides `hook`."""
         return getattr(type(self), hook) is not getattr(PositionScheme, hook)
 
 
 class DistanceBias(PositionScheme):
     """A scheme whose bias is a function of head and distance: b_h(i, j) = f_h(p_j - p_i).
 
-    Subclass it and give `of_distance`; `bias`, `layer_bias` and `score_mod` follow. The function runs once for each
-    distinct distance, 2 S - 1 of them in a grid of S places, not S^2.
+    Subclass it and write `of_distance`; `bias`, `layer_bias` and `score_mod` follow. The function runs once for each
+    distinct distance: 2 S - 1 in a grid of S tokens, not S^2.
     """
 
     shift_invariant = True
@@ -187,7 +187,7 @@ class DistanceBias(PositionScheme):
         return function
 
 
-PositionScheme.__init_subclass__()  # of itself: a scheme that overrides no hook
+PositionScheme.__init_subclass__()  # the base class itself overrides no hook
 
 
 class AddedPosition(PositionScheme):
@@ -203,12 +203,12 @@ class AddedPosition(PositionScheme):
     shift_invariant = False
 
     linear_in: ClassVar[str | None] = None
-    """The child whose weights e is linear in, which conversion fits: a table of positions (an `nn.Embedding` of
+    """The child in whose weights e is linear; conversion fits them: a table of positions (an `nn.Embedding` of
     `max_length` rows), a factor (an `nn.Embedding` of one number, 1 at the start), or the last `nn.Linear`, times
     `scale` if there is one."""
 
     fit_ridge: ClassVar[float] = 1e-6
-    """Ridge of that fit, by least squares, in parts of the mean square of the layer's inputs."""
+    """Ridge of that least-squares fit, relative to the mean square of the layer's inputs."""
 
     def __init__(self, *, dropout: float = 0.0, batch_first: bool = True) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class AddedPosition(PositionScheme):
         self.batch_first = batch_first
 
     def encodings(self, positions: Tensor) -> Tensor:
-        """What is added at each position: int64 (...) -> (..., D)."""
+        """Returns what is added at each position: int64 (...) -> (..., D)."""
         raise NotImplementedError
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ def plain_positions(
 
 
 def check_length(scheme: PositionScheme, first: int, last: int) -> None:
-    """Raises one clear error before a kernel reads past the end of a table."""
+    """Raises a ValueError before a kernel reads past the end of a table."""
     limit = scheme.max_length
     if limit is None or (first >= 0 and last < limit):
         return

@@ -1,4 +1,4 @@
-"""Several schemes at once: what `position_embedding_type="learned+t5"` builds."""
+"""Several schemes combined: what `position_embedding_type="learned+t5"` builds."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ class CombinedPosition(PositionScheme):
 
     `tupe+t5` is TUPE-R (Ke et al. 2020, arXiv 2006.15595): tokens, absolute positions and a relative bias in one sum,
     and the first token untied from both.
-    Each part keeps its own weights, as `position.<part>.*`, and its own cost; the least `max_length` holds.
+    Each part keeps its own weights, `position.<part>.*`, and its own cost; the smallest `max_length` applies.
 
     Args:
         parts (dict): the schemes by name, in order.
@@ -44,7 +44,7 @@ class CombinedPosition(PositionScheme):
         return [part for part in self.parts.values() if part.uses(hook)]
 
     def uses(self, hook: str) -> bool:
-        """Whether a part overrides `hook`; `score_mod` only where it tells all that the parts' biases do."""
+        """Whether a part overrides `hook`; `score_mod` only if every part with a bias has one."""
         using = self._using(hook)
         if hook == "score_mod":
             return bool(using) and using == [
@@ -53,7 +53,7 @@ class CombinedPosition(PositionScheme):
         return bool(using)
 
     def ask(self, hook: str, *arguments: Any, **extras: Callable[[], Any]) -> Any:
-        """Each part gets what it asks for."""
+        """Each part gets the extras that its hooks name."""
         return getattr(self, hook)(*arguments, **extras)
 
     def embed(self, x: Tensor, positions: Tensor, **extras: Any) -> Tensor:
@@ -75,7 +75,7 @@ class CombinedPosition(PositionScheme):
         return q, k
 
     def bias(self, positions: Tensor, is_first: Tensor, **extras: Any) -> Tensor | None:
-        """The sum of the parts', then what parts make of it at first tokens."""
+        """The sum of the parts' biases, with the parts' `untie_first` applied."""
         total = _sum(part.ask("bias", positions, is_first, **extras) for part in self._using("bias"))
         for part in self._using("untie_first"):
             total = None if total is None else part.untie_first(total, is_first)
@@ -86,7 +86,7 @@ class CombinedPosition(PositionScheme):
         return _sum(part.ask("layer_bias", q, k, positions, layer, **extras) for part in self._using("layer_bias"))
 
     def score_mod(self, positions: Tensor, layer: int, **extras: Any) -> Callable[..., Tensor] | None:
-        """Each part's in turn; None where one has none, for the others alone would drop its bias without a word."""
+        """Each part's in turn; None if one part has none, because the others alone would silently drop its bias."""
         parts = [part.ask("score_mod", positions, layer, **extras) for part in self._using("score_mod")]
         if None in parts:
             return None

@@ -40,8 +40,8 @@ class LSPEPosition(AddedPosition):
 
     name = "lspe"
     linear_in = "down"
-    # Sigmoids are positive and much alike. With a smaller ridge their weights are fifty times larger and cancel each
-    # other: the fit is better by a hair, and the first steps of training overturn all positions.
+    # Sigmoids are positive and similar. With a smaller ridge their weights are fifty times larger and cancel each
+    # other: the fit is hardly better, and the first steps of training change all positions.
     fit_ridge = 0.1
 
     def __init__(

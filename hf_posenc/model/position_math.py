@@ -1,4 +1,4 @@
-"""What schemes compute with: sinusoids, distances, gathers, and checks of numbers. A scheme of yours may import it."""
+"""What schemes compute with: sinusoids, distances, gathers, and checks of numbers. Your own scheme may import it."""
 
 import difflib
 import math
@@ -68,8 +68,8 @@ def inverse_frequencies(dim: int, base: float, device: torch.device) -> Tensor:
 def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(positions)`, computed once for each distinct position and gathered: (...) -> (..., D).
 
-    A batch repeats its positions many times over. While a graph is traced the number of distinct positions has no
-    static shape, so there the function is applied as it stands.
+    A batch repeats its positions many times. While a graph is traced the number of distinct positions isn't a static
+    shape, so there the function runs on all positions.
     """
     if tracing():
         return function(positions)
@@ -81,7 +81,8 @@ def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tenso
 def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
     """Scales a network's last layer, and sets its bias, so that its outputs have mean 0 and root mean square 1.
 
-    For the start of a scheme whose network would else give all positions much the same. Leaves loaded weights alone.
+    For schemes whose network would otherwise start with nearly the same output at all positions. Leaves loaded weights
+    alone.
 
     Args:
         last: the layer (W -> D).
@@ -96,19 +97,19 @@ def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
 
 
 def outside_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Inside, autocast is off on a device: what is computed of positions needs float32."""
+    """Turns autocast off on a device: what is computed from positions needs float32."""
     if device.type != "meta" and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 
 
 def tracing() -> bool:
-    """Whether the code is being compiled, exported or transformed, so that data must not decide shapes."""
+    """Whether the code is being compiled, exported or transformed, so that shapes must not depend on data."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
 
 
 def transformed() -> bool:
-    """Whether a function transform (`torch.func`) or forward-mode differentiation runs: fused kernels have neither."""
+    """Whether a function transform (`torch.func`) or forward-mode differentiation runs; fused kernels have neither."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
@@ -125,7 +126,7 @@ def wide(x: Tensor) -> torch.dtype:
 
 
 def taken_by(layer: nn.Linear) -> torch.dtype:
-    """The dtype of inputs that a linear layer takes: its weights', or float32 where PyTorch has made those int8."""
+    """The dtype of inputs that a linear layer takes: its weights', or float32 where they are quantised to int8."""
     return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32
 
 
@@ -149,7 +150,7 @@ def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
     """
     length = x.shape[-2]
     if not tracing() and x.shape[-1] == 2 * length - 1 > 1 and are_consecutive(positions):
-        # Each row starts one column before the last one: in rows shorter by one, all start at the same.
+        # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
         return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
     index = (relative_positions(positions) + reach).unsqueeze(1)
     return x.gather(-1, index.expand(*x.shape[:2], -1, -1))
@@ -190,8 +191,8 @@ class _DiagonalSums(torch.autograd.Function):
 def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
 
-    There are 2 L - 1 distances in a grid of L places in a row, not L^2: learned biases evaluate their network or table
-    on those alone, and their gradient is summed by distance in one pass: along diagonals where positions are
+    A grid of L tokens has 2 L - 1 distances, not L^2 pairs. Learned biases evaluate their network or table on the
+    distances alone, and their gradient is summed by distance in one pass, along diagonals where positions are
     consecutive.
 
     Args:
@@ -210,7 +211,7 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tenso
         return _Diagonals.apply(table.T.contiguous()).unsqueeze(0)
     reach = int(positions.max() - positions.min())
     distance = relative_positions(positions)
-    if 2 * reach + 1 > distance.numel():  # a few positions far apart, as a random sample of many is
+    if 2 * reach + 1 > distance.numel():  # few positions, far apart, as a random sample is
         distinct, index = distance.unique(return_inverse=True)
         return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
     table = function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()

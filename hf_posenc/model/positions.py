@@ -52,7 +52,7 @@ _ELSEWHERE = {
 # Fields of a config that are completed with defaults ...
 _RESOLVED = ("position_embedding_kwargs", "rope_parameters")
 GIVEN = "_given_arguments"
-"""... and its attribute that holds what was given of each, what that became, and what it was checked with."""
+"""... and the attribute that holds what was given, what was resolved from it, and the values it was checked with."""
 _DECISIVE = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters", "hidden_size", "embedding_width"),
     *("num_attention_heads", "num_hidden_layers", "max_position_embeddings", "token_rms"),
@@ -114,7 +114,7 @@ def scheme_classes(config: Any) -> dict[str, type[PositionScheme] | None]:
 
 
 def own_code(config: Any) -> tuple[Any, dict[str, str]]:
-    """What must be saved beside the files of the model: see `collect_code`.
+    """The code that must be saved with the model: see `collect_code`.
 
     Raises:
         ValueError: the code of a scheme can't travel, or isn't loaded and not trusted.
@@ -134,7 +134,7 @@ def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
 
 
 def takes_rope_parameters(scheme: type[PositionScheme] | None) -> bool:
-    """Whether `config.rope_parameters` is for this scheme; None, one that isn't loaded yet, may take them."""
+    """Whether the scheme takes `config.rope_parameters`; None, a scheme that isn't loaded yet, may take them."""
     return scheme is None or "rope_parameters" in inspect.signature(scheme.__init__).parameters
 
 
@@ -142,7 +142,7 @@ def given_arguments(config: Any) -> dict[str, dict[str, Any]]:
     """`position_embedding_kwargs` by scheme: those of a combination are keyed by its parts.
 
     Raises:
-        ValueError: a key is no part, or its value no dict.
+        ValueError: a key isn't a part, or its value isn't a dict.
     """
     names = scheme_names(config.position_embedding_type)
     given = dict(config.position_embedding_kwargs or {})
@@ -160,8 +160,8 @@ def given_arguments(config: Any) -> dict[str, dict[str, Any]]:
 def resolve_position_config(config: Any) -> None:
     """Writes every argument of the config's schemes back into it, and checks them by building the schemes.
 
-    What was written earlier, and nobody changed since, is resolved anew: a size or the scheme may have been changed.
-    Arguments of a scheme whose code isn't loaded yet stay as they are: they were resolved when it was saved.
+    Arguments that an earlier call wrote and nobody changed are resolved again, since a size or the scheme may have
+    changed. Those of a scheme whose code isn't loaded yet stay as they are: they were resolved when it was saved.
     """
     if vars(config).get(GIVEN, {}).get("checked") == _decisive(config):
         return
@@ -190,7 +190,7 @@ def resolve_position_config(config: Any) -> None:
         with torch.device("meta"):
             part = _build(config, name, scheme, given[name])
         _check_augmentation(config, name, part.max_length)
-        # "None: as wide as ..." is resolved by the constructor; what it chose is what must be recorded.
+        # The constructor resolves "None: as wide as ...". The config records its choice.
         chosen = {key: getattr(part, key, None) for key, value in given[name].items() if value is None}
         given[name] |= {key: value for key, value in chosen.items() if value is not None}
     config.position_embedding_kwargs = given if len(given) > 1 else next(iter(given.values()))
@@ -207,7 +207,7 @@ def _check_augmentation(config: Any, name: str, limit: int | None) -> None:
 
 
 def _decisive(config: Any) -> str:
-    """All that decides what schemes are built, and whether they can be."""
+    """Every value that decides which schemes are built, and whether they can be."""
     return repr((scheme_classes(config), [getattr(config, name) for name in _DECISIVE]))
 
 
@@ -229,7 +229,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str
     accepted = own_arguments(scheme)
     _check_given(name, given, accepted)
     sizes = {
-        # What is added to the embeddings is as wide as they are.
+        # Schemes that add to the embeddings are as wide as the embeddings.
         "hidden_size": config.embedding_width if overrides(scheme, "embed", "encodings") else config.hidden_size,
         "head_dim": config.hidden_size // config.num_attention_heads,
         "num_heads": config.num_attention_heads,
@@ -256,7 +256,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str
 
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
-    """Whether the scheme has one of these methods from elsewhere than the protocol's file, whoever's copy that is."""
+    """Whether the scheme overrides one of these methods, whichever copy of the protocol's file it inherits from."""
     own = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
     return any(method in vars(base) for base in own for method in methods)
 
@@ -284,11 +284,11 @@ def _check_given(scheme: str, given: dict[str, Any], accepted: dict[str, Any]) -
 
 @contextlib.contextmanager
 def independent_generator() -> Iterator[None]:
-    """Draws inside don't disturb those outside: with one seed, all weights but the scheme's equal across schemes."""
+    """Draws inside leave the random state outside unchanged: with one seed, only the scheme's weights differ."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if cuda else []):
         seed = int(torch.randint(2**62, (), device="cpu"))
-        # torch.manual_seed seeds every device, also one that isn't forked here because it isn't in use yet.
+        # torch.manual_seed seeds every device, including those not forked here because they aren't in use yet.
         if cuda:
             torch.manual_seed(seed)
         else:

@@ -1,4 +1,4 @@
-"""What is checked when a model is saved and loaded: damaged files, files elsewhere, a config that was changed."""
+"""Checks when a model is saved or loaded: damaged files, an index that names files elsewhere, a changed config."""
 
 import contextlib
 import copy
@@ -9,7 +9,7 @@ from typing import Any
 
 from .scheme_code import loading_from
 
-# What a model is built with and a loader can't tell from its weights: with another value it loads, as nonsense.
+# Fields whose value a loader can't tell from the weights: with another value a model loads, and computes nonsense.
 _BUILT_WITH = (
     "type_vocab_size",
     "tie_word_embeddings",
@@ -26,12 +26,12 @@ _BUILT_WITH = (
 
 
 def as_built(config: Any) -> dict[str, Any]:
-    """What `check_as_built` compares with, of a config that a model is being built from."""
+    """Records the config values that a model is built from, for `check_as_built`."""
     return {name: copy.deepcopy(getattr(config, name)) for name in _BUILT_WITH}
 
 
 def check_as_built(body: Any) -> None:
-    """Refuses to save an encoder whose config was changed to what it wasn't built with.
+    """Refuses to save an encoder whose config was changed after it was built.
 
     Raises:
         ValueError: loaded again, the weights would compute something else.
@@ -47,7 +47,7 @@ def check_as_built(body: Any) -> None:
 
 @contextlib.contextmanager
 def guarded_loading(source: Any, arguments: dict[str, Any]) -> Iterator[None]:
-    """Inside, transformers loads the weights of `source`: an index may name files beside it alone, code needs trust.
+    """Guards transformers' loading of `source`: an index may name only files beside it, and code needs trust.
 
     Raises:
         ValueError: the index names files elsewhere, or the weights are damaged, or code isn't trusted.
@@ -57,7 +57,7 @@ def guarded_loading(source: Any, arguments: dict[str, Any]) -> Iterator[None]:
         with loading_from(source, arguments.get("trust_remote_code"), arguments):
             yield
     except Exception as error:
-        if type(error).__name__ != "SafetensorError":  # of a package that this file doesn't import
+        if type(error).__name__ != "SafetensorError":  # an error of a package that this file doesn't import
             raise
         raise ValueError(
             f"The weights of {str(source)!r} are damaged ({error}). Save them anew, or download them anew with "

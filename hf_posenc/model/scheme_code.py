@@ -1,9 +1,9 @@
-"""Schemes of a user's own, whose code travels with the checkpoint: collecting it on save, finding it on load.
+"""Custom schemes, whose code travels with the checkpoint: collecting it on save, finding it on load.
 
-The user's module imports of this package the protocol, `from hf_posenc import PositionScheme`, and what schemes compute
-with, `from hf_posenc.model.position_math import sinusoid`. The copy that travels has `from .position_base import ...`
-and `from .position_math import ...` instead, so that it needs the checkpoint's own files alone;
-`auto_map["PositionScheme"]` in the config says which class it holds. It is run only where remote code is trusted.
+From this package, the user's module imports the protocol, `from hf_posenc import PositionScheme`, and what schemes
+compute with, `from hf_posenc.model.position_math import sinusoid`. The copy that travels has
+`from .position_base import ...` and `from .position_math import ...` instead, so that it needs only the checkpoint's
+files. `auto_map["PositionScheme"]` in the config names its class. The code runs only where remote code is trusted.
 """
 
 import ast
@@ -28,14 +28,14 @@ from .position_base import PositionScheme
 logger = logging.get_logger(__name__)
 
 KEY = "PositionScheme"
-"""The entry of `auto_map`: `module.Class`, or for `a+b` a list with one for each part, None for schemes of ours."""
+"""The entry of `auto_map`: `module.Class`, or for `a+b` a list with one for each part; None for built-in schemes."""
 
 ATTRIBUTE = "_scheme_classes"
-"""Where a config keeps the classes that came with its checkpoint. Not in this module, of which a stranger has one copy
-for the config and another for the model; never written to a file."""
+"""Where a config keeps the classes that came with its checkpoint. Not in this module: remote code loads one copy of it
+for the config and another for the model. Never written to a file."""
 
 _IMPORTABLE = {"position_base": {"PositionScheme", "AddedPosition", "DistanceBias"}, "position_math": set[str]()}
-"""What a user's module may import of this package, by the file that holds it; of `position_math` every public name."""
+"""What a user's module may import from this package, by file; every public name of `position_math`."""
 
 _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
 _loading: ContextVar[dict[str, Any] | None] = ContextVar("loading", default=None)
@@ -54,7 +54,7 @@ def _reference(config: Any, name: str) -> str | None:
 
 
 def comes_along(config: Any, name: str) -> bool:
-    """Whether the checkpoint says that it holds the code of the scheme."""
+    """Whether the checkpoint declares the code of the scheme."""
     return _reference(config, name) is not None
 
 
@@ -65,7 +65,7 @@ def travelled_class(config: Any, name: str) -> type[PositionScheme] | None:
 
 @contextlib.contextmanager
 def loading_from(source: Any, trust_remote_code: bool | None, arguments: dict[str, Any]) -> Iterator[None]:
-    """Inside, `load_class` may run code of the checkpoint `source` if it is trusted."""
+    """Lets `load_class` run the code of the checkpoint `source` if it is trusted."""
     hub = {name: arguments[name] for name in _HUB_ARGUMENTS if name in arguments}
     token = _loading.set({"source": source, "trusted": bool(trust_remote_code), "hub": hub})
     try:
@@ -75,7 +75,7 @@ def loading_from(source: Any, trust_remote_code: bool | None, arguments: dict[st
 
 
 def _source(config: Any) -> tuple[Any, dict[str, Any]]:
-    """Where the checkpoint lies, and what was said of the Hub on loading."""
+    """Where the checkpoint is, and the Hub options that it was loaded with."""
     under_way = _loading.get() or {"source": getattr(config, "_name_or_path", "") or None, "hub": {}}
     return under_way["source"], dict(under_way["hub"])
 
@@ -102,7 +102,7 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
             "say where that is. Load with from_pretrained."
         )
     if _is_remote() and not hub.get("code_revision"):
-        # The scheme must be of the same commit as this file: the Hub's commit is a part of the module's name.
+        # The scheme must be from the same commit as this file; the Hub's commit is part of the module's name.
         commit = __name__.split(".")[-2]
         if re.fullmatch("[0-9a-f]{40}", commit):
             hub["code_revision"] = commit
@@ -118,9 +118,9 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
 
 
 def load_classes(config: Any, known: Any) -> None:
-    """Loads what comes with the checkpoint, where its code is trusted or has been loaded already.
+    """Loads the scheme's class from the checkpoint, where its code is trusted or has been loaded already.
 
-    A class of that name that is registered here wins; that is said where its code is another.
+    A class that is registered here under that name wins, with a warning if its code differs.
 
     Raises:
         ValueError: it isn't trusted.
@@ -133,12 +133,12 @@ def load_classes(config: Any, known: Any) -> None:
 
 
 def _compare_code(config: Any, name: str, scheme: type[PositionScheme]) -> None:
-    """Warns where the checkpoint's files, as far as they are on this machine, have other code than a class here."""
+    """Warns if the checkpoint's files, as far as they are on this machine, differ from the code of the class here."""
     repository, _, reference = (_reference(config, name) or "").rpartition("--")
     source, hub = _source(config)
     source = str(repository or source or "")
     ours: dict[str, str] = {}
-    with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel is another in any case
+    with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel differs in any case
         ours = _remembered.get(scheme) or _files_of(scheme)
     entry = ours.get(f"{scheme.__module__.rpartition('.')[2]}.py")
     for file, text in {**ours, f"{reference.partition('.')[0]}.py": entry}.items():
@@ -153,7 +153,7 @@ def _compare_code(config: Any, name: str, scheme: type[PositionScheme]) -> None:
 
 
 def _file_here(source: str, file: str, hub: dict[str, Any]) -> Path | None:
-    """A file of a checkpoint, where it is on this machine: in its folder, or in the Hub's cache."""
+    """A file of a checkpoint, if it is on this machine: in its folder, or in the Hub's cache."""
     path: Any = os.path.join(source, file)
     if source and not os.path.isdir(source):
         with contextlib.suppress(ValueError):
@@ -171,14 +171,14 @@ def remember_code(scheme: type[PositionScheme]) -> None:
 
 
 def collect_code(classes: dict[str, type[PositionScheme]], known: Any) -> tuple[Any, dict[str, str]]:
-    """What must be saved for schemes that aren't ours: the entry of `auto_map`, and the files by name.
+    """What must be saved for custom schemes: the entry of `auto_map`, and the files by name.
 
     Args:
         classes: the config's schemes by name.
         known: the table of schemes.
 
     Returns:
-        (None, {}) if all schemes are ours.
+        (None, {}) if all schemes are built in.
 
     Raises:
         ValueError: a class can't travel; the message says why and what to do.
@@ -240,7 +240,7 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
 
 
 def _our_files() -> set[str]:
-    """The files of the model; in a folder from the Hub, a user's lie among them."""
+    """The files of the model; in a folder from the Hub, a user's files are among them."""
     entry = Path(__file__).with_name("configuration_posenc.py")
     return {entry.name, *(Path(file).name for file in get_relative_import_files(entry))}
 
@@ -285,7 +285,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
 
 
 def _travelling(node: ast.ImportFrom) -> str | None:
-    """The file of a checkpoint that holds what a statement imports of hf_posenc, if one does."""
+    """The checkpoint's file that has what a statement imports from hf_posenc, if any."""
     names = {alias.name for alias in node.names}
     if node.module == "hf_posenc" and names <= _IMPORTABLE["position_base"]:
         return "position_base"

@@ -19,7 +19,7 @@ from .position_math import tracing, wide
 
 @dataclass
 class Batch:
-    """What both kinds have: `unpad`, `pad`, `to_grid`, `from_grid`, `attention_mask`, `lengths`, `pool`, ..."""
+    """The interface of both kinds: `unpad`, `pad`, `to_grid`, `from_grid`, `attention_mask`, `lengths`, `pool`, ..."""
 
     shape: tuple[int, int]
     """(B, S) of the input."""
@@ -30,7 +30,7 @@ class Batch:
     num_sequences: int
     """N: sequences in the batch, empty rows included. More than B where rows are packed."""
     counted: bool
-    """Whether positions are simply 0, 1, 2, ... within each sequence."""
+    """Whether positions are 0, 1, 2, ... within each sequence."""
 
     @property
     def packed(self) -> bool:
@@ -46,12 +46,12 @@ class Batch:
 
 @dataclass
 class Padded(Batch):
-    """A batch as it came: token layout and grid layout are the input's, (B, S, ...)."""
+    """A padded batch: token layout and grid layout are the input's, (B, S, ...)."""
 
     mask: Tensor | None = None
     """bool (B, S): which places are real tokens. None: all."""
     sequence: Tensor | None = None
-    """int64 (B, S), the sequence of each place: of packed rows, and in a traced graph, where that is data."""
+    """int64 (B, S), the sequence of each place. Set for packed rows, and in a traced graph, where packing is data."""
 
     unpadded = False
     block_mask = None
@@ -63,7 +63,7 @@ class Padded(Batch):
 
     @property
     def longest(self) -> int:
-        """What is known of the longest sequence without reading data: S."""
+        """An upper bound of the longest sequence that needs no data: S."""
         return self.shape[1]
 
     def unpad(self, x: Tensor) -> Tensor:
@@ -112,9 +112,9 @@ class Padded(Batch):
         return _largest(positions, self.sequence, self.shape[0] * (self.shape[1] + 1)) + 1
 
     def attention_mask(self) -> Tensor | None:
-        """bool, what each query may see: (B, 1, 1, S), or (B, 1, S, S) for several sequences in a row. None: all.
+        """bool, which keys each query attends to: (B, 1, 1, S), or (B, 1, S, S) for packed rows. None: all.
 
-        A row without any token sees all its padding instead of nothing, so that its softmax is finite.
+        A row without any token attends to all its padding, so that its softmax is finite.
         """
         if self.sequence is not None:
             same = self.sequence[:, :, None] == self.sequence[:, None, :]
@@ -199,7 +199,7 @@ class Unpadded(Batch):
 
     @functools.cached_property
     def block_mask(self) -> Any:
-        """For flex_attention: tokens see those of their own sequence."""
+        """For flex_attention: tokens attend to their own sequence."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         document, length = self.sequence[0], self.sequence.shape[1]
@@ -247,7 +247,7 @@ class Unpadded(Batch):
         return _largest(self.positions, self.sequence, self.num_sequences) + 1
 
     def attention_mask(self) -> Tensor | None:
-        """bool (n, 1, 1, L), what each query of a row may see. None: everything."""
+        """bool (n, 1, 1, L), which keys each query of a row attends to. None: all."""
         if self._is_full:
             return None
         return self.to_grid(torch.ones_like(self.sequence, dtype=torch.bool))[:, None, None, :]
@@ -288,7 +288,7 @@ def _pool(count: int, how: str, x: Tensor, sequence: Tensor, is_first: Tensor) -
 
 
 def _largest(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
-    """Of each place, the largest position in its sequence: int64, the shape of both."""
+    """The largest position in the sequence of each place: int64, the shape of both arguments."""
     flat = sequence.flatten()
     largest = positions.new_zeros(count).scatter_reduce(0, flat, positions.flatten(), "amax")
     return largest[flat].view(positions.shape)
@@ -314,7 +314,7 @@ def augment_positions(batch: AnyBatch, how: str, limit: int) -> AnyBatch:
         ValueError: a sequence has more tokens than there are positions.
     """
     positions, device = batch.positions, batch.positions.device
-    longest = batch.longest  # all that a traced graph knows, padding included
+    longest = batch.longest  # a traced graph knows only this, padding included
     if not tracing() and longest > limit:
         longest = int(positions.max()) + 1
     if longest > limit:
@@ -358,8 +358,8 @@ def make_batch(
         attention_mask: (B, S), nonzero at real tokens. None: all are real.
         position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly several aranges from its smallest
             position, such as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other order is that of one sequence.
-        seq_idx: (B, S), the number of the sequence that each place belongs to: says outright that rows are packed.
-        cu_seq_lens_q: (n + 1,), borders of the sequences of a batch of one row: the same.
+        seq_idx: (B, S), the number of the sequence that each place belongs to, for packed rows.
+        cu_seq_lens_q: (n + 1,), borders of the sequences of a batch of one row, as an alternative to `seq_idx`.
         unpad: compute on real tokens only, where there is padding or packing.
 
     Raises:
@@ -397,10 +397,10 @@ def _rows(
     position_ids: Tensor | None,
     segment: Tensor | None,
 ) -> Padded:
-    """A sequence in each row; `segment` (B, S) counts those that a row of a traced graph may hold."""
+    """One sequence per row; in a traced graph a row may hold several, which `segment` (B, S) counts."""
     place = torch.arange(shape[1], device=device).expand(shape)
     if position_ids is not None:
-        # What stands at padding is never read, and may be anything: keep it inside any table.
+        # Values at padding are never read and may be anything: clamp them into any table's range.
         positions = position_ids if mask is None else position_ids.masked_fill(~mask, 0)
     else:
         positions = place if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
@@ -424,8 +424,8 @@ def _packed(shape: tuple[int, int], starts: Tensor, mask: Tensor | None, positio
     rank = (seen - before - 1).clamp(min=0).view(shape)
     positions = rank if position_ids is None else position_ids.masked_fill(~real, 0)
     is_first = real & (rank == 0)
-    # A start at padding (the end of a packed row, say) starts nothing: only sequences with a token are numbered, and
-    # a row without any, so that it keeps a place in the output.
+    # A start at padding, such as at the end of a packed row, starts nothing. Numbered are sequences with a token, and
+    # rows without any, so that they keep a place in the output.
     holds = torch.zeros(int(sequence.max()) + 1, dtype=torch.bool, device=starts.device)
     holds[sequence[is_first]] = True
     holds[sequence[~real.any(-1), 0]] = True
@@ -437,7 +437,7 @@ def _packed(shape: tuple[int, int], starts: Tensor, mask: Tensor | None, positio
 
 def _unpadded(padded: Padded) -> AnyBatch:
     (index,) = padded.tokens(torch.arange(padded.positions.numel(), device=padded.positions.device).view(padded.shape))
-    if index.numel() == 0:  # attention over nothing isn't defined; over masked padding it is, and gives 0
+    if index.numel() == 0:  # attention over nothing is undefined; over masked padding it is defined, and gives 0
         return padded
     positions, is_first, sequence = padded.tokens(padded.positions, padded.is_first, padded.sequences())
     counts = torch.bincount(sequence, minlength=padded.num_sequences)
@@ -480,7 +480,7 @@ def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Ten
 def _starts(
     shape: tuple[int, int], device: torch.device, seq_idx: Tensor | None, cu_seq_lens_q: Tensor | None
 ) -> Tensor | None:
-    """bool (B, S), True where a sequence starts, from what the caller said outright."""
+    """bool (B, S), True where a sequence starts, from `seq_idx` or `cu_seq_lens_q`."""
     if seq_idx is not None:
         seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
         starts = torch.ones(shape, dtype=torch.bool, device=device)
