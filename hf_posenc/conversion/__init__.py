@@ -1,4 +1,9 @@
-"""Pretrained weights of the BERT family under another positional scheme: convert, heal, extend, and back again."""
+"""Pretrained weights of the BERT family under another positional scheme.
+
+`convert` reads a checkpoint (`sources`, then `from_bert` or `from_posenc`), changes its scheme (`swap`, with
+`added_vectors`, `biases` and `rotations`) or extends its tables (`tables`), and heals it on text (`heal`). `to_bert`
+goes back to transformers' BERT. `fine_tune` converts and trains in one call.
+"""
 
 from .convert import convert
 from .families import FAMILIES, TASKS

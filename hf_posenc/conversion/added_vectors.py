@@ -1,4 +1,4 @@
-"""Schemes that add vectors to the embeddings: the new one is fitted to what the old one added, and its mean stays."""
+"""Schemes that add vectors to the embeddings: the new scheme is fitted to the old vectors, whose mean is kept."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .fitting import base_of, descend
 from .tables import extended_table
 
 _FITTED_LENGTH = 128
-"""Positions below this make up nearly all of what sentence encoders see, and so of what is fitted."""
+"""Sentence encoders see mostly positions below this, so the fit weighs these most."""
 
 
 def adds(part: PositionScheme) -> bool:
@@ -20,7 +20,7 @@ def adds(part: PositionScheme) -> bool:
 
 
 def freedom(part: PositionScheme) -> int:
-    """How many numbers a scheme learns."""
+    """Number of weights of a scheme."""
     return sum(parameter.numel() for parameter in part.parameters())
 
 
@@ -36,7 +36,7 @@ def _last_layer(part: PositionScheme) -> nn.Module | None:
 
 
 def silence(part: PositionScheme) -> bool:
-    """Makes a scheme add nothing, which it can unlearn; False where no weight does that."""
+    """Sets a weight so that the scheme adds nothing at the start; False if no weight can do that."""
     last = _last_layer(part)
     for parameter in () if last is None else last.parameters():
         parameter.zero_()
@@ -54,7 +54,7 @@ def added_vectors(parts: dict[str, PositionScheme], config: Any) -> Tensor | Non
 
 
 def _importance(length: int) -> Tensor:
-    """How much a position counts in a fit: near ones more, for every text has them."""
+    """How much a position counts in a fit: low ones more, since every text has them."""
     return 1 / (1 + torch.arange(length) / _FITTED_LENGTH)
 
 
@@ -93,7 +93,7 @@ def fit_vectors(part: PositionScheme, table: Tensor, steps: int = 300) -> dict[s
         now = vectors_of(part, length)
         best = float((weight[:, None] * now * wanted).sum() / (weight[:, None] * now * now).sum())
         fitted = _r2(best * now, wanted, weight)
-        # Fixed sines point elsewhere than the old table, so the best factor is about 0, with which the model would be
+        # Fixed sines have other directions than the old table, so the best factor is about 0, and the model would be
         # blind to order. They start at the old table's size instead.
         if fitted > 0.5:
             last.weight.fill_(best)
@@ -126,7 +126,7 @@ def _least_squares(part: Any, last: nn.Linear, wanted: Tensor, weight: Tensor) -
 
 
 def fold_constants(model: PreTrainedModel, left: Tensor, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
-    """Moves the mean of what the new scheme doesn't add into embeddings, and what is special about position 0."""
+    """Moves the mean of the old vectors, and what is special about position 0, into the embeddings."""
     embeddings = base_of(model).embeddings
     mean = _mean_vector(left)
     words = embeddings.word_embeddings.weight

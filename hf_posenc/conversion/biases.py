@@ -1,4 +1,4 @@
-"""Schemes that are a bias on the logits: fitted to what the old scheme did on average at each distance."""
+"""Schemes that are a bias on the logits: fitted to the old scheme's mean effect at each distance."""
 
 import functools
 from typing import Any
@@ -24,8 +24,8 @@ def fit_biases(
 ) -> list[dict[str, Any]]:
     """Fits biases to the old scheme's mean effect at each distance; see the module.
 
-    Several take turns: each is fitted to what those before it leave. Where the old scheme stays (`is_tied`), or had no
-    effect, they are brought as near to 0 as they can be.
+    Several biases are fitted in turn, each to what the ones before it leave. Where the old scheme stays (`is_tied`), or
+    had no effect, they are brought as near to 0 as possible.
     """
     lines: list[dict[str, Any]] = []
     effect = _effect_by_distance(model, original, rows)  # (L, H, 2 R + 1)
@@ -50,7 +50,7 @@ def fit_biases(
             lines += [{"scheme": name, "what": "its fixed biases come on top"}] * is_silent
             effect = effect - _bias_by_distance(part, torch.arange(reach + 1)[None], None, weight).permute(1, 2, 0)
             continue
-        if shared and part.shift_invariant is False:  # positions themselves count: all of them must be fitted
+        if shared and part.shift_invariant is False:  # depends on more than distances: fit all pairs
             r2 = _fit_grid(part, effect.mean(0), model.config.max_position_embeddings)
             lines.append({"scheme": name, **_fitted(r2, is_silent)})
             effect = effect - effect.mean(0)
@@ -77,7 +77,7 @@ def _fitted(r2: float, is_silent: bool) -> dict[str, Any]:
 
 
 def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 150) -> float:
-    """Fits a bias that sees positions, not distances alone, on the grid of up to 512 of them; returns R^2."""
+    """Fits a bias that depends on positions, not on distances alone, on a grid of up to 512; returns R^2."""
     positions = torch.arange(min(length, part.max_length or length, 512))[None]
     reach = (effect.shape[-1] - 1) // 2
     distance = (positions - positions.T).clamp(-reach, reach) + reach
@@ -98,7 +98,7 @@ def _bias_by_distance(
 ) -> Tensor:
     """A scheme's biases without their mean: (2 R + 1, L x samples, H), or (2 R + 1, 1, H) where `queries` is None.
 
-    H is 1 for a scheme that tells all heads the same.
+    H is 1 for a scheme with one bias for all heads.
     """
     if queries is None:
         grids = [part.ask("bias", positions, positions == 0, **one_text(positions))]
@@ -122,8 +122,8 @@ def _mean(values: Tensor, weight: Tensor) -> Tensor:
 def _slots(part: PositionScheme, effect: Tensor, weight: Tensor) -> Tensor:
     """Which head of each layer stands where, for a bias that all layers share: (L, H).
 
-    A bias that can't be trained meets the heads whose old effect it resembles most. One that can will be fitted to the
-    mean effect of the heads at each place: they stand in order of how local they are, as it does.
+    A fixed bias is assigned to the heads whose old effect it resembles most. A trainable one is fitted to the mean
+    effect of the heads at each place, so heads are ordered by how local they are, as its own are.
     """
     own = _bias_by_distance(part, torch.arange(len(weight) // 2 + 1)[None], None, weight)[:, 0].T
     own = own.expand(effect.shape[1], -1)  # (place, 2 R + 1)
@@ -139,7 +139,7 @@ def _slots(part: PositionScheme, effect: Tensor, weight: Tensor) -> Tensor:
 
 
 def reorder_heads(attention: Any, heads: Tensor) -> None:
-    """Head `heads[i]` becomes head i: what attention computes stays the same."""
+    """Head `heads[i]` becomes head i; the output of attention doesn't change."""
     size = attention.head_dim
     rows = (heads[:, None] * size + torch.arange(size)).flatten()
     for linear in (attention.query, attention.key, attention.value):
@@ -166,7 +166,7 @@ def _effect_by_distance(model: PreTrainedModel, original: PreTrainedModel, rows:
         count = torch.zeros(2 * size - 1).index_add_(0, distance.flatten(), torch.ones(size * size))
         lines.append(total / count)
     effect = torch.stack(lines)
-    # Far distances are seen in few places: half of the length is what can be trusted.
+    # Few pairs are far apart: only distances up to half the length are reliable.
     reach = max(1, size // 2)
     effect = effect[..., size - 1 - reach : size + reach]
     weight = (rows.shape[1] - torch.arange(-reach, reach + 1).abs()).float()
@@ -174,7 +174,7 @@ def _effect_by_distance(model: PreTrainedModel, original: PreTrainedModel, rows:
 
 
 class _without_positions:
-    """Takes a model's biases and rotations away for a while; what is added to embeddings stays."""
+    """Turns a model's biases and rotations off while entered; vectors added to embeddings stay."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.base = base_of(model)
@@ -194,9 +194,9 @@ class _without_positions:
 def _sample_queries(
     model: PreTrainedModel, original: PreTrainedModel, rows: Tensor, length: int, count: int = 24
 ) -> tuple[Tensor, Tensor]:
-    """Each layer's query and key at some tokens, the same one at every place: (L, count, H, length, d) both.
+    """Each layer's query and key of some tokens, repeated at every position: (L, count, H, length, d) both.
 
-    For biases that depend on what the token is: fitted to one mean token, they would be noise at every other.
+    For biases that depend on the token: fitted to one mean token, they would be noise for all others.
     """
     found: list[list[Tensor]] = [[], []]
     hidden = base_of(original)(rows, output_hidden_states=True).hidden_states

@@ -1,4 +1,4 @@
-"""What reading any checkpoint shares: the model that is built, its labels, and what is said of it."""
+"""Builds the PosEnc model of a checkpoint, whatever its family: labels, weights, and the account of its keys."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ def model_class(task: str) -> type[PreTrainedModel]:
 
 
 def build_config(fields: dict[str, Any]) -> PosEncConfig:
-    """A PosEncConfig; what transformers' type checks say becomes a ValueError."""
+    """A PosEncConfig; an error of transformers' type checks becomes a ValueError."""
     try:
         return PosEncConfig(**fields)
     except StrictDataclassError as error:

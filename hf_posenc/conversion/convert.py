@@ -17,7 +17,7 @@ from .swap import swap, target_config
 from .tables import EXTENSIONS
 
 _EXACT = 1e-5
-"""What a conversion without a swap is off at most, on the models that were measured."""
+"""The largest error of a conversion that keeps the scheme, on the models that were measured."""
 
 
 def convert(
@@ -41,12 +41,12 @@ def convert(
     measure: bool = True,
     seed: int = 0,
 ) -> tuple[PreTrainedModel, ConversionReport]:
-    """Makes a PosEnc model of a pretrained checkpoint, and says how good it is.
+    """Makes a PosEnc model of a pretrained checkpoint, and measures how well it agrees with it.
 
-    Without a scheme the model computes what the source does (`learned` for BERT and its kin): hidden states and logits
-    at real tokens are equal to 1e-5, and the report holds the measured difference. With another scheme the weights are
-    kept, what the old scheme knew is carried over as far as it can be (see `swap`), and the result isn't a drop-in
-    replacement: the report says how far it is from the original, before and after healing.
+    Without a scheme the model keeps the source's own (`learned` for BERT): hidden states and logits at real tokens are
+    equal to 1e-5, and the report holds the measured difference. With another scheme the weights are kept, and the new
+    scheme is fitted to the old one as far as possible (see `swap`). The result isn't a drop-in replacement: the report
+    gives its distance to the original, before and after healing.
 
     Args:
         source: a folder, or a name on the Hub: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, or ours.
@@ -55,19 +55,19 @@ def convert(
         position_embedding_kwargs: its arguments. None: those that suit a conversion.
         rope_parameters: of RoPE.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
-        extension: how a table of positions grows; `tile` (it begins anew: short texts stay as they were),
-            `interpolate` (it is stretched) or `hierarchical`. See `tables.extended_table`.
-        task: what the result is for, one of `TASKS`. None: what the source is for. A head that the source lacks is new.
+        extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs),
+            `interpolate` (stretched) or `hierarchical`. See `tables.extended_table`.
+        task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
         minutes: time for healing. None: as `heal` has it, 10.
         healing: further arguments of `heal`.
-        eval_texts: texts to measure on. None: those that healing sets aside, or sentences that come along.
+        eval_texts: texts to measure on. None: those that healing sets aside, or sentences of the package.
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.
         overwrite: replace the model in `out`.
         measure: measure agreement. False saves time and a second model's memory.
-        seed: of what is drawn at random.
+        seed: of everything random.
 
     Returns:
         The model in evaluation mode, and a `ConversionReport`.
@@ -128,7 +128,7 @@ def _check(
     minutes: float | None,
     healing: dict[str, Any] | None,
 ) -> None:
-    """Refuses arguments of `convert` that can't be, before anything is loaded."""
+    """Refuses impossible arguments of `convert` before anything is loaded."""
     if max_position_embeddings is not None and max_position_embeddings < 1:
         raise ValueError(
             f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
@@ -173,7 +173,7 @@ def _begin_report(
 
 
 def _measure_exactness(report: ConversionReport, loaded: Loaded, texts: "_Texts") -> None:
-    """How far the model, as loaded and with its own scheme, is from transformers' own."""
+    """Measures how far the model, with the source's own scheme, is from transformers' model."""
     report.exact = verify(loaded, texts.held_out[:64], texts.name)
     if report.exact is None and loaded.model_type != "posenc":
         report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
@@ -191,7 +191,7 @@ def _heal(
     texts: "_Texts",
     options: dict[str, Any],
 ) -> None:
-    """Heals the model in place, unless that takes it farther from the original."""
+    """Heals the model in place; keeps the weights from before if healing made it worse."""
     as_swapped = {name: value.clone() for name, value in model.state_dict().items()} if report.before else {}
     report.healing = run_healing(model, original, texts.training, tokenizer=texts.tokenizer, **options)
     read = report.healing["longest"]
@@ -216,7 +216,7 @@ def work_folder(out: str | Path) -> Path:
 
 
 class _Texts:
-    """The texts of a conversion: to heal with, and to measure on, which are never the same."""
+    """The texts of a conversion: those to heal with, and others to measure on."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class _Texts:
             raise ValueError("There is no text to measure on. Give at least one.")
 
     def agreement(self, model: PreTrainedModel, original: PreTrainedModel) -> Agreement:
-        """How near two models are on the texts that are measured on."""
+        """The agreement of two models on the measurement texts."""
         special = set() if self.tokenizer is None else special_tokens(self.tokenizer)
         measured = self.tokenizer if self.task == "fill-mask" else None
         return compare(model, original, self.held_out, self.name, tokenizer=measured, special=special)
@@ -257,7 +257,7 @@ class _Texts:
 def _model_max_length(
     tokenizer: PreTrainedTokenizerBase, before: Any, model: PreTrainedModel, asked: int | None
 ) -> int:
-    """As long as was asked for; else what the tokenizer says, unless that is past the end of a table."""
+    """The length that was asked for; else the tokenizer's, up to the end of a table."""
     if asked is not None:
         return asked
     limit: int | None = cast(Any, model.base_model).position.max_length
@@ -265,5 +265,5 @@ def _model_max_length(
 
 
 def _shown(source: str) -> str:
-    """A folder's name, without the path, which means nothing elsewhere."""
+    """A folder's name without its path, which is meaningless on other machines."""
     return Path(source).resolve().name if Path(source).exists() else source

@@ -1,4 +1,4 @@
-"""A family's configuration as ours, and ours as a family's: what computes the same."""
+"""Translates a family's configuration into ours and back, to one that computes the same."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ _CANT = {
     "is_encoder_decoder": "an encoder-decoder",
     "quantization_config": "a quantised model",
 }
-"""Fields that must not be set: our body has nothing of the kind."""
+"""Fields that must not be set: our body lacks these features."""
 
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
         names = {int(number): name for number, name in config.id2label.items()}
         twice = {name for name, count in Counter(names.values()).items() if count > 1}
         names = {number: f"{name}_{number}" if name in twice else name for number, name in names.items()}
-        fields["id2label"] = names  # label2id follows from it: many checkpoints keep another's
+        fields["id2label"] = names  # label2id follows from it: in many checkpoints it belongs to another model
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type
     return fields
@@ -112,7 +112,7 @@ def _check_head(family: Family, config: Any, task: str, source: str) -> None:
 
 
 def first_position(config: Any) -> int:
-    """The row of RoBERTa's table of positions at which counting starts: after the padding token's number."""
+    """The row of position 0 in RoBERTa's table: the one after the padding token's id."""
     return int(config.pad_token_id) + 1
 
 
@@ -148,7 +148,7 @@ def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     else:
         more = ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "classifier_dropout")
         fields |= {name: getattr(config, name) for name in (*shared, *more)}
-        # Where we have no token types they get rows of zeros, one for each that tokenizers of pairs give.
+        # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
         fields["type_vocab_size"] = config.type_vocab_size or 2
     if family.model_type == "electra":
         fields["embedding_size"] = config.embedding_width

@@ -1,4 +1,4 @@
-"""From pretrained weights to a classifier in one call: convert to a scheme, then fine-tune. And the control."""
+"""Converts a pretrained checkpoint and fine-tunes it in one call; `--compare_none` trains the control first."""
 
 import contextlib
 import copy
@@ -75,7 +75,7 @@ def fine_tune(
 
 
 def _is_about_words(data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments) -> bool:
-    """Whether this is about words: as `task` says or, where a model is only evaluated, its head."""
+    """Whether words are labelled: by `task` or, if a model is only evaluated, by its head."""
     if data.task is not None or training.do_train:
         return data.task == "tokens"
     config = load_config(model)
@@ -100,7 +100,7 @@ def _of_words(
 def converted(
     arguments: ModelArguments, training: ClassificationTrainingArguments, console: Console
 ) -> Iterator[ModelArguments]:
-    """The options with `pretrained` converted into a folder that is there while entered; prints what was kept."""
+    """Converts `pretrained` into a temporary folder and yields options that name it; prints what was kept."""
     if arguments.pretrained is None:
         yield arguments
         return
@@ -141,7 +141,7 @@ def _control(
     rows: DatasetDict | None,
     console: Console,
 ) -> dict[str, float]:
-    """The metrics of the same run without positions; nothing of it is kept."""
+    """Trains the same run without positions and returns its metrics; keeps nothing else."""
     if model.model_name_or_path is not None:
         raise UserError(
             f"--compare_none: {model.model_name_or_path!r} has its own positions. It is for new encoders and "

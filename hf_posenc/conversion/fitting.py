@@ -1,4 +1,4 @@
-"""What a swap fits with: a model's parts, random texts, what a layer reads, and Adam."""
+"""Tools of a swap: a model's parts, random texts, the inputs of a layer, and a fit by Adam."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def random_rows(config: Any, tokenizer: PreTrainedTokenizerBase | None, rows: in
 
 
 def layer_input(model: PreTrainedModel, rows: Tensor, index: int) -> Tensor:
-    """What a layer's attention reads: (rows, length, D)."""
+    """The inputs of a layer's attention: (rows, length, D)."""
     hidden = base_of(model)(rows, output_hidden_states=True).hidden_states[index]
     layer = base_of(model).layers[index]
     return layer.attention_norm(hidden) if layer.pre_norm else hidden
@@ -48,7 +48,7 @@ def layer_input(model: PreTrainedModel, rows: Tensor, index: int) -> Tensor:
 def descend(
     part: nn.Module, function: Callable[[], Tensor], wanted: Tensor, weight: Tensor, steps: int, lr: float = 3e-3
 ) -> None:
-    """Adam on a scheme's weights against given numbers; the best weights seen are kept."""
+    """Fits a scheme's weights to given numbers by Adam; keeps the best weights."""
     weight = weight / weight.sum()
     parameters = [p for p in part.parameters() if p.requires_grad]
     best, kept = math.inf, [p.detach().clone() for p in parameters]

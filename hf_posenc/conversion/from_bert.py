@@ -1,4 +1,4 @@
-"""A checkpoint of another family: every weight gets its place in our model, or a reason why it has none."""
+"""Loads a checkpoint of the BERT family: every weight gets a place in our model, or a reason why it has none."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,10 +109,10 @@ class _Places:
     drop: dict[str, str] = field(default_factory=dict)
     """What is left out, with the reason."""
     new: list[str] = field(default_factory=list)
-    """Weights of ours that start anew."""
+    """Our weights that start at random."""
 
     def take(self, ours: str, name: str) -> None:
-        """A weight of theirs becomes one of ours."""
+        """Copies a weight of the source under our name."""
         self.ours[ours] = self.state[name]
         self.used.add(name)
 

@@ -1,4 +1,4 @@
-"""A checkpoint of ours: its weights as they are, and another head where one is asked for."""
+"""Loads a PosEnc checkpoint: its weights as they are, with another head if one is asked for."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,7 @@
-"""Healing: a model whose scheme was swapped learns, on unlabelled text, to say again what the original says.
+"""Healing: trains a model with a new scheme, on unlabelled text, to reproduce the original's hidden states.
 
-It is a layer-by-layer self-distillation (see `heal_trainer`). In half of the texts two neighbouring tokens change
-places, for the original and for the model alike, so that it learns what their order does, too.
+It is a layer-by-layer self-distillation (see `heal_trainer`). In half of the texts two neighbouring tokens are swapped,
+for the original and for the model alike, so that the model learns the effect of order too.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from .sources import fingerprint
 logger = logging.get_logger(__name__)
 
 HELD_OUT = 500
-"""At most so many texts are set aside to measure on, and at most a tenth."""
+"""At most this many texts are set aside to measure on, and at most a tenth."""
 
 
 def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
@@ -57,7 +57,7 @@ def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
 
 
 def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
-    """Texts to train on, and others to measure on: the same split each time, equal texts on one side.
+    """Texts to train on, and others to measure on: always the same split, with equal texts on one side.
 
     Raises:
         ValueError: there are fewer than 20 different texts.
@@ -106,28 +106,28 @@ def heal(
     disable_tqdm: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Trains `model`, in place, to have the original's hidden states; see the module.
+    """Trains `model`, in place, to reproduce the original's hidden states; see the module.
 
     Args:
-        model: the swapped model.
-        original: the model before the swap, which doesn't change.
+        model: the model with the new scheme.
+        original: the model before the swap; it isn't changed.
         texts: unlabelled texts.
         tokenizer: of both.
         minutes: time for it; the learning rate falls to 0 as it runs out.
-        max_steps: stop after so many steps instead.
-        learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, and less above it in inverse
-            proportion, as steps of one size change a wider layer's output more (arXiv 2203.03466).
+        max_steps: stop after this many steps instead.
+        learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
+            proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
         batch_size: texts per step.
-        max_length: longer texts are cut to so many tokens.
+        max_length: longer texts are cut to this many tokens.
         bf16: mixed precision.
-        swapped: share of texts in which two neighbouring tokens, drawn anew each time, change places.
+        swapped: share of texts in which two neighbouring tokens, drawn anew each time, are swapped.
         save_minutes: how often a checkpoint is written into `work_dir`; 0: after every step.
         work_dir: where checkpoints are written, and an interrupted healing resumes. None: no checkpoints.
         disable_tqdm: show no progress.
         seed: of the order of texts, and of what is swapped in them.
 
     Returns:
-        What was done: texts, steps, seconds, losses, settings, and on what it ran in the end.
+        A record: texts, steps, seconds, losses, settings, and the machine of the last part.
 
     Raises:
         ValueError: an argument is out of range, `work_dir` holds the healing of something else, a text has tokens that
@@ -214,7 +214,7 @@ def _check_settings(
 
 @contextlib.contextmanager
 def _prepared(model: PreTrainedModel, original: PreTrainedModel) -> Iterator[None]:
-    """The model without dropout and with frozen token embeddings; afterwards as it was, and both on the CPU."""
+    """Turns dropout off and freezes the token embeddings while entered; then restores both, on the CPU."""
     words = cast(Any, model.base_model).embeddings.word_embeddings.weight
     trainable = words.requires_grad
     dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
@@ -223,7 +223,7 @@ def _prepared(model: PreTrainedModel, original: PreTrainedModel) -> Iterator[Non
     try:
         words.requires_grad_(False)
         model.config.attention_probs_dropout_prob = 0.0
-        for module in dropouts:  # the target has none either, and noise would only blur it
+        for module in dropouts:  # the original runs without dropout too
             module.p = 0.0
         yield
     finally:
@@ -260,7 +260,7 @@ def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) ->
     """Trains until the budget is spent.
 
     Raises:
-        Interrupted: Ctrl-C. Without a folder nothing could be kept, and it ends the program as elsewhere.
+        Interrupted: Ctrl-C. Without a folder nothing is saved, and Ctrl-C ends the program as usual.
         Diverged: a loss or a weight isn't finite.
     """
     stop = StopOnInterrupt()
@@ -272,7 +272,7 @@ def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) ->
             trainer.check_weights()
     except Diverged as error:
         if work_dir is not None:
-            remove_work(work_dir)  # its checkpoints lead there again
+            remove_work(work_dir)  # its checkpoints would diverge again
         rate = trainer.args.learning_rate
         raise Diverged(
             f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss "
@@ -284,13 +284,13 @@ def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) ->
 
 
 def accepted_options() -> set[str]:
-    """What `convert` passes on to `heal`: its keywords but those that `convert` has itself."""
+    """Keywords of `heal` that `convert` passes on: all that aren't arguments of `convert` itself."""
     keywords = {name for name, one in inspect.signature(heal).parameters.items() if one.kind is one.KEYWORD_ONLY}
     return keywords - {"tokenizer", "minutes", "seed"}
 
 
 def _spent(checkpoint: Path) -> float:
-    """Seconds that went into a checkpoint."""
+    """Seconds of training behind a checkpoint."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     kept = state.stateful_callbacks.get(Clock.__name__, {})
     return float(kept.get("args", {}).get("spent", 0.0)) if isinstance(kept, dict) else 0.0
@@ -303,7 +303,7 @@ def _resume_point(
     rows: list[dict[str, list[int]]],
     *settings: Any,
 ) -> Path | None:
-    """The newest whole checkpoint of the same healing, if it was begun before.
+    """The newest whole checkpoint of the same healing, if there is one.
 
     Raises:
         ValueError: the folder holds something else.
@@ -311,7 +311,7 @@ def _resume_point(
     digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
     for one in (model, original):
         digest.update(json.dumps(one.config.to_dict(), default=str, sort_keys=True).encode())
-    # The model's weights were fitted: their last digits differ between machines.
+    # Fitted weights differ between machines in their last digits.
     digest.update(fingerprint(original.state_dict()).encode())
     digest.update(repr(settings).encode())
     name, found = folder / "healing.json", digest.hexdigest()

@@ -1,13 +1,15 @@
-"""The training that healing is: the stock Trainer with healing's loss, order of texts, clock and bar.
+"""The trainer of healing: the stock Trainer with healing's loss, order of texts, clock and progress bar.
 
-The loss, at real tokens, is the mean over layers of the squared difference between its hidden states and the original's
-(a layer-by-layer self-distillation), each layer divided by the variance of the original's there, so that all count
-alike; with a masked-LM head also the divergence between the two predictions, at up to 256 tokens of a batch, for
-logits of a whole batch take gigabytes where the vocabulary is large. The token embeddings stay as they are.
-Biases learn faster than the rest, see `hf_posenc.optimizer`. Where the new scheme adds to the embeddings, one layer
-after the other is added in the first half of the time, from below: the first has most to learn, for it reads the new
-positions, its steps cost a fraction of the whole model's, and what stands above it would otherwise adapt to what it
-doesn't say yet. Schemes that act on attention have as much to learn in every layer, and did no better with it.
+The loss is a layer-by-layer self-distillation: at real tokens, the mean over layers of the squared difference between
+the model's hidden states and the original's, each layer divided by the variance of the original's there, so that all
+layers count equally. A masked-LM head adds the divergence between the two predictions, at up to 256 tokens of a batch:
+with a large vocabulary the logits of a whole batch take gigabytes. The token embeddings are frozen. Biases have higher
+learning rates, see `hf_posenc.optimizer`.
+
+If the new scheme adds to the embeddings, the layers are trained from below in the first half of the time, one more at
+a time. The first layer reads the new positions and has most to learn, its steps cost a fraction of the whole model's,
+and the layers above would otherwise adapt to its unfinished output. Schemes that act on attention have as much to learn
+in every layer, and gained nothing from this.
 """
 
 import contextlib
@@ -33,11 +35,11 @@ _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the budget: up to here the first layer alone is trained, and from here on all of them."""
 
 _PREDICTED = 256
-"""At most so many tokens of a batch have their predictions compared."""
+"""Predictions are compared at no more than this many tokens of a batch."""
 
 
 class Clock(TrainerCallback, ExportableState):
-    """How much of the budget is spent, also over interruptions; stops the training when all is."""
+    """Measures how much of the budget is spent, across interruptions; stops the training at its end."""
 
     def __init__(self, seconds: float, max_steps: int | None, spent: float = 0.0) -> None:
         self.seconds, self.max_steps, self.spent = seconds, max_steps, spent
@@ -63,13 +65,13 @@ class Clock(TrainerCallback, ExportableState):
         self._since = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stops the training, after a last checkpoint is of no use."""
+        """Stops the training; a last checkpoint would be of no use."""
         if not self.max_steps and self.used >= self.seconds:
             control.should_training_stop = True
 
 
 class ProgressBar(TrainerCallback):
-    """A bar of the budget: the Trainer's own counts steps, and how many there will be isn't known."""
+    """A progress bar of the budget: the Trainer's own counts steps, whose number isn't known in advance."""
 
     def __init__(self, trainer: Any, minutes: float, max_steps: int | None) -> None:
         self.trainer, self.total = trainer, max_steps or round(minutes * 60)
@@ -134,7 +136,7 @@ class Distillation(Trainer):
                 ours = bodies[0](**inputs, output_hidden_states=True)
         real = inputs["attention_mask"].bool()
         loss = hidden_states_loss(ours.hidden_states, theirs.hidden_states, real)
-        # Only a masked-LM head has anything to learn from; one of another task may want other inputs than texts.
+        # Only a masked-LM head has a target here; heads of other tasks may want other inputs than texts.
         if depth is None and isinstance(mine, PosEncForMaskedLM):
             some = torch.randperm(int(real.sum()), device=real.device)[:_PREDICTED]
             with torch.no_grad(), self.accelerator.autocast():
@@ -151,7 +153,7 @@ class Distillation(Trainer):
         super()._save(*args, **kwargs)
 
     def check_weights(self) -> None:
-        """Raises Diverged where they aren't finite."""
+        """Raises Diverged if they aren't finite."""
         if bad := not_finite(cast(Any, self.model).named_parameters()):
             raise Diverged(f"{bad[0]} is no number any more.")
 
@@ -159,7 +161,7 @@ class Distillation(Trainer):
         return LikeLengths(self)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW, in which biases move as fast as they have to."""
+        """AdamW with higher learning rates for biases."""
         optimizer = super().create_optimizer(model)
         speed_up_positions(optimizer, cast(Any, self.model))
         return optimizer
@@ -175,11 +177,10 @@ class Distillation(Trainer):
 
 
 class LikeLengths(torch.utils.data.Sampler):
-    """Batches of texts of like lengths, in random order: less padding and fewer kernels, half as much again on a CPU.
+    """Batches of texts of similar lengths, in random order: less padding and fewer kernels, 1.5 times as fast on a CPU.
 
-    transformers' own grouping goes from long to short again and again, and draws another order where a training is
-    resumed. Here an epoch's order follows from the seed alone, and so does the seed that comes with each text: of what
-    is changed in it.
+    transformers' own grouping goes from long to short again and again, and draws another order when a training is
+    resumed. Here the seed alone decides an epoch's order, and the seed that comes with each text for its swap.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -197,7 +198,7 @@ class LikeLengths(torch.utils.data.Sampler):
 
 
 def batches_of_like_lengths(lengths: Tensor, size: int, seed: int, among: int = 50) -> list[int]:
-    """Indices of all texts, batch by batch: like lengths are together among the texts of so many batches.
+    """Indices of all texts, batch by batch, grouped by length within blocks of `among` batches.
 
     Args:
         lengths: (n,), int.
@@ -225,7 +226,7 @@ def depth_at(progress: float, layers: int) -> int | None:
 
 @contextlib.contextmanager
 def _first_layers(bodies: list[Any], depth: int | None) -> Iterator[None]:
-    """Bodies that end after so many layers."""
+    """The encoders cut after this many layers."""
     kept = [body.layers for body in bodies]
     try:
         for body in bodies:
@@ -274,7 +275,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class SaveByTime(TrainerCallback):
-    """Asks for a checkpoint every so many seconds, and keeps two."""
+    """Requests a checkpoint at intervals of seconds, and keeps two."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

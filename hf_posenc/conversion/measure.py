@@ -1,4 +1,4 @@
-"""How near two models are, on texts."""
+"""Measures the agreement of two models on texts."""
 
 import gzip
 import json
@@ -75,7 +75,7 @@ def pad_rows(rows: Sequence[dict[str, list[int]]], pad: int) -> dict[str, Tensor
 
 
 def swap_neighbours(row: dict[str, list[int]], special: Container[int], draw: random.Random) -> dict[str, list[int]]:
-    """A row in which two neighbouring tokens changed places, neither of them special; the same one if it has no two."""
+    """Swaps two neighbouring tokens of a row, neither of them special; without such a pair the row is unchanged."""
     tokens = row["input_ids"]
     places = [at for at in range(len(tokens) - 1) if tokens[at] not in special and tokens[at + 1] not in special]
     if not places:
@@ -85,7 +85,7 @@ def swap_neighbours(row: dict[str, list[int]], special: Container[int], draw: ra
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """What a tokenizer adds to a text, and what it calls special; but no unknown words."""
+    """Ids of special tokens and of those that a tokenizer adds to a text, without the unknown token."""
     added = {*tokenizer.all_special_ids, *tokenizer("")["input_ids"]}
     return added - {tokenizer.unk_token_id}
 
@@ -126,7 +126,7 @@ def compare(
 
     Args:
         rows: see `encode`.
-        texts: what they are, for the report.
+        texts: a description of the texts, for the report.
         head: compare the heads' logits too.
         tokenizer: measure masked-LM perplexity too, with its mask token.
         choices: the head takes (B, C, S).
@@ -185,11 +185,12 @@ def _pooled(hidden: Tensor, mask: Tensor) -> Tensor:
 def order_r2(
     model: PreTrainedModel, original: PreTrainedModel, rows: Sequence[dict[str, list[int]]], special: Container[int]
 ) -> float | None:
-    """How much a model knows of what word order does in the original: R^2 = 1 - sum |d' - d|^2 / sum |d|^2.
+    """R^2 between the change that swapping two neighbouring tokens makes in the original's hidden states and in ours.
 
-    d (D,) is the change of the original's last hidden states, summed over a text's tokens, as two neighbouring ones,
-    drawn at random, change places, and d' the model's; summed over texts, of which long ones count as much as short
-    ones so. 1: the same change, 0: no better than a model that doesn't notice, which may well have a cosine near 1.
+    R^2 = 1 - sum |d' - d|^2 / sum |d|^2. d (D,) is the change of the original's last hidden states, summed over a
+    text's tokens, when two random neighbouring tokens are swapped; d' is the model's. The sums are over texts, so long
+    and short ones count equally. 1: the same change. 0: no better than a model that ignores order, whose cosine may
+    be near 1.
 
     Args:
         model, original: in evaluation mode.
@@ -197,7 +198,7 @@ def order_r2(
         special: tokens that stay where they are.
 
     Returns:
-        R^2. None: nothing could be swapped, or the original doesn't notice.
+        R^2. None: nothing could be swapped, or the original's states don't change.
     """
     draw = random.Random(0)
     if not getattr(original.config, "type_vocab_size", 0):
@@ -267,7 +268,7 @@ def verify(loaded: Loaded, rows: Sequence[dict[str, list[int]]], texts: str) -> 
     family, used = FAMILIES[loaded.model_type], set(loaded.keys.used)
     names = {key: key.removeprefix(family.prefix) for key in theirs.state_dict()}
     if any(names.get(key) in used for key in found["missing_keys"]):
-        # transformers doesn't understand all names (DataParallel's, say), and would be compared with random weights.
+        # transformers doesn't understand all names, such as DataParallel's: we would compare with random weights.
         tensors = read_weights(loaded.folder, str(loaded.folder), allow_pickle=pickled)
         state = {name: tensors[key] for key, name in normalise(list(tensors), family).items()}
         theirs.load_state_dict({key: state[name] for key, name in names.items() if name in used}, strict=False)

@@ -1,4 +1,4 @@
-"""A folder that holds a model, whole or not at all."""
+"""Writes a model's folder, whole or not at all."""
 
 import contextlib
 import os
@@ -95,7 +95,7 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
         return None
     try:
         return AutoTokenizer.from_pretrained(str(folder))
-    except Exception as error:  # it depends on the library that reads it
+    except Exception as error:  # the error depends on the library that reads it
         raise ValueError(
             f"{source!r}: its tokenizer can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or take the "
             "tokenizer's files out of the folder."

@@ -1,4 +1,4 @@
-"""What a conversion did: every key, what was carried over, and how well the result agrees with the original."""
+"""The report of a conversion: every key, what was carried over, and the agreement with the original."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ class Accounting:
 
 @dataclass
 class Agreement:
-    """How near a model is to the original on texts that weren't used to make it so.
+    """Agreement of a model with the original on texts that the conversion didn't train on.
 
     Attributes:
         texts: what they were.
@@ -30,9 +30,9 @@ class Agreement:
         logits_max: the largest absolute difference of the head's logits, where there is a head with trained weights.
         perplexity: of masked tokens, for a masked-LM head; each token counts once.
         perplexity_original: the original's on the same masks.
-        order_r2: how much of what swapping two neighbouring tokens changes in the sum of the last hidden states is the
-            same, R^2: 1, all; 0, as in a model that is blind to order. None: not measured, nothing could be swapped, or
-            the original is blind to it.
+        order_r2: R^2 between the change that swapping two neighbouring tokens makes in the original's hidden states and
+            in ours. 1: the same; 0: as in a model that ignores order. None: not measured, nothing could be swapped, or
+            the original ignores order.
     """
 
     texts: str
@@ -54,14 +54,14 @@ class ConversionReport:
 
     Attributes:
         source: what was converted.
-        source_sha256: of its weights and their names, so that two conversions can be told to start from the same.
+        source_sha256: of its weights and their names, to tell whether two conversions started from the same weights.
         family: its `model_type`.
         task: what the result is for; see `TASKS`.
         from_scheme, to_scheme: the positional schemes.
         max_position_embeddings: of the result.
         keys: what became of each weight.
-        carried: what the new scheme took over from the old one, one line each, with how well (R^2).
-        notes: what else one should know.
+        carried: what the new scheme took over from the old one, one line each, with the R^2 of the fit.
+        notes: other remarks.
         exact: agreement with the source in transformers' own class, for sources that aren't ours. None: not measured.
         before: agreement of the result with the original before healing. None: nothing was swapped.
         healing: how it was healed. None: it wasn't.
@@ -101,8 +101,8 @@ class ConversionReport:
         )
         if order is not None and order < 0.5:
             return (
-                f"{text}, but what it knew of word order is lost (R² {order:.2f}) and has to be learned anew. "
-                "`hf-posenc convert --heal TEXT` brings it back first."
+                f"{text}, but what it knew of word order is lost (R² {order:.2f}) and has to be learned again. "
+                "`hf-posenc convert --heal TEXT` restores it first."
             )
         return f"{text}." if order is None else f"{text}, and what it knew of word order with an R² of {order:.2f}."
 

@@ -1,4 +1,4 @@
-"""Schemes that rotate queries and keys: a basis of each head in which little of q.k turns fast."""
+"""Schemes that rotate queries and keys: chooses a basis of each head in which little of q.k rotates fast."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..schemes.hooks import rotated_units
 
 
 def _turning_order(turned: Tensor) -> Tensor:
-    """A head's dimensions from slow to fast, pairs together, from what `rotate` makes of unit vectors at position 1."""
+    """A head's dimensions from slow to fast, pairs together, measured by rotating unit vectors to position 1."""
     head_dim = len(turned)
     cosine = turned.diagonal()
     sine = (turned - torch.diag(cosine)).abs()

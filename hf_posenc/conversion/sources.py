@@ -178,6 +178,6 @@ def fingerprint(tensors: dict[str, Tensor]) -> str:
 
 
 def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The dtype of all weights, float32 where they differ."""
+    """The dtype of all weights; float32 if they differ."""
     found = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     return found.pop() if len(found) == 1 else torch.float32

@@ -1,17 +1,18 @@
-"""Another scheme for trained weights: what the old one knew is carried over as far as it can be, without any text.
+"""Replaces the scheme of trained weights: fits the new scheme to the old one as far as possible, without any text.
 
-What is done, and why:
+The steps, and why:
 
 - **The mean of added positions stays.** A trained table isn't centred: its mean is a constant that every later layer
-  has learned to expect. It moves into the token-type embedding (into the token embedding where there are no types), and
-  what is special about position 0 into the token embedding of [CLS], which stands nowhere else.
+  has learned to expect. It moves into the token-type embedding (or, without types, into the token embedding). What is
+  special about position 0 moves into the token embedding of [CLS], which occurs at no other position.
 - **Added -> added** (`sinusoidal`, `lspe`, `fourier`, `learned`): the new scheme is fitted to the old one's vectors.
-- **RoPE** leaves q.k as it was where pairs turn slowly. Per head, q and k have a free choice of basis (q A, k A^-T give
+- **RoPE** keeps q.k where pairs rotate slowly. Per head, q and k have a free choice of basis (q A, k A^-T give
   the same q.k); the directions with the most of q.k go to the slowest pairs, those with the least to the fastest.
-- **Biases** (`t5`, `kerple`, `alibi` with learned slopes, ...) are fitted to what the old scheme did on average at each
+- **Biases** (`t5`, `kerple`, `alibi` with learned slopes, ...) are fitted to the old scheme's mean effect at each
   distance: on random tokens, the mean difference between log attention probabilities with it and without any. Where all
   layers share a bias, each layer's heads are first put in order of how local they are (which changes nothing else), so
-  that the same slot means the same in all layers; `alibi`'s fixed slopes then meet the heads that they disturb least.
+  that the same slot means the same in all layers; `alibi`'s fixed slopes are assigned to the heads that they disturb
+  least.
 - **query_scale** of the new scheme is undone in the query's weights.
 """
 
@@ -105,7 +106,7 @@ def _check_extension(
             f"extension={extension!r}: the source's RoPE is scaled by {scaled!r} already. Go on with "
             f"extension={scaled!r}, or extend the checkpoint that it was made from."
         )
-    if scaled == extension:  # the angles that were trained are those of the first extension's source
+    if scaled == extension:  # the trained angles are those of the source of the first extension
         factor = kept["factor"]
         if extension != "linear":
             factor, trained = 1.0, kept.get("original_max_position_embeddings", trained)
@@ -126,7 +127,7 @@ def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
         scheme = scheme_class(name)
         given[name] = kept.get(name, dict(scheme.conversion_kwargs))
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
-            # A factor on what is added: of the size that the old scheme had.
+            # A factor on what is added: the old scheme's size.
             given[name]["rms"] = float(centred(table).square().mean().sqrt())
     if not any(given.values()):
         return None
@@ -187,10 +188,10 @@ def _carry_over(
 def _carry_vectors(
     model: PreTrainedModel, old: Parts, gone: Parts, came: Parts, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[dict[str, Any]]:
-    """What the old schemes added to the embeddings goes into the new ones, and into the embeddings."""
+    """Moves the vectors that the old schemes added into the new schemes and the embeddings."""
     carried: list[dict[str, Any]] = []
     table = added_vectors(gone, model.config)
-    # What has most freedom comes last, and takes what the others leave.
+    # The scheme with most weights comes last and takes what the others leave.
     added = sorted(((name, part) for name, part in came.items() if adds(part)), key=lambda one: freedom(one[1]))
     if table is not None:
         left = table
@@ -216,7 +217,7 @@ def _carry_attention(
     stays: list[PositionScheme],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[dict[str, Any]]:
-    """What the old schemes did in attention goes into new rotations and biases."""
+    """Fits new rotations and biases to the old schemes' effect on attention."""
     turning = [part for part in came.values() if part.uses("rotate")]
     biased = {n: p for n, p in came.items() if p.uses("bias") or p.uses("layer_bias")}
     if not turning and not biased:
@@ -224,7 +225,7 @@ def _carry_attention(
     shorter = min(original.config, model.config, key=lambda config: config.max_position_embeddings)
     rows = random_rows(shorter, tokenizer)
     if any(part.uses(hook) for part in stays for hook in ("rotate", "bias", "layer_bias")):
-        # What stays tells positions in attention already, and is tied to q and k as they are.
+        # A scheme that stays acts on attention already, and depends on q and k as they are.
         return fit_biases(model, original, biased, rows, is_tied=True)
     carried: list[dict[str, Any]] = []
     if turning:

@@ -1,4 +1,4 @@
-"""A scheme that stays: its weights are copied, and a table of positions gets another length."""
+"""Keeps the scheme: copies its weights, and gives a table of positions another length."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ EXTENSIONS = ("tile", "interpolate", "hierarchical")
 def extended_table(table: Tensor, length: int, how: str) -> Tensor:
     """A table of positions for another number of them: (P, D) -> (length, D).
 
-    Fewer: the first ones. More, by `how`: `tile`, the rows from 1 on begin anew (row 0 is [CLS]'s alone), so that texts
-    of up to P tokens stay as they were; `interpolate`, the rows are stretched, so that every row but the first changes;
-    `hierarchical`, a row is a mixture of two of the old ones, a u_i + (1 - a) u_j for p = i P + j with a = 0.4 and
+    Fewer: the first ones. More, by `how`: `tile` repeats the rows from 1 on (row 0 is [CLS]'s alone), so that texts of
+    up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first changes;
+    `hierarchical` mixes two of the old rows, a u_i + (1 - a) u_j for p = i P + j with a = 0.4 and
     u = (E - a E[0]) / (1 - a), which leaves the first P as they were and makes all P^2 differ (Su 2020,
     https://kexue.fm/archives/7947).
     """
@@ -45,7 +45,7 @@ def has_table(part: PositionScheme) -> bool:
 
 
 def copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: str) -> list[dict[str, Any]]:
-    """The same scheme: its weights, tables with another number of positions."""
+    """Copies the weights of the scheme, tables with another number of positions."""
     state, carried = {}, []
     before, after = old.max_length, new.max_length
     expected = new.state_dict()

@@ -27,7 +27,7 @@ def export_bert(
     overwrite: bool = False,
     revision: str | None = None,
 ) -> tuple[PreTrainedModel, Agreement]:
-    """Makes a model of transformers' own of a PosEnc checkpoint whose scheme is `learned` and whose body is BERT's.
+    """Converts a PosEnc checkpoint with the scheme `learned` and BERT's body to a model of transformers.
 
     Args:
         source: a PosEnc checkpoint, folder or Hub name.
@@ -38,8 +38,8 @@ def export_bert(
         revision: branch, tag or commit on the Hub.
 
     Returns:
-        The model in evaluation mode, and its measured agreement with the source. A bare encoder has no pooler: where
-        transformers wants one, it says that it starts at random.
+        The model in evaluation mode, and its measured agreement with the source. A bare encoder has no pooler:
+        transformers warns that it initialises one at random.
 
     Raises:
         ValueError: the source isn't ours, or no such model can hold it.
@@ -94,7 +94,7 @@ def _target(source: str, config: Any, task: str, wanted: str | None) -> tuple[st
 
 
 def _empty(family: Family, theirs: Any, task: str) -> Any:
-    """A model of the family with weights of its own; a bare encoder has no pooler where it may lack one."""
+    """A new model of the family; a bare encoder without the pooler, where its class allows that."""
     bare = task == "feature-extraction" and family.prefix in ("bert.", "roberta.")
     cls: Any = getattr(transformers, family.class_prefix + _CLASS_SUFFIX[task])
     level = logging.get_verbosity()
