@@ -1,1 +1,1 @@
-"""Working with a scheme: its summary, its effects as numbers and as pictures, its conformance, a file of one's own."""
+"""Working with a scheme: summaries (`inspection`), effects as numbers and plots, conformance, custom scheme files."""

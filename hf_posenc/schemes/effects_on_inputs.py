@@ -1,4 +1,4 @@
-"""The panels of what a scheme adds to the embeddings, and of how it turns queries and keys."""
+"""Panels of the vectors that a scheme adds to the embeddings, and of its rotation of queries and keys."""
 
 import numpy as np
 import torch
@@ -36,9 +36,9 @@ def embedding_effect(encodings: Tensor) -> Effect:
     positions = np.arange(length)
     mean = encodings.mean(-1)
     deviation = encodings.std(-1, unbiased=False)
-    # A few outliers of a random table would leave all else pale; the colour bar's points say that there are some.
+    # A few outliers of a random table would make all other values pale; the colour bar's pointed ends show them.
     bound = float(np.quantile(np.abs(to_numpy(encodings)), 0.999))
-    # More rows than pixels would show patterns that aren't there. Pairs, because a sine's neighbour is its cosine.
+    # More rows than pixels would show false patterns. Pairs, because a sine's neighbour is its cosine.
     starts = torch.linspace(0, width - 2, _MOST_ROWS // 2).long() // 2 * 2 if width > _MOST_ROWS else None
     shown = torch.arange(width) if starts is None else torch.stack((starts, starts + 1), 1).flatten()
     heat = Maps(
@@ -96,7 +96,7 @@ def _decay(turned: Tensor) -> Tensor:
 def _pairs(turned: Tensor) -> tuple[list[int], np.ndarray]:
     """The first entry of each turned pair of a head, the fastest first, and the pairs' wavelengths in tokens."""
     diagonal = turned.diagonal(dim1=1, dim2=2)
-    # Entry a turns together with the one other that its image reaches; one that reaches none isn't turned.
+    # Entry a is paired with the one other entry that its rotation reaches; without one, it isn't rotated.
     reach = (turned - torch.diag_embed(diagonal)).abs().amax(0)
     partner = reach.argmax(-1)
     # One step of positions gives the speed.

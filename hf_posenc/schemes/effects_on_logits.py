@@ -1,4 +1,4 @@
-"""The panels of a bias on the logits: one that is the same whatever the words, or one of queries and keys."""
+"""Panels of a bias on the logits: one that doesn't depend on the words, or one that depends on queries and keys."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ _MOST_MAPS = 12
 _DRAWS = 2
 
 _MEASURED = 256
-"""Drawn queries and keys over which a bias is measured that isn't linear in them."""
+"""Number of random queries and keys over which a bias that isn't linear in them is measured."""
 
 
 def _by_distance(bias: Tensor) -> Tensor:
@@ -160,9 +160,9 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
 
 
 def _vectors(bias: Callable[[Tensor, Tensor], Tensor], heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """What a bias that is linear in q and k multiplies them by, (2, H, R, d), and what it adds, (H, R).
+    """The factors on q and k of a bias that is linear in them, (2, H, R, d), and its constant term, (H, R).
 
-    Read off unit vectors, one entry at a time, for all of them at once are (d, H, S, S).
+    Measured on unit vectors one entry at a time: all at once would take (d, H, S, S).
     """
     zero = torch.zeros(1, heads, head_dim)
     nothing = _by_distance(bias(zero, zero))[0]

@@ -1,4 +1,4 @@
-"""A scheme's hooks, asked outside an encoder: of one text, at positions 0, 1, 2, ..."""
+"""Calls a scheme's hooks outside an encoder: for one text, at positions 0, 1, 2, ..."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def grid_of(length: int) -> tuple[Tensor, Tensor]:
 
 
 def one_text(positions: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """What hooks may ask for beside positions (1, S): one text of equal tokens."""
+    """The extras that hooks may name, for positions (1, S): one text of equal tokens."""
     return {
         "input_ids": lambda: torch.zeros_like(positions),
         "sequence": lambda: torch.zeros_like(positions),

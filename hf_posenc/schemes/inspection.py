@@ -1,4 +1,4 @@
-"""What a scheme or a checkpoint is: numbers for tables, without loading weights."""
+"""Describes schemes and checkpoints in numbers, without loading weights."""
 
 import inspect
 import json
@@ -30,7 +30,7 @@ class SchemeSummary:
 
 
 def describe_schemes() -> list[SchemeSummary]:
-    """Every scheme of the table, from its class: nothing here is written twice."""
+    """Describes every scheme of the table, from its class."""
     rows = []
     for name, scheme in POSITIONS.items():
         with torch.device("meta"):
@@ -51,14 +51,14 @@ def describe_schemes() -> list[SchemeSummary]:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a checkpoint's `results.json` and `conversion.json` say of how it came to be."""
+    """How a checkpoint was made, by its `results.json` and `conversion.json`."""
 
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     """By split: `test`, `validation`."""
     baselines: dict[str, float] = field(default_factory=dict)
-    """What simpler models reach, in the first of these metrics."""
+    """Scores of the baselines, in the first of these metrics."""
     warnings: list[str] = field(default_factory=list)
-    """What training had to say of the result."""
+    """Warnings of training about the result."""
     data: str | None = None
     length: str | None = None
     source: str | None = None
@@ -75,7 +75,7 @@ class CheckpointSummary:
     position_embedding_kwargs: dict[str, Any]
     rope_parameters: dict[str, Any] | None
     own_code: str | None
-    """`module.Class` of a scheme of its author's own, which comes with the checkpoint."""
+    """`module.Class` of a custom scheme that comes with the checkpoint."""
     scheme_loaded: bool
     """Whether that code, if there is any, was trusted; if not, `max_length` isn't known."""
     max_length: int | None
@@ -95,7 +95,7 @@ def inspect_checkpoint(
 ) -> CheckpointSummary:
     """Reads a checkpoint's config and the headers of its weight files, local or on the Hub; loads no weight.
 
-    Code that comes with it, a scheme of its author's own, runs only with `trust_remote_code`.
+    The code of a custom scheme runs only with `trust_remote_code`.
 
     Raises:
         OSError: there is no such checkpoint, or it lacks a file of weights.
@@ -152,7 +152,7 @@ _NO_SCORES = ("runtime", "_per_second", "preparation_time")
 
 
 def _read_training(source: str, revision: str | None, files: list[str]) -> TrainingRecord:
-    """Whatever the records of training and conversion say; what they lack, or say otherwise, is left out."""
+    """The records of training and conversion; missing or malformed fields are left out."""
     run, conversion = (_record(source, revision, name, files) for name in ("results.json", "conversion.json"))
     metrics = _part(run, "metrics")
     scores = {

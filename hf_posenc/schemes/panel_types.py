@@ -1,4 +1,4 @@
-"""What a picture shows, as numbers and words: `Lines`, `Maps` and `Note`; and one `Effect` of a scheme."""
+"""The contents of a plot as numbers and words: `Lines`, `Maps` and `Note`; and one `Effect` of a scheme."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ class Lines:
     names: tuple[str, ...]
     """One for each curve."""
     group: str = ""
-    """What the names count, such as `head`: a colour bar says which is which. Empty: a legend does."""
+    """What the names count, such as `head`, for a colour bar instead of a legend. Empty: a legend."""
     x_label: str = DISTANCE
     y_label: str
     limits: tuple[float | None, float | None] = (None, None)
@@ -56,7 +56,7 @@ class Maps:
 
 @dataclass(frozen=True)
 class Note:
-    """Words in place of a picture."""
+    """Text in place of a plot."""
 
     title: str
     text: str
@@ -90,7 +90,7 @@ def from_three_positions(values: Tensor, **words: Any) -> Lines:
 
 
 def colour_limits(values: Tensor) -> tuple[float, float]:
-    """Symmetric about 0 for numbers of both signs, from 0 for those of one."""
+    """Colour limits: symmetric about 0 for numbers of both signs, from 0 for those of one."""
     low, high = float(values.min()), float(values.max())
     if low < 0 < high:
         bound = max(-low, high)

@@ -1,8 +1,8 @@
-"""What a positional scheme does, in numbers: the panels that `plots` draws.
+"""The effects of a positional scheme in numbers: the panels that `plots` draws.
 
-Which panels there are follows from the hooks that a scheme overrides, never from its name: vectors added to the
+The hooks that a scheme overrides decide which panels there are, never its name: vectors added to the
 embeddings (`embed`), the rotation of queries and keys (`rotate`), and biases on the logits (`bias`, `layer_bias`). All
-numbers are read through the hooks themselves, so that they can't differ from what the encoder computes.
+numbers come from the hooks themselves, so they can't differ from what the encoder computes.
 
 Axes in the shapes below: S positions, D hidden width, H heads, d = D/H, R = 2 S - 1 distances.
 """
@@ -47,7 +47,7 @@ def position_panels(
     config: PosEncConfig | None = None,
     revision: str | None = None,
 ) -> list[Panel]:
-    """What a scheme does, as numbers: for each hook that it uses.
+    """The effects of a scheme as numbers, for each hook that it uses.
 
     - Added vectors e(p): heat map; cosine of all pairs of positions, and against distance; cosine of neighbours;
       mean, deviation and norm by position.
@@ -63,7 +63,7 @@ def position_panels(
             or Hub name, or a scheme. A name of a scheme wins over a folder of that name: write ./rope for the folder.
         max_positions (int, optional): S. None: 128, or as many as the scheme has.
         layer (int): the layer, from 0, of what differs by layer.
-        config (PosEncConfig, optional): for a scheme alone, the config that says its sizes.
+        config (PosEncConfig, optional): the config with the sizes of a bare scheme.
         revision (str, optional): branch, tag or commit of a checkpoint on the Hub.
 
     Returns:
@@ -81,7 +81,7 @@ def position_panels(
 def attention_panels(
     model: PosEncPreTrainedModel, input_ids: Tensor, *, layer: int = 0, words: Sequence[str] = ()
 ) -> list[Panel]:
-    """How far a model looks in a text: its attention probabilities against distance, averaged over places.
+    """How far a model attends in a text: attention probabilities against distance, averaged over positions.
 
     At distance t it is the mean of P_h(i, j) over all i, j with j - i = t: by layer (mean of the heads), by head of one
     layer; and the mean of layers and heads for all i, j.
@@ -150,7 +150,7 @@ def attention_panels(
 
 @torch.no_grad()
 def read_effects(subject: Subject, max_positions: int | None, layer: int) -> list[Effect]:
-    """What a scheme does, hook by hook; one effect without a picture where it does nothing."""
+    """The effects of a scheme, hook by hook; one effect without a plot if it has none."""
     scheme = subject.scheme
     length = _length(scheme, max_positions)
     if subject.config is not None and not 0 <= layer < subject.config.num_hidden_layers:

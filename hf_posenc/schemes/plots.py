@@ -1,7 +1,7 @@
-"""Pictures of positional schemes: `plot_position` for one, `plot_comparison` for several on one sheet.
+"""Plots of positional schemes: `plot_position` for one, `plot_comparison` for several on one sheet.
 
-Figures are plain `matplotlib.figure.Figure` objects; pyplot isn't imported and no setting is changed. Matplotlib is
-needed here alone: `pip install "hf-posenc[plots]"`. The numbers without pictures are `panels.position_panels`.
+Figures are plain `matplotlib.figure.Figure` objects; pyplot isn't imported and no setting is changed. They need
+matplotlib: `pip install "hf-posenc[plots]"`. `panels.position_panels` has the numbers without plots.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, which the colour-blind tell apart."""
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
 _SMALL, _MEDIUM, _LARGE = 8, 9.5, 11
 _HEADS = 6
-"""Curves in one axes, at most; of more heads each has its own."""
+"""The most curves in one axes; more heads get an axes each."""
 _WORDS = 20
 """Beside a map of text, at most."""
 
@@ -49,8 +49,7 @@ def plot_position(
     """Draws what a scheme does to embeddings, to queries and keys, or to logits, with its initial or trained weights.
 
     Args:
-        source, max_positions, layer, config, revision: as `panels.position_panels`, which says what is drawn, takes
-            them.
+        source, max_positions, layer, config, revision: as in `panels.position_panels`, which describes the plots.
 
     Returns:
         matplotlib.figure.Figure: not known to pyplot; `save_figure` writes it, notebooks show it with `display`.
@@ -69,7 +68,7 @@ def plot_position(
 def plot_comparison(
     sources: Sequence[Source], *, max_positions: int | None = None, layer: int = 0, revision: str | None = None
 ) -> "Figure":
-    """Draws schemes below each other: how alike positions are, or how they bias each other, and against distance.
+    """Draws schemes below each other: the similarity or bias of all pairs of positions, and against distance.
 
     Distances have the same axis in every row; cosines have the same axes and colours too. A bias has a scale of its
     own in each row: compare its shape. A scheme that acts in two ways has two rows.
@@ -104,7 +103,7 @@ def plot_attention(
     words: Sequence[str] = (),
     title: str | None = None,
 ) -> "Figure":
-    """Draws how far a model looks in a text: see `panels.attention_panels`, whose arguments these are.
+    """Draws how far a model attends in a text; the arguments are those of `panels.attention_panels`.
 
     Args:
         model, input_ids, layer, words: as there.
@@ -124,9 +123,9 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
 
     Args:
         figure: a figure of this module, or any other.
-        path: ends in .png, .svg or .pdf. What is there is replaced, a missing folder is made.
+        path: ends in .png, .svg or .pdf. An existing file is replaced, a missing folder is made.
         dpi (int): pixels per inch, for png.
-        metadata (dict, optional): what else the file says of itself; see matplotlib's `savefig`.
+        metadata (dict, optional): further metadata of the file; see matplotlib's `savefig`.
 
     Raises:
         ValueError: the suffix names no format, or the path is a folder.
@@ -143,13 +142,13 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
 
 
 def small_png(figure: Any, description: str) -> bytes:
-    """A figure as a png in the colours of the plots, which says of itself nothing but `description`."""
+    """A figure as a png in the colours of the plots; `description` is its only metadata."""
     from matplotlib import colormaps
     from matplotlib.colors import to_rgb
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    # A palette of the picture's own would shift colours against the colour bars.
+    # A palette computed for each picture would shift its colours against the colour bars.
     ramps = (("RdBu_r", 112), ("viridis", 64), ("gray", 24))
     full = [colormaps[name](np.linspace(0, 1, count))[:, :3] for name, count in ramps]
     lines = np.concatenate([full[1][::3], [to_rgb(colour) for colour in PALETTE]])
@@ -168,9 +167,9 @@ def small_png(figure: Any, description: str) -> bytes:
 
 @contextlib.contextmanager
 def drawing(what: str) -> Iterator[None]:
-    """Inside, a picture of a run is drawn, which mustn't fail it: what goes wrong is a warning.
+    """Turns an error while a run's plot is drawn into a warning, so that the run doesn't fail.
 
-    Without matplotlib there is no picture, and no word.
+    Without matplotlib there is neither a plot nor a warning.
     """
     try:
         yield
@@ -199,7 +198,7 @@ def _figure_class() -> type["Figure"]:
 
 
 def _new_figure(new_figure: type["Figure"], width: float, height: float) -> "Figure":
-    """A figure of so many inches, with room between its parts."""
+    """A figure of this many inches, with room between its parts."""
     figure = new_figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)  # type: ignore[union-attr, call-arg]
     return figure

@@ -22,8 +22,8 @@ _read: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 def register_position(name: str, scheme: type[PositionScheme]) -> None:
     """Adds a scheme to the table, so that `position_embedding_type=name` selects it in this process.
 
-    A class that is defined again, as by a notebook's cell that runs twice, takes the place of the one before; models
-    that were built keep theirs.
+    A class that is defined again, as when a notebook cell runs twice, replaces the earlier one; existing models keep
+    theirs.
 
     Raises:
         ValueError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
@@ -63,7 +63,7 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
 
     Args:
         path: the file; it runs as a module named like the file.
-        position_embedding_type: the config value that is going to be used, such as `mine` or `learned+mine`.
+        position_embedding_type: the config value that will be used, such as `mine` or `learned+mine`.
 
     Raises:
         ValueError: the file doesn't exist, can't be imported, defines no scheme or has changed since this process read

@@ -1,4 +1,4 @@
-"""What can be plotted: a scheme by its name, its config, a model, a checkpoint or by itself."""
+"""Sources of plots: a scheme's name, a config, a model, a checkpoint, or a bare scheme."""
 
 import copy
 import re
@@ -21,7 +21,7 @@ Source = str | PosEncConfig | PosEncPreTrainedModel | PositionScheme
 
 @dataclass(frozen=True)
 class Subject:
-    """A scheme in float32 on the CPU, and what the hooks can't say of it."""
+    """A scheme in float32 on the CPU, and what its hooks can't tell."""
 
     label: str
     weights: str
@@ -67,7 +67,7 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
     values, _ = PosEncConfig.get_config_dict(place, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
         raise ValueError(f"{source!r} is a {values.get('model_type')} model, not a PosEnc one: it can't be plotted.")
-    # The class that was saved: another would report the weights of its head as unexpected.
+    # The class that was saved; another class would report the head's weights as unexpected.
     saved = getattr(modeling_posenc, next(iter(values.get("architectures") or []), ""), None)
     known = isinstance(saved, type) and issubclass(saved, PosEncPreTrainedModel)
     model_class: Any = saved if known else PosEncModel
@@ -104,7 +104,7 @@ def initial_scheme(config: PosEncConfig, seed: int = 0) -> PositionScheme:
 
 
 def heading(subject: Subject) -> str:
-    """The title over a picture: what it is, its sizes, and whose weights it shows."""
+    """The title of a plot: scheme, sizes, and the origin of the weights."""
     config = subject.config
     parts = [subject.label]
     if config is not None:

@@ -1,6 +1,6 @@
-"""`check_position`: does a positional scheme keep the promises that the encoder, the Trainer and the Hub rely on?
+"""`check_position`: checks what the encoder, the Trainer and the Hub require of a positional scheme.
 
-The checks stand in `hooks.py`, `outputs.py`, `weights.py` and `travelling.py`, what they use in `case.py`.
+The checks are in `hooks.py`, `outputs.py`, `weights.py` and `travelling.py`; `case.py` has what they share.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class PositionReport:
-    """The record of `check_position`: one result per check, in order. `str(report)` says all; rich prints a table."""
+    """The record of `check_position`: one result per check, in order. `str(report)` has all; rich prints a table."""
 
     scheme: str
     results: tuple[CheckResult, ...]
@@ -100,7 +100,7 @@ class PositionReport:
         return {result.name: result for result in self.results}[name]
 
     def raise_on_failure(self) -> "PositionReport":
-        """The report itself, if all is well.
+        """Returns the report itself if it is `ok`.
 
         Raises:
             AssertionError: a check failed, or passed where a failure was expected; caused by the first of them.
@@ -185,7 +185,7 @@ def check_position(
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
         case = Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
         if kwargs or config_overrides or isinstance(scheme, str):
-            case.config()  # what the caller got wrong is the caller's error, not the scheme's
+            case.config()  # a wrong argument is the caller's error, not the scheme's
         results = _by_cause([_run(name, case, expected.get(name)) for name in POSITION_CHECKS if name in names])
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
@@ -215,7 +215,7 @@ def _run(name: str, case: "Case", expected: str | None) -> CheckResult:
 
 
 def _by_cause(results: list[CheckResult]) -> tuple[CheckResult, ...]:
-    """An error that several checks met is told by the first of them, and the others name that one."""
+    """The first of several checks with the same error reports it; the others refer to that check."""
     told: dict[str, list[str]] = {}
     for result in results:
         if result.outcome == "failed" and not isinstance(result.error, Failure):
@@ -233,7 +233,7 @@ def _by_cause(results: list[CheckResult]) -> tuple[CheckResult, ...]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """One thread, CPU, float32, gradients on, quiet; all as before afterwards."""
+    """Sets one thread, CPU, float32, gradients on, no messages; restores all of it afterwards."""
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     bars, level = is_progress_bar_enabled(), logging.root.manager.disable
     torch.set_num_threads(1)
@@ -261,7 +261,7 @@ def _undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str | None]]:
-    """What selects the scheme while this lasts, and the name that its class declares."""
+    """Registers the scheme while entered; yields the name that selects it, and the name that its class declares."""
     if isinstance(scheme, str):
         for part in scheme.split("+"):
             scheme_class(part)
@@ -273,7 +273,7 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
     declared = own.get("name")
     try:
         if name is None:
-            # Its own name where it can have it: that is what a checkpoint will say.
+            # Its own name where possible: a checkpoint will hold it.
             usable = isinstance(declared, str) and declared.isidentifier()
             wanted = declared if usable else getattr(scheme, "__name__", "")
             name = next(f"{wanted}{n or ''}" for n in itertools.count() if f"{wanted}{n or ''}" not in before)

@@ -1,4 +1,4 @@
-"""What the checks are made of: a scheme inside tiny encoders, texts, comparisons, verdicts."""
+"""What the checks share: a scheme inside tiny encoders, texts, comparisons, verdicts."""
 
 import copy
 import functools
@@ -20,7 +20,7 @@ from ...model.positions import POSITIONS
 
 
 class Failure(Exception):
-    """The check's own verdict, as against an error inside the scheme."""
+    """The check failed, as opposed to an error inside the scheme."""
 
 
 class Skip(Exception):
@@ -41,7 +41,7 @@ def describe(error: Exception) -> str:
 
 
 SAME, DIFFERENT = 1e-5, 1e-3
-"""Hidden states are about 1: float32 in another order of summation stays below 1e-5, what position does is above."""
+"""Hidden states are about 1. Float32 sums in another order differ by less than 1e-5, positions have larger effects."""
 
 LONGEST = 32
 
@@ -64,7 +64,7 @@ class Case:
     overrides: dict[str, Any]
 
     def config(self, **overrides: Any) -> PosEncConfig:
-        """The tiny encoder's: the caller's fields replace these, and `overrides` both."""
+        """The tiny encoder's config: the caller's fields replace these, and `overrides` replace both."""
         values = {
             "vocab_size": 101,
             "hidden_size": 32,
@@ -80,7 +80,7 @@ class Case:
         return PosEncConfig(**{**values, **copy.deepcopy(self.overrides), **overrides})
 
     def classifier(self, **overrides: Any) -> PosEncForSequenceClassification:
-        """In evaluation mode, every weight moved: what starts at zero would look blind to order."""
+        """A classifier in evaluation mode with every weight moved: weights of zero would look order-blind."""
         torch.default_generator.manual_seed(0)
         model = PosEncForSequenceClassification(self.config(**overrides))
         limit = model.model.position.max_length
@@ -93,7 +93,7 @@ class Case:
 
     @functools.cached_property
     def position(self) -> PositionScheme:
-        """For what it declares; the checks use those of their own models."""
+        """A scheme to read declarations from; the checks use those of their own models."""
         return self.classifier().model.position
 
     @property
@@ -159,7 +159,7 @@ HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias")
 
 
 def watch(scheme: PositionScheme, saw: Callable[[str, tuple[Any, ...], Any], None]) -> None:
-    """Calls `saw(hook, arguments, result)` whenever the encoder asks this scheme for anything."""
+    """Calls `saw(hook, arguments, result)` whenever the encoder calls a hook of this scheme."""
 
     def watched(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:

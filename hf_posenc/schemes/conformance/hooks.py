@@ -1,4 +1,4 @@
-"""Checks of the protocol: what a scheme's constructor and hooks take and give, and whether they are used."""
+"""Checks of the protocol: arguments and results of a scheme's constructor and hooks, and whether they are used."""
 
 import inspect
 import itertools
@@ -33,7 +33,7 @@ _EXTRAS = {
 
 
 def check_signature(case: Case) -> None:
-    """Keyword-only sizes and own arguments with JSON defaults; hooks that take what the encoder gives."""
+    """Keyword-only sizes and own arguments with JSON defaults; hooks that take the encoder's arguments."""
     problems = []
     if case.declared_name is not None and not str(case.declared_name).isidentifier():
         problems.append(f"name={case.declared_name!r} can't name a scheme: use letters, digits and underscores")
@@ -121,7 +121,7 @@ def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
 
 
 def check_used(case: Case) -> None:
-    """Every hook that the scheme overrides is asked for, and leaving it out changes the logits."""
+    """Every hook that the scheme overrides is called, and leaving it out changes the logits."""
     position = case.position
     if position.order_blind:
         raise Skip("the scheme declares order_blind: leaving it out may change nothing.")

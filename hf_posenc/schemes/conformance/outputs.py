@@ -43,7 +43,7 @@ def check_padding(case: Case) -> None:
 
 
 def check_packing(case: Case) -> None:
-    """Sequences packed into one row, however that is said, and into padded rows give the numbers of each alone."""
+    """Sequences packed into one row, in each way to declare it, or into padded rows give the numbers of each alone."""
     encoder, sequences = case.classifier().model, case.sequences
     lengths = [len(sequence) for sequence in sequences]
     number = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
@@ -102,7 +102,7 @@ def check_order(case: Case) -> None:
 
 
 def check_shift(case: Case) -> None:
-    """Equal steps of all positions change nothing, or something, as the scheme declares in `shift_invariant`."""
+    """Shifting all positions changes nothing, or something, as the scheme declares in `shift_invariant`."""
     declared = case.position.shift_invariant
     if declared is None:
         raise Skip("the scheme doesn't declare shift_invariant (True: distances alone count; False: they don't).")

@@ -30,7 +30,7 @@ from .case import (
 
 def check_device(case: Case) -> None:
     """Constants are made on the device of the positions: the encoder runs on a device that isn't the CPU."""
-    model: Any = case.classifier().to("meta")  # type: ignore[arg-type]  # has shapes and no numbers, so that the code must go as when it is traced
+    model: Any = case.classifier().to("meta")  # type: ignore[arg-type]  # has shapes and no numbers, so that the code must run as when traced
     ids = torch.ones(2, 9, dtype=torch.int64, device="meta")
     try:
         with mock.patch("torch.compiler.is_compiling", return_value=True), torch.no_grad():
@@ -90,7 +90,7 @@ def check_export(case: Case) -> None:
 
 @contextlib.contextmanager
 def _poisoned_memory() -> Iterator[None]:
-    """Memory that nobody wrote to is NaN inside."""
+    """Fills uninitialised memory with NaN while entered."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     settings: Any = torch.utils.deterministic
     filling = settings.fill_uninitialized_memory
