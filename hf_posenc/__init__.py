@@ -1,7 +1,7 @@
-"""hf_posenc: a Transformers encoder whose positional scheme is one config value.
+"""hf_posenc: a BERT-style encoder whose positional encoding is one config value.
 
 Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoints load without `trust_remote_code`.
-What it holds is imported when it is first used: `import hf_posenc` itself imports neither PyTorch nor transformers.
+Public names are loaded when they are first used: `import hf_posenc` itself imports neither PyTorch nor transformers.
 """
 
 from . import _ctrl_c as _ctrl_c

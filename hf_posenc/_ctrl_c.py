@@ -1,6 +1,7 @@
 """Ctrl-C while the command line is still being imported: one line, not a traceback.
 
-Python runs this package's `__init__` before any module of it: too late for a try there.
+Python runs the package's `__init__` before its modules, so a `try` in the command line would come too late. Once it is
+imported, `errors.explain` handles Ctrl-C; in training, `training.callbacks` does.
 """
 
 import os
@@ -22,13 +23,13 @@ def is_command_line() -> bool:
 
 
 def start() -> None:
-    """Installs `stop`, where this process is the command line."""
+    """Installs `stop` if this process is the command line."""
     if is_command_line() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, stop)
 
 
 def end() -> None:
-    """From here on Ctrl-C is an exception again."""
+    """Makes Ctrl-C an exception again."""
     if signal.getsignal(signal.SIGINT) is stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

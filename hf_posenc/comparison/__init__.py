@@ -1,4 +1,9 @@
-"""Comparing schemes: a plan, its runs, statistics over seeds and examples, and a report."""
+"""Comparing schemes: a plan, its runs, statistics over seeds and examples, and a report.
+
+`plan_file` reads a `plan`. `executor` runs it, and loads the results folder; `run` makes one run, on data from
+`tasks` and `probes`; `records` checks the JSON files. `study` computes the numbers of a folder with `statistics`;
+`findings` puts them into sentences, and `report`, `page` and `charts` write the report.
+"""
 
 from .executor import Execution, execute, load_plan, load_runs
 from .plan import Plan, Run, SchemeFile, Task

@@ -1,4 +1,13 @@
-"""Training: from a file or a Hub data set to a checkpoint. What the scripts and the command line share."""
+"""Training: from a file or a Hub data set to a checkpoint. What the scripts and the command line share.
+
+- Options and defaults: `arguments`; `recipe` has the defaults that depend on data and model.
+- Data: `data`, `tokenizer`. Model: `model`, `lora`.
+- A run: `classification`, `tokens` and `masked_lm` by task; `run` prepares it, `trainer` trains, stops early and
+  keeps the best weights; `callbacks` (Ctrl-C, divergence), `losses`, `search`.
+- Output folders: `checkpoints` (whole, damaged, locked, replaced), `resuming`, `saving`.
+- Scores: `metrics`, `word_metrics`, `baseline`; `assessing` computes an `assessment`; `report` writes the card.
+- Use of a checkpoint: `prediction`, `prediction_files`.
+"""
 
 from typing import TYPE_CHECKING
 

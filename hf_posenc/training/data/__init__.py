@@ -1,4 +1,9 @@
-"""Data: from files, a folder or the Hub to token ids and numbered labels."""
+"""Data: from files, a folder or the Hub to token ids and numbered labels.
+
+`splits` and `reading` load files and data sets, `columns` finds text and label, `labels` the task and the classes.
+`rows` chooses rows, `validation_split` sets some aside, `encoding` tokenizes. `source` joins these, with the data
+`in_memory` or as a stream (`streaming`, `first_reading`).
+"""
 
 from typing import TYPE_CHECKING
 
