@@ -1,4 +1,4 @@
-"""`UserError`: what a person can mend, in one line."""
+"""Errors in one line: `UserError` for what the user can correct, and exit codes."""
 
 import errno
 import os
@@ -14,11 +14,11 @@ class UserError(ValueError):
 
 
 class Diverged(UserError):
-    """Weights aren't finite numbers any more; the message says what to do."""
+    """The loss or the weights are no longer finite; the message says what to do."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by Ctrl-C; the message says what was kept and how to go on."""
+    """Training was stopped by Ctrl-C; the message says what was saved and how to resume."""
 
 
 _typed: dict[str, str] = {}
@@ -26,7 +26,7 @@ _with_dashes = False
 
 
 def speak_as_typed(words: Sequence[str], *, with_dashes: bool = False) -> None:
-    """From here on messages spell options as these words of a command line do.
+    """Makes all later messages spell options as they were typed on the command line.
 
     Args:
         words: what was typed.
@@ -50,10 +50,10 @@ def as_typed(text: str) -> str:
 
 
 def is_local(name: str) -> bool:
-    """Whether a model or data set is one of this machine's folders, or can only have been meant for one.
+    """Whether a name is a folder on this machine, or can only mean one.
 
-    Decided here, for asking the Hub for `runs/nope` takes long where there is no network. Names of the Hub are `name`
-    and `owner/name`.
+    Decided before the Hub is asked: without a network, asking it for `runs/nope` takes long. Names on the Hub are
+    `name` and `owner/name`.
     """
     owner, slash, _ = name.partition("/")
     return (
@@ -65,7 +65,7 @@ def is_local(name: str) -> bool:
 
 
 def check_local(option: str, name: str) -> None:
-    """Raises a UserError where a folder was meant that isn't there."""
+    """Raises a UserError if the name means a folder that doesn't exist."""
     if is_local(name) and not Path(name).expanduser().exists():
         raise UserError(
             f"{option} {name!r}: there is no such folder. Give one that is here, or a name on the Hub: owner/name."
@@ -73,7 +73,7 @@ def check_local(option: str, name: str) -> None:
 
 
 def check_is_checkpoint(checkpoint: str) -> None:
-    """Raises a UserError where a local folder was meant but holds no checkpoint."""
+    """Raises a UserError if the name means a local folder without a checkpoint."""
     path = Path(checkpoint)
     if is_local(checkpoint) and not (path / "config.json").is_file():
         missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
@@ -86,15 +86,15 @@ def one_line(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """The message of an error as a sentence, to which another can be added."""
+    """The message of an error as a sentence with a full stop."""
     text = one_line(error) or type(error).__name__
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def disk_error(error: BaseException) -> str | None:
-    """What stopped a write, if that is what `error` (or an error that caused it) says; else None.
+    """Why a write failed, by `error` or an error that caused it; None if it isn't about a write.
 
-    Torch and safetensors report a full disk as errors of their own, with the system's text inside.
+    Torch and safetensors report a full disk by their own error classes, with the system's text inside.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -121,7 +121,7 @@ def disk_error(error: BaseException) -> str | None:
 def explain(error: BaseException) -> tuple[str, int]:
     """One line for an error that ends a command, and its exit code: 2 for bad input, 130 for Ctrl-C, else 1.
 
-    Of several processes that read the same bad input one says so; the line of the others is empty.
+    If several processes read the same bad input, one reports it; the line of the others is empty.
 
     Raises:
         BaseException: `error` itself, if the environment variable HF_POSENC_TRACEBACK is set.
@@ -138,7 +138,7 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:
-    """Runs a script's `main`; whatever goes wrong is one line on standard error and an exit code (see `explain`)."""
+    """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `explain`)."""
     speak_as_typed(sys.argv[1:])
     try:
         main()

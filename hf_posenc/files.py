@@ -1,4 +1,4 @@
-"""Files: written whole or not at all; and their digests."""
+"""Writes files and folders whole or not at all, and computes digests."""
 
 import contextlib
 import hashlib
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 WRITING = ".writing"
-"""Where files are written that appear together."""
+"""Name of the temporary folder for files that appear together."""
 REPLACED = ".replaced-"
-"""Begins the name of the folder in which what is replaced waits, for a moment, until all has its place."""
+"""Prefix of the folder that holds replaced files until all new ones are in place."""
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""What the Trainer calls the folders of its checkpoints, by step."""
+"""Name of the Trainer's checkpoint folders, with the step."""
 
 
 @contextlib.contextmanager
@@ -26,13 +26,13 @@ def replaced_together(
 ) -> Iterator[Path]:
     """A temporary folder whose files move into `output_dir` when all are written; see `take_place`.
 
-    If writing fails nothing in `output_dir` has changed. With several processes all enter, and the main one makes,
-    moves and removes.
+    If writing fails, `output_dir` is unchanged. All of several processes enter; only the main one creates, moves and
+    removes files.
 
     Args:
-        output_dir: where to; made if it isn't there.
-        main_process: whether this one is.
-        earlier: says what else there is replaced.
+        output_dir: the target, made if it doesn't exist.
+        main_process: whether this is the main process.
+        earlier: names further files in `output_dir` that are replaced.
     """
     folder = Path(output_dir)
     temporary, is_new = folder / WRITING, not folder.exists()
@@ -51,10 +51,10 @@ def replaced_together(
 
 
 def take_place(new: Path, folder: Path, earlier: Iterable[str]) -> None:
-    """Moves what `new` holds into `folder`, in place of what is called the same there and of `earlier`.
+    """Moves the files of `new` into `folder`, replacing those of the same names and those in `earlier`.
 
-    If that fails all is as it was. `config.json` goes first and comes last, for a folder without it is no model: what
-    is killed in between isn't mistaken for one, and what was replaced still lies in `.replaced-...`.
+    If that fails, `folder` is unchanged. The old `config.json` is removed first and the new one moved last: a folder
+    without it isn't a model, so a killed process leaves none that is mixed, and the old files in `.replaced-...`.
     """
     arriving = list(_arriving(new, folder))
     leaving = {*earlier, *arriving}
@@ -71,7 +71,7 @@ def take_place(new: Path, folder: Path, earlier: Iterable[str]) -> None:
 
 
 def _arriving(new: Path, folder: Path) -> Iterator[str]:
-    """Names in `new`; what is in a folder joins one of the same name, unless that is a checkpoint."""
+    """Names in `new`; a folder is merged into one of the same name, unless it is a checkpoint."""
     for path in new.iterdir():
         there = folder / path.name
         if path.is_dir() and there.is_dir() and not CHECKPOINT.fullmatch(path.name):
@@ -93,7 +93,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary file that takes the place of `path` when it is written; if that fails nothing there has changed.
+    """A temporary file that replaces `path` when it is written; if writing fails, `path` is unchanged.
 
     Makes the folder.
     """
@@ -124,12 +124,12 @@ def _umask() -> int:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all; NaN and infinity, which JSON hasn't, become null."""
+    """Writes a JSON file whole or not at all; NaN and infinity, which JSON lacks, become null."""
     write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def finite(value: Any) -> Any:
-    """The same with null for NaN and infinity, which JSON hasn't."""
+    """The value with null for NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 _MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|:(?=//)")
-"""What Markdown, or GitHub's, could take for markup: an underscore between letters is none."""
+"""Characters that Markdown or GitHub may read as markup; an underscore between letters isn't."""
 
 
 def plain(text: object) -> str:

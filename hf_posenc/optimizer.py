@@ -1,4 +1,4 @@
-"""Learning rates of their own for parameters that a body's learning rate would hardly move."""
+"""Higher learning rates for parameters that the encoder's learning rate would hardly change."""
 
 from typing import Any, cast
 
@@ -13,15 +13,15 @@ def speed_up_positions(
 ) -> None:
     """Multiplies the learning rate of each scheme's parameters by its `learning_rate_factor`, in place.
 
-    AdamW moves a number by about the learning rate in a step. That is a lot for an entry of a matrix, and nothing for a
-    bias on attention logits or the logarithm of a slope, which are of size 1 and have to move by as much. They don't
-    decay to 0 either, which is no neutral value for them.
+    AdamW changes a number by about the learning rate in a step. That is much for an entry of a matrix, and next to
+    nothing for a bias on attention logits or the logarithm of a slope, whose size is about 1. These parameters get no
+    weight decay either: 0 isn't a neutral value for them.
 
     Args:
         optimizer: of the model, without any state or schedule yet.
         model: any PosEnc model.
-        factor: this one instead, for the parameters of every scheme.
-        words: a factor for the word embeddings, which decay as they did.
+        factor: replaces the factors of all schemes.
+        words: a factor for the word embeddings, whose weight decay stays.
 
     Raises:
         ValueError: the optimizer has been used, has a schedule, or went through here before; or `factor` is no number

@@ -20,14 +20,14 @@ class StrangerFailed(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a stranger found."""
+    """The outputs of a stranger's process."""
 
     output: Any
-    """The first tensor that the model gives."""
+    """The first tensor that the model returns."""
     weights: dict[str, Any]
-    """By name, where they were asked for."""
+    """Weights by name, if they were asked for."""
     token_ids: list[list[int]] | None
-    """What its tokenizer makes of the texts."""
+    """The texts' token ids."""
 
 
 def ask_stranger(
@@ -52,9 +52,9 @@ def ask_stranger(
         texts: what its tokenizer reads, and the model if there are no inputs.
         inputs: tensors for the model.
         environment: of the process.
-        hidden: further packages that it can't import.
-        weights: whether it gives the weights, too.
-        timeout: seconds after which it is given up; a large model may take minutes.
+        hidden: further packages that the process can't import.
+        weights: whether to return the weights too.
+        timeout: seconds until the process is stopped; a large model may take minutes.
         options: for `from_pretrained`.
 
     Raises:
@@ -105,7 +105,7 @@ class _Hide(importlib.abc.MetaPathFinder):
 
 
 def first_output(model: Any, **inputs: Any) -> Any:
-    """The first tensor that a model of any head gives for tokens (B, S); multiple choice sees one choice per row."""
+    """The first tensor that a model with any head returns for tokens (B, S); multiple choice gets one choice."""
     import torch
 
     if type(model).__name__.endswith("ForMultipleChoice"):

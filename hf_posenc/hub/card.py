@@ -1,4 +1,4 @@
-"""The card of a published checkpoint: its README, completed with what a stranger needs to load and trust it."""
+"""The card of a published checkpoint: its README, with metadata and a section on loading added."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def published_card(
     picture: str | None,
     own_code: bool,
 ) -> str:
-    """README.md as it goes to the Hub: the folder's text, complete metadata, and a section on loading.
+    """The README.md that is sent to the Hub: the folder's text, complete metadata, and a section on loading.
 
     Args:
         folder: the checkpoint. Without a README one is begun, with the metrics of `results.json` if that is there.
@@ -46,7 +46,7 @@ def published_card(
         auto_class: the Auto class that loads it.
         revision: the commit that was loaded back, to pin; None before that.
         picture: the file that shows the positions.
-        own_code: whether the scheme is its author's own.
+        own_code: whether the scheme is a custom one.
 
     Raises:
         UserError: README.md has broken metadata.
@@ -83,7 +83,7 @@ def published_card(
 
 
 def pinned_commit(text: str) -> str | None:
-    """The commit that a published card names as loaded back; None if it names none."""
+    """The verified commit that a published card names; None if it names none."""
     found = _PINNED.search(text.rpartition(_BEGIN)[2])
     return found and found[1]
 

@@ -24,7 +24,7 @@ from .leaks import leak
 CHECKSUMS = "SHA256SUMS"
 PICTURE = "positions.png"
 TEXT = "Word order is one config value."
-"""What the tokenizer is compared on."""
+"""The text on which tokenizers are compared."""
 
 _ALWAYS = ("config.json", "generation_config.json", "results.json", "LICENSE", "NOTICE")
 _TOKENIZER = (
@@ -48,7 +48,7 @@ class Checkpoint:
     """The files to send, and the model's outputs here."""
 
     folder: Path
-    """A copy of what is sent; the README isn't in it."""
+    """A copy of the files to send, without the README."""
     source: Path
     model: Any
     auto_class: str
@@ -64,7 +64,7 @@ class Checkpoint:
 
 
 def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Checkpoint:
-    """Copies what is sent into `folder`, and loads it from there."""
+    """Copies the files to send into `folder`, and loads the model from there."""
     if not (source / "config.json").is_file():
         missing = "has no config.json" if source.is_dir() else "is no folder"
         raise UserError(f"{str(source)!r} {missing}. Give the folder of a checkpoint.")
@@ -200,7 +200,7 @@ def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]
         model, info = getattr(transformers, auto_class).from_pretrained(
             folder, output_loading_info=True, dtype="auto", trust_remote_code=remote
         )
-    except Exception as error:  # whatever a broken config or file raises
+    except Exception as error:  # a broken config or file may raise anything
         raise UserError(f"The checkpoint can't be loaded, so it isn't published: {one_line(error)}") from error
     if info["missing_keys"] or info["unexpected_keys"]:
         raise UserError(
@@ -230,12 +230,12 @@ def _tokenize(folder: Path, remote: bool) -> list[int] | None:
         if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
             raise UserError("its tokenizer has code of its own, which isn't sent: give it one of transformers'")
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)(TEXT)["input_ids"]
-    except Exception as error:  # whatever a broken file raises
+    except Exception as error:  # a broken file may raise anything
         raise UserError(f"The tokenizer can't be loaded, so nothing is published: {one_line(error)}") from error
 
 
 def _draw(model: Any, folder: Path) -> str | None:
-    """A picture of the positions, where matplotlib is installed and there is something to draw."""
+    """A plot of the positions, if matplotlib is installed and there is something to draw."""
     from hf_posenc.schemes.plots import drawing, plot_position, save_figure
 
     with drawing("the positions"):

@@ -36,7 +36,7 @@ class _Others(RegexBasedDetector):
     )
 
 
-# Tokens with a prefix of their own. Detectors of passwords and random strings also match vocabularies.
+# Only tokens with a fixed prefix: detectors of passwords and random strings also match vocabularies.
 _DETECTORS = (
     *(_Others(), AWSKeyDetector(), AzureStorageKeyDetector(), DiscordBotTokenDetector(), GitHubTokenDetector()),
     *(GitLabTokenDetector(), JwtTokenDetector(), MailchimpDetector(), NpmDetector(), OpenAIDetector()),
@@ -50,12 +50,12 @@ _MARKDOWN = re.compile(r"\\([_-])")
 def leak(path: Path, secret: str | None) -> str | None:
     r"""The service whose access token a file seems to hold, or None.
 
-    It is also found in UTF-16 and UTF-32, and written as `\u0068`, as `\x68` or with Markdown's `\_`. Of safetensors
-    the header is read.
+    Tokens are also found in UTF-16 and UTF-32, and escaped as `\u0068`, `\x68` or Markdown's `\_`. Of a safetensors
+    file, only the header is read.
 
     Args:
         path: the file.
-        secret: a token that is found whatever it looks like.
+        secret: a token to find whatever its form.
     """
     for text in _readings(path):
         if secret and secret in text:

@@ -1,4 +1,4 @@
-"""Which files of a repository may stay beside a published checkpoint: none that a loader would read."""
+"""Other files of a repository: stale ones, which publishing removes, and foreign ones that a loader would read."""
 
 import re
 from collections.abc import Iterable

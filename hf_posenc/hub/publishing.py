@@ -49,12 +49,11 @@ def publish(
 ) -> Published:
     """Publishes a checkpoint's folder, and loads it back.
 
-    Sent are weights (safetensors alone), config, code, tokenizer, results, pictures, checksums and the card; nothing
-    else that lies in the folder. What an earlier `publish` sent is replaced; a repository with other files that may be
-    loaded, or run, with the model is refused. Before anything is sent the folder is loaded here; afterwards the commit
-    is downloaded, and a fresh process, which has neither hf_posenc nor a token, loads it and compares weights, outputs
-    and tokenizer. Only then does the card say so and pin the commit. Run again after an error, it sends what is
-    missing; if nothing is, it changes nothing.
+    It sends weights (safetensors only), config, code, tokenizer, results, plots, checksums and the card, and no other
+    file of the folder. Files of an earlier `publish` are replaced. A repository with other files that may be loaded,
+    or run, with the model is refused. The folder is loaded here before anything is sent. Afterwards the commit is
+    downloaded, and a fresh process, without hf_posenc or a token, loads it and compares weights, outputs and
+    tokenizer. Only then does the card pin the commit. After an error, run it again: it sends what is missing.
 
     Args:
         checkpoint: a folder that `save_pretrained` or training wrote.
@@ -64,14 +63,14 @@ def publish(
         revision: the branch, made if it doesn't exist; None: `main`.
         token: None: the one of `hf auth login` or HF_TOKEN.
         endpoint: None: HF_ENDPOINT, or the Hub.
-        trust_remote_code: the folder's code may differ from this hf_posenc's: it holds a scheme of its author's own,
-            or is of another version. It is run here.
+        trust_remote_code: run the folder's code here although it differs from this hf_posenc's: it has a custom
+            scheme, or is of another version.
         commit_message: the title of the commit.
 
     Raises:
         UserError: the folder isn't a whole checkpoint of PosEnc, or holds a token; the repository holds foreign files;
-            the Hub refuses, or can't be reached; what arrived isn't what was sent. The message says what has been
-            published, and what to do.
+            the Hub refuses, or can't be reached; the files that arrived differ from those sent. The message says what
+            has been published, and what to do.
     """
     if create_pr and revision is not None:
         raise UserError("create_pr and revision exclude each other: a pull request is opened against main.")
@@ -82,7 +81,7 @@ def publish(
         found = collect(Path(checkpoint), place / "checkpoint", trust_remote_code, secret)
         begun = _card(found, repo_id, None)
         with _told(repo_id, secret, "Nothing was published."):
-            if not create_pr:  # that is for a repository which is there, perhaps somebody else's
+            if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
             target = _Target(api, repo_id, revision or "main", create_pr, secret)
             if not create_pr and target.branch != "main" and not target.branch.startswith("refs/"):
@@ -154,7 +153,7 @@ class _Target:
         page += f"/commits/{self.branch}"
         try:
             now = self.api.model_info(self.repo_id, revision=self.branch, timeout=10).sha
-        except Exception:  # whatever lost the answer
+        except Exception:  # anything may have lost the answer
             return f"Whether the commit was made isn't known: look at {page}."
         if now == parent:
             return "Nothing was published."

@@ -1,4 +1,4 @@
-"""Verifies a commit: downloads it, and loads it in a process of its own that has no token."""
+"""Verifies a commit: downloads it, and loads it in a separate process without a token."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ _KEPT = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_THREADING_LAYER", "KMP_DUPLICATE_LIB_OK"),
     *("SYSTEMROOT", "TEMP", "TMP", "USERNAME", "PROCESSOR_ARCHITECTURE"),  # Windows
 )
-"""The environment variables that Python and PyTorch need. No others are passed on: they may hold a password."""
+"""The environment variables that Python and PyTorch need. Others aren't passed on: they may hold a password."""
 
 
 def download(api: HfApi, repo_id: str, revision: str, folder: Path, names: tuple[str, ...], cache: Path) -> None:
@@ -39,7 +39,7 @@ def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> Non
         place: a temporary folder.
         repo_id: the repository.
         revision: the commit.
-        sent: what it must be.
+        sent: the files and outputs to compare with.
 
     Raises:
         UserError: it can't be loaded, or is different.
@@ -63,7 +63,7 @@ def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> Non
 
 
 def _difference(answer: Answer, sent: Checkpoint) -> str | None:
-    """What is first found to differ from what was sent, or None."""
+    """The first difference from what was sent, or None."""
     weights = sent.model.state_dict()
     if other := sorted(answer.weights.keys() ^ weights.keys()):
         return f"the weight {other[0]} is only in one of them"
