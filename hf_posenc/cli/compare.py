@@ -15,7 +15,7 @@ from .options import complete_preset, numbers, words
 def compare(
     output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
     plan: Annotated[
-        str | None, typer.Option(help="A YAML file that says all of the below, or the name of a plan that comes along.")
+        str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
     data: Annotated[

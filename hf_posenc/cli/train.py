@@ -71,7 +71,7 @@ PANELS: dict[str | None, tuple[_Option, ...]] = {
         _Option("test_file", "Test data, scored and labelled at the end."),
         _Option(
             "dataset_name",
-            "A Hub data set, a folder of split files, or blimp_order, which comes along.",
+            "A Hub data set, a folder of split files, or blimp_order, which comes with the package.",
             is_source=True,
         ),
         _Option("delimiter", "Between csv columns; default: found."),

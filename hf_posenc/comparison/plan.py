@@ -3,7 +3,7 @@
 ```yaml
 tasks: [probes, halves, {data: cola, metric: matthews_correlation}, {masked_lm: imdb}]
 schemes: [none, learned, rope, mine]    # or: all
-scheme_files: [mine.py]                 # schemes of one's own
+scheme_files: [mine.py]                 # custom schemes
 seeds: 5                                # 0 to 4, or a list
 baseline: none
 train_length: 64
@@ -109,7 +109,7 @@ class Plan:
     scheme_arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`position_embedding_kwargs` by scheme."""
     scheme_files: tuple[SchemeFile, ...] = ()
-    """Files with schemes of one's own; in YAML their paths."""
+    """Files with custom schemes; in YAML their paths."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
     search: tuple[float, ...] = ()

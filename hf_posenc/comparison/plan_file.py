@@ -110,7 +110,7 @@ def _read_yaml(source: str | Path) -> dict[str, Any]:
         path = known_plans()[str(source)]
     if not path.is_file():
         raise UserError(
-            f"There is no plan {str(source)!r}. Give a YAML file, or the name of one that comes along: "
+            f"There is no plan {str(source)!r}. Give a YAML file, or the name of a built-in one: "
             f"{', '.join(known_plans())}."
         )
     try:

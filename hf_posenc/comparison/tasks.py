@@ -32,7 +32,7 @@ class Part:
     length: int
     """Inputs have at most so many tokens."""
     dataset: Dataset
-    """Token numbers and `labels`."""
+    """Token ids and `labels`."""
     groups: list[Any] | None = None
     """Which examples belong together; None: each stands alone."""
 

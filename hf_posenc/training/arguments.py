@@ -510,7 +510,7 @@ def parse_arguments(
     Args:
         argv: the options. None: those of this process.
         description: what --help says first.
-        training_class: `ClassificationTrainingArguments`, `MaskedLMTrainingArguments`, or a dataclass of one's own.
+        training_class: `ClassificationTrainingArguments`, `MaskedLMTrainingArguments`, or your own dataclass.
 
     Raises:
         UserError: an option doesn't exist, or a value isn't accepted.
