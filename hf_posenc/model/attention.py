@@ -154,8 +154,9 @@ def check_backend(name: str | None, scheme: PositionScheme) -> None:
     if name is None or not takes_tokens(name) or not (scheme.uses("bias") or scheme.uses("layer_bias")):
         return
     if "flash" in name or not scheme.uses("score_mod"):
-        what = "takes no bias" if "flash" in name else "computes entry by entry, and this bias has no score_mod"
-        raise _refused(name, what, f"position_embedding_type={scheme.name!r} is a bias on the logits")
+        what = "takes no bias" if "flash" in name else "takes a bias only as a score_mod"
+        why = "is a bias on the logits" if "flash" in name else "is a bias without one"
+        raise _refused(name, what, f"position_embedding_type={scheme.name!r} {why}")
 
 
 def _refused(name: str, what: str, why: str) -> ValueError:

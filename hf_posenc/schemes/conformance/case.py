@@ -89,7 +89,8 @@ class Case:
                 f"max_length={limit} is too short for the checks, which use {LONGEST} tokens. Give "
                 "config_overrides={'max_position_embeddings': 64}, or the argument in kwargs that sets it."
             )
-        return perturb(model).eval()
+        perturb(model)
+        return model.eval()
 
     @functools.cached_property
     def position(self) -> PositionScheme:
@@ -117,7 +118,7 @@ def perturb(model: nn.Module, std: float = 0.2) -> nn.Module:
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-            parameter += std * noise.to(parameter.dtype)
+            parameter.add_(std * noise.to(parameter.dtype))
     return model
 
 
