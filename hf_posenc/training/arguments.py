@@ -449,9 +449,7 @@ class ClassificationTrainingArguments(RunArguments):
     )
     errors_shown: int = field(
         default=10,
-        metadata={
-            "help": "How many of the most confident errors results.json and the card list. 0: no texts there."
-        },
+        metadata={"help": "How many of the most confident errors results.json and the card list. 0: no texts there."},
     )
     class_weights: str | None = field(
         default=None,
