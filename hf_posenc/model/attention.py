@@ -219,7 +219,7 @@ def _on_grid(
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
     if bias is not None and name not in ("eager", "sdpa") and not tracing():
-        _check_mask_counts(name, attend, module, q.device, q.dtype)
+        _check_mask_counts(name, attend, module, q, bias, attention.scheme.name)
     out, weights = attend(module, q, k, v, bias, dropout=dropout, scaling=scale)
     if tracing():  # the exporter may replace attention by operations whose result has another memory layout
         out = out.clone(memory_format=torch.contiguous_format)
@@ -229,21 +229,31 @@ def _on_grid(
 _heeding: set[Any] = set()
 
 
-def _check_mask_counts(name: str, attend: Any, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Calls a registered attention, once, on two tokens that may not see each other: each must keep its own value.
+def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mask: Tensor, scheme: str) -> None:
+    """Calls a registered attention, once, on two tokens whose logits are a bias by head, or that see only themselves.
 
     Raises:
-        ValueError: the attention ignores the mask, and with it would ignore padding and a scheme's bias.
+        ValueError: the attention ignores the mask, and with it would ignore padding or a scheme's bias.
     """
-    if (attend, device, dtype) in _heeding:
+    heads, width = q.shape[1], q.shape[3]
+    biased = mask.dtype != torch.bool
+    if (attend, heads, width, q.device, q.dtype, biased) in _heeding:
         return
-    v = torch.eye(2, 16, device=device, dtype=dtype).view(1, 1, 2, 16)
-    alone = torch.tensor([[0.0, torch.finfo(dtype).min], [torch.finfo(dtype).min, 0.0]], device=device, dtype=dtype)
+    nothing, v = q.new_zeros(1, heads, 2, width), torch.eye(2, width, device=q.device, dtype=q.dtype)
+    mask = torch.eye(2, device=q.device, dtype=torch.bool).view(1, 1, 2, 2)
+    if biased:  # each number another one
+        mask = torch.arange(4 * heads, device=q.device).view(1, heads, 2, 2).sin().to(q.dtype)
+    given = (module, nothing, nothing, v.expand(1, heads, 2, width), mask)
     with torch.no_grad():
-        out = attend(module, v, v, v, alone.view(1, 1, 2, 2), dropout=0.0, scaling=1.0)[0]
-    if not torch.allclose(out.reshape(2, 16), v.view(2, 16), atol=1e-2):
-        raise _refused(name, "ignores its attention_mask", "this batch has padding or packing, or its scheme is a bias")
-    _heeding.add((attend, device, dtype))
+        out, expected = (one(*given, dropout=0.0, scaling=1.0)[0] for one in (attend, eager_attention_forward))
+    if not torch.allclose(out, expected, atol=1e-2):
+        if biased:
+            raise _refused(name, "drops a bias, or a part of it", f"position_embedding_type={scheme!r} is a bias")
+        raise ValueError(
+            f"attn_implementation={name!r} ignores its attention_mask, and this batch has padding or packing. Use "
+            "attn_implementation='sdpa' or 'eager'."
+        )
+    _heeding.add((attend, heads, width, q.device, q.dtype, biased))
 
 
 # ---- on a CPU, one sequence after the other -------------------------------------------------------------------------

@@ -180,6 +180,17 @@ def deaf(module, query, key, value, attention_mask, **options):
     return eager_attention_forward(module, query, key, value, None, **options)
 
 
+def one_head(module, query, key, value, attention_mask, **options):
+    """One that gives all heads the first one's mask."""
+    return eager_attention_forward(module, query, key, value, attention_mask[:, :1], **options)
+
+
+def yes_or_no(module, query, key, value, attention_mask, **options):
+    """One that reads of an additive mask only who sees whom."""
+    sees = attention_mask if attention_mask.dtype == torch.bool else attention_mask > torch.finfo(query.dtype).min
+    return eager_attention_forward(module, query, key, value, sees, **options)
+
+
 @pytest.mark.parametrize("scheme", ["rope", "t5"])
 def test_a_registered_attention_that_ignores_the_mask_is_refused(scheme, monkeypatch):
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "deaf", deaf)
@@ -189,13 +200,25 @@ def test_a_registered_attention_that_ignores_the_mask_is_refused(scheme, monkeyp
     hearing = encoder(scheme, attn_implementation="hearing")(IDS, attention_mask=MASK).last_hidden_state
     torch.testing.assert_close(hearing, expected, atol=1e-5, rtol=1e-5)
     model = encoder(scheme, attn_implementation="deaf")
-    with pytest.raises(ValueError, match="attn_implementation='deaf' ignores its attention_mask, and this batch has"):
-        model(IDS, attention_mask=MASK)
     if scheme == "t5":
-        with pytest.raises(ValueError, match="its scheme is a bias"):
-            model(**full)
+        for given in (full, {"input_ids": IDS, "attention_mask": MASK}):
+            with pytest.raises(ValueError, match="'deaf' drops a bias, .*'t5' is a bias.*, or a scheme without bias"):
+                model(**given)
     else:
+        with pytest.raises(ValueError, match=r"'deaf' ignores its attention_mask, .* Use [^,]*'sdpa' or 'eager'\.$"):
+            model(IDS, attention_mask=MASK)
         assert model(**full).last_hidden_state.isfinite().all()
+
+
+@pytest.mark.parametrize("attend", [one_head, yes_or_no])
+def test_a_registered_attention_that_takes_masks_alone_is_refused_a_bias_alone(attend, monkeypatch):
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "half", attend)
+    model = encoder("t5", attn_implementation="half")
+    with pytest.raises(ValueError, match="attn_implementation='half' drops a bias, or a part of it, and position_emb"):
+        model(IDS, attention_mask=MASK)
+    expected = encoder("rope")(IDS, attention_mask=MASK).last_hidden_state
+    got = encoder("rope", attn_implementation="half")(IDS, attention_mask=MASK).last_hidden_state
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_flex_attention_refuses_dropout():
