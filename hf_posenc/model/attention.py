@@ -68,12 +68,14 @@ class Attention:
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, tree_unflatten(state, self._state_tree), layer) or (q, k)
         wider = q.shape[-1] - module.head_dim
-        if wider:  # a rotation may change the width of q and k; most kernels want one width for all three
+        if wider > 0:  # a rotation may change the width of q and k; most kernels want one width for all three
             v = nn.functional.pad(v, (0, wider))
+        elif wider < 0:
+            q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
         scale = module.head_dim**-0.5 * scheme.query_scale
         dropout = module.config.attention_probs_dropout_prob if module.training else 0.0
         out, weights = self.run(self, module, q, k, v, bias, scale, dropout)
-        return out[..., : module.head_dim] if wider else out, weights if self.wants_weights else None
+        return out[..., : module.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 
 
 def choose_attention(

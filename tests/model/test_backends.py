@@ -156,6 +156,35 @@ def test_a_hook_may_return_none(backend, monkeypatch):
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
+class Half(PositionScheme):
+    """Only the first half of queries and keys meets."""
+
+    name = "half"
+
+    def rotate(self, q, k, state, layer):
+        return q[..., : q.shape[-1] // 2], k[..., : k.shape[-1] // 2]
+
+
+class Masked(PositionScheme):
+    """The same, at full width."""
+
+    name = "masked"
+
+    def rotate(self, q, k, state, layer):
+        return q * (torch.arange(q.shape[-1]) < q.shape[-1] // 2), k
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "flex_attention"])
+def test_a_rotation_may_narrow_queries_and_keys(backend, monkeypatch):
+    for scheme in (Half, Masked):
+        monkeypatch.setitem(POSITIONS, scheme.name, scheme)
+    narrow, full = (encoder(name, attn_implementation=backend) for name in ("half", "masked"))
+    full.load_state_dict(narrow.state_dict())
+    with torch.no_grad():
+        got, expected = (model(IDS, attention_mask=MASK).last_hidden_state for model in (narrow, full))
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
+
+
 class NoMod(PositionScheme):
     """A bias whose score_mod says nothing."""
 
