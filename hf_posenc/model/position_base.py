@@ -78,7 +78,8 @@ class PositionScheme(nn.Module):
         if hook == "rotary" and rest and rest[0].kind is rest[0].POSITIONAL_OR_KEYWORD and rest[0].name not in wanted:
             wanted[rest[0].name] = extras["lengths"]()  # which version 0.1 passed by position
         if hook not in ("rotary", "bias", "score_mod"):
-            return getattr(self, hook)(*arguments, **wanted)
+            found = getattr(self, hook)(*arguments, **wanted)
+            return arguments[0] if found is None and hook == "embed" else found
         with outside_autocast(arguments[0].device):
             return getattr(self, hook)(*arguments, **wanted)
 

@@ -134,7 +134,8 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
             found = subject.scheme.ask("layer_bias", q, k, positions, layer, x=lambda: x, **one_text(positions))
         except IndexError as error:
             raise ValueError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
-        assert found is not None
+        if found is None:
+            return q.new_zeros(len(q), heads, length, length)
         return found.float().expand(q.shape[0], heads, -1, -1)
 
     where = f", layer {layer}"

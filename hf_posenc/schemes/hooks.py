@@ -30,6 +30,6 @@ def rotated_units(scheme: PositionScheme, heads: int, head_dim: int, length: int
     rows = []
     for unit in torch.eye(head_dim):
         q = unit.expand(1, length, heads, head_dim)
-        rows.append(scheme.rotate(q, q, state, layer)[0][0].float())
+        rows.append((scheme.rotate(q, q, state, layer) or (q, q))[0][0].float())
     turned = torch.stack(rows, 2).transpose(0, 1)
     return turned[:1] if bool(torch.isclose(turned, turned[:1], rtol=1e-5, atol=1e-7).all()) else turned

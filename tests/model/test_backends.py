@@ -134,6 +134,9 @@ class Silent(PositionScheme):
 
     name = "silent"
 
+    def embed(self, x, positions):
+        return None
+
     def rotary(self, positions):
         return None
 

@@ -548,6 +548,28 @@ def test_a_bias_that_is_not_linear_is_measured_on_drawn_queries(own, tmp_path):
     save_figure(plot_position(config), tmp_path / "gate.png", dpi=40)
 
 
+class UpperLayers(PositionScheme):
+    """Turns and biases nothing in the first layer."""
+
+    name = "upper_layers"
+
+    def rotate(self, q, k, state, layer):
+        return (q.flip(-1), k) if layer else None
+
+    def layer_bias(self, q, k, positions, layer):
+        return -positions[:, None, None, :].float().expand(-1, -1, positions.shape[1], -1) if layer else None
+
+
+def test_a_layer_in_which_a_hook_gives_none_is_drawn_without_effect(monkeypatch, tmp_path):
+    monkeypatch.setitem(hf_posenc.POSITIONS, "upper_layers", UpperLayers)
+    config = tiny_config("upper_layers")
+    first = panels(config, layer=0)
+    assert np.all(first["Mean of 8 entries, 0 of them turned"].y == 1)
+    assert not np.any(first["Bias against distance, layer 0"].y)
+    for layer in (0, 1):
+        save_figure(plot_position(config, max_positions=S, layer=layer), tmp_path / "a.png", dpi=30)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("no such axis"), ValueError("odd"), OSError("full")])
 def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
     from hf_posenc.comparison import run

@@ -90,6 +90,8 @@ def _form(value: Any) -> str:
 
 
 def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
+    if found is None:  # what the hook got, or no bias
+        return
     if hook == "embed":
         if not isinstance(found, Tensor) or found.shape != given[0].shape or found.dtype != given[0].dtype:
             raise Failure(
@@ -109,7 +111,7 @@ def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
                 f"rotate returns {' and '.join(forms)} for q and k {wanted}. Give both back as they were; the last "
                 "axis alone may have another length, the same for both."
             )
-    elif found is not None:
+    else:
         positions = given[0] if hook == "bias" else given[2]
         rows, length = (len(positions) if hook == "bias" else len(given[0])), positions.shape[-1]
         fits = isinstance(found, Tensor) and found.dim() == 4 and found.is_floating_point()
