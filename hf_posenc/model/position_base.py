@@ -151,7 +151,7 @@ class DistanceBias(PositionScheme):
     """Whether each layer has a bias of its own. False: one for all, computed once per forward."""
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
-        """f at each distance p_j - p_i: int64 (R,) -> (R, H), floating-point. `layer` is 0 unless `per_layer`."""
+        """f at each distance p_j - p_i: int64 (R,) -> (R, H or 1), floating-point. `layer` is 0 unless `per_layer`."""
         raise NotImplementedError
 
     def uses(self, hook: str) -> bool:
@@ -176,14 +176,21 @@ class DistanceBias(PositionScheme):
 
         def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             row = b if rows > 1 else b * 0
-            return score + table[positions[row, k] - positions[row, q] + reach, h]
+            head = h if table.shape[1] > 1 else h * 0
+            return score + table[positions[row, k] - positions[row, q] + reach, head]
 
         return add
 
     def _function(self, layer: int) -> Callable[[Tensor], Tensor]:
         def function(distance: Tensor) -> Tensor:
             with outside_autocast(distance.device):
-                return self.of_distance(distance, layer if self.per_layer else 0)
+                found = self.of_distance(distance, layer if self.per_layer else 0)
+            if found.dim() != 2:
+                raise ValueError(
+                    f"{type(self).__name__}.of_distance returns {tuple(found.shape)} for {len(distance)} distances. "
+                    "Give (R, H), or (R, 1) for the same in all heads."
+                )
+            return found
 
         return function
 

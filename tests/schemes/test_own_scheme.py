@@ -290,6 +290,26 @@ def test_a_function_of_distance_is_a_bias_for_every_backend(per_layer):
             assert torch.equal(score_mod(torch.zeros(expected.shape), b, h, q, k), expected)
 
 
+class Alike(DistanceBias):
+    """One number for all heads, or no axis of heads at all."""
+
+    flat = False
+
+    def of_distance(self, distance, layer):
+        return -distance.abs().float() if self.flat else -distance.abs().float()[:, None]
+
+
+def test_a_function_of_distance_has_an_axis_of_heads_which_may_be_one():
+    alike, positions = Alike(), torch.arange(3)[None]
+    b, h, q, k = torch.meshgrid(*map(torch.arange, (1, 2, 3, 3)), indexing="ij")
+    added = alike.score_mod(positions, 0)(torch.zeros(1, 2, 3, 3), b, h, q, k)
+    assert torch.equal(added, alike.bias(positions, positions == 0).expand(1, 2, 3, 3))
+    alike.flat = True
+    for ask in (lambda: alike.bias(positions, positions == 0), lambda: alike.score_mod(positions, 0)):
+        with pytest.raises(ValueError, match=r"Alike.of_distance returns \(5,\) for 5 distances. Give \(R, H\), or"):
+            ask()
+
+
 class Asks(PositionScheme):
     """Writes down what its hooks get, and whether autocast is on."""
 
