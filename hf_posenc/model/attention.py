@@ -323,7 +323,9 @@ def _flex(
             f"attn_implementation='flex_attention' has no dropout, and attention_probs_dropout_prob={dropout}. "
             "Set it to 0, or use attn_implementation='sdpa'."
         )
-    score_mod = scheme.ask("score_mod", batch.positions, module.layer_idx) if scheme.uses("score_mod") else None
+    score_mod = None
+    if scheme.uses("score_mod"):
+        score_mod = scheme.ask("score_mod", batch.positions, module.layer_idx, sequence=batch.sequences)
     if score_mod is None and (scheme.uses("bias") or scheme.uses("layer_bias")):
         raise _refused("flex_attention", "needs a score_mod", f"the bias {scheme.name!r} gave none")
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))

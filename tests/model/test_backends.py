@@ -207,6 +207,31 @@ def test_flex_attention_refuses_a_bias_whose_score_mod_is_none(monkeypatch):
         model(IDS, attention_mask=MASK)
 
 
+class BySequence(PositionScheme):
+    """Tokens of even sequences see what comes after them better, those of odd ones what comes before."""
+
+    name = "by_sequence"
+
+    def bias(self, positions, is_first, *, sequence):
+        sign = 1.0 - 2.0 * (sequence % 2)
+        return (sign[:, :, None] * (positions[:, None, :] - positions[:, :, None]))[:, None]
+
+    def score_mod(self, positions, layer, *, sequence):
+        assert positions.shape == sequence.shape == (1, 20)
+        sign = 1.0 - 2.0 * (sequence[0] % 2)
+        return lambda score, b, h, q, k: score + sign[q] * (positions[0, k] - positions[0, q])
+
+
+def test_a_score_mod_may_ask_for_the_sequence_of_each_token(monkeypatch):
+    monkeypatch.setitem(POSITIONS, "by_sequence", BySequence)
+    with torch.no_grad():
+        got, expected = (
+            encoder("by_sequence", attn_implementation=name)(IDS, attention_mask=MASK).last_hidden_state
+            for name in ("flex_attention", "eager")
+        )
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
 def deaf(module, query, key, value, attention_mask, **options):
     """A registered attention that never looks at its mask."""
     return eager_attention_forward(module, query, key, value, None, **options)

@@ -333,8 +333,8 @@ class Asks(PositionScheme):
     def layer_bias(self, q, k, positions, layer, *, x):
         self._note("layer_bias", x=x)
 
-    def score_mod(self, positions, layer):
-        self._note("score_mod")
+    def score_mod(self, positions, layer, *, sequence):
+        self._note("score_mod", sequence=sequence)
 
 
 def test_hooks_get_what_they_name_and_what_is_made_of_positions_is_made_outside_autocast():
@@ -362,5 +362,5 @@ def test_hooks_get_what_they_name_and_what_is_made_of_positions_is_made_outside_
             "embed": {"input_ids": "input_ids", "sequence": "sequence", "autocast": True},
             "bias": {"input_ids": "input_ids", "autocast": False},
             "layer_bias": {"x": "x", "autocast": True},
-            "score_mod": {"autocast": False},
+            "score_mod": {"sequence": "sequence", "autocast": False},
         }

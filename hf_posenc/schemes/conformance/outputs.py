@@ -1,6 +1,7 @@
 """Checks of what the encoder computes: batches, positions, backends, precision, length."""
 
 import copy
+import functools
 import itertools
 from typing import Any
 
@@ -159,11 +160,12 @@ def check_score_mod(case: Case) -> None:
             for layer in [given[3]] if hook == "layer_bias" else range(len(model.layers)) if hook == "bias" else []:
                 total[layer] = total.get(layer, torch.zeros(())) + (0.0 if found is None else found)
         positions = next(given[0] if hook == "bias" else given[2] for hook, given, _ in seen if hook.endswith("bias"))
+        sequence = functools.partial(torch.arange(len(positions))[:, None].expand_as, positions)
         axes = (len(position_ids), model.config.num_attention_heads, *(2 * position_ids.shape[-1:]))
         b, h, q, k = torch.meshgrid(*map(torch.arange, axes), indexing="ij")
         scores = torch.randn(axes, generator=torch.Generator().manual_seed(3))
         for layer, bias in total.items():
-            score_mod = model.position.ask("score_mod", positions, layer)
+            score_mod = model.position.ask("score_mod", positions, layer, sequence=sequence)
             if score_mod is None:
                 raise Skip("score_mod returns None, so that flex attention can't run the scheme.")
             require_same(
