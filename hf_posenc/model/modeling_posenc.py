@@ -233,9 +233,13 @@ class PosEncPreTrainedModel(PreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
         x: Tensor = inputs_embeds if input_ids is None else input_ids  # type: ignore[assignment]
-        if x.dim() != (3 if input_ids is None else 2):
-            name, axes = ("inputs_embeds", "(B, S, D)") if input_ids is None else ("input_ids", "(B, S)")
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; give {axes}. For one text: tensor.unsqueeze(0).")
+        name, width = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (self.config.embedding_width,))
+        if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != width:
+            found = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            raise ValueError(
+                f"{name} {found}; give {f'(B, S, {width[0]})' if width else '(B, S)'}. For one text: "
+                "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
+            )
         if not tracing() and 0 in x.shape[:2]:
             raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. Leave empty batches out.")
         # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.

@@ -370,6 +370,9 @@ def make_batch(
     if attention_mask is not None:
         way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
         mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
+        if attention_mask.is_floating_point() and not tracing() and not bool((attention_mask >= 0).all()):
+            least = float(attention_mask.min())  # 0 at tokens, as what is added to logits: just the wrong way round
+            raise ValueError(f"attention_mask holds {least}. {way_out}")
     position_ids = _check_positions(position_ids, shape)
     starts = _starts(shape, device, seq_idx, cu_seq_lens_q)
     segment: Tensor | None = None
@@ -467,6 +470,11 @@ def _fitting(name: str, given: Tensor, shape: tuple[int, int], way_out: str) -> 
 def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
     if position_ids is None:
         return None
+    if position_ids.is_floating_point():
+        raise ValueError(
+            f"position_ids of {position_ids.dtype} can't be taken: positions are whole numbers. To train or test at "
+            "positions between them, use 'rope' with rope_parameters={'rope_type': 'linear', 'factor': 2.0}."
+        )
     if position_ids.dim() == 1:
         position_ids = position_ids.unsqueeze(0)
     if position_ids.dim() != 2 or position_ids.shape[0] not in (1, shape[0]) or position_ids.shape[1] != shape[1]:
