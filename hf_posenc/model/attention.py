@@ -328,6 +328,11 @@ def _flex(
         score_mod = scheme.ask("score_mod", batch.positions, module.layer_idx, sequence=batch.sequences)
     if score_mod is None and (scheme.uses("bias") or scheme.uses("layer_bias")):
         raise _refused("flex_attention", "needs a score_mod", f"the bias {scheme.name!r} gave none")
+    if v.requires_grad and v.device.type == "cpu":
+        raise ValueError(
+            "attn_implementation='flex_attention' has no gradients on a CPU. Call the model inside torch.no_grad(), or "
+            "use attn_implementation='sdpa'."
+        )
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     attend = _compiled_flex() if q.is_cuda else _plain_flex()
     return attend(q, k, v, score_mod=score_mod, block_mask=batch.block_mask, scale=scale).transpose(1, 2), None

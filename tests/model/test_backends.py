@@ -284,6 +284,14 @@ def test_flex_attention_refuses_dropout():
         model(IDS, attention_mask=MASK)
 
 
+def test_flex_attention_refuses_gradients_on_a_cpu():
+    model = encoder("rope", attn_implementation="flex_attention")
+    with pytest.raises(ValueError, match=r"'flex_attention' has no gradients on a CPU.*torch\.no_grad\(\).*'sdpa'"):
+        model(IDS, attention_mask=MASK)
+    model.requires_grad_(False)
+    assert model(IDS, attention_mask=MASK).last_hidden_state.isfinite().all()
+
+
 def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch):
     batch = make_batch(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
     full = make_batch(3, 8, torch.device("cpu"))
