@@ -152,7 +152,9 @@ def test_a_file_that_is_no_plan_is_named(tmp_path, text, message):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=f"bad.yaml.*{message}"):
         read_plan(path)
-    with pytest.raises(UserError, match="no plan 'nowhere.yaml'. Give a YAML file, or the name of a built-in one.*quick"):
+    with pytest.raises(
+        UserError, match="no plan 'nowhere.yaml'. Give a YAML file, or the name of a built-in one.*quick"
+    ):
         read_plan("nowhere.yaml")
 
 
