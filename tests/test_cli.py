@@ -420,11 +420,13 @@ def test_evaluate_says_which_split_it_scores(run, checkpoint, tmp_path):
     assert found["accuracy"] in (0, 0.5, 1)
     folder = tmp_path / "data"
     folder.mkdir()
+    rows = "who saw karla,acceptable\nwho saw karla,unacceptable\n" * 7  # seven errors, whatever it answers
     for split in ("validation", "extra"):
-        (folder / f"{split}.csv").write_bytes((tmp_path / "mine.csv").read_bytes())
+        (folder / f"{split}.csv").write_text(f"text,label\n{rows}")
     code, out, err = run("evaluate", str(checkpoint), "--dataset-name", str(folder), "--split", "validation")
     assert code == 0, err
-    assert "split 'validation': 2 examples" in out
+    assert "split 'validation': 14 examples" in out
+    assert "results.json" not in out + err  # there is none
     (tmp_path / "bare.csv").write_text("text,gold\nwho saw karla,acceptable\n")
     code, _, err = run("evaluate", str(checkpoint), "--file", str(tmp_path / "bare.csv"))
     assert code == 2

@@ -178,6 +178,7 @@ def evaluate(
     with loading():
         from hf_posenc.conversion import fine_tune
         from hf_posenc.training import make_arguments
+        from hf_posenc.training.assessment import ERRORS_IN_TERMINAL
 
     if (file is None) == (dataset_name is None):
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
@@ -202,6 +203,7 @@ def evaluate(
                 skip_missing=skip_missing,
                 per_device_eval_batch_size=batch_size,
                 disable_tqdm=as_json,
+                errors_shown=ERRORS_IN_TERMINAL,  # there is no file for more
                 **source,
                 **kind,
                 **{name: value for name, value in columns.items() if value is not None},
