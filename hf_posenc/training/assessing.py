@@ -155,7 +155,7 @@ def _warnings(
     else:
         useless = _no_better_than_majority(found, examples, units, try_this)
     order = [] if useless else _no_better_with_order(found, examples)
-    return [*useless, *_below_words(found, try_this), *order, *_still_falling(history)]
+    return [*useless, *_below_words(found, "" if useless else try_this), *order, *_still_falling(history)]
 
 
 def _no_better_than_majority(found: Assessment, examples: int, units: str, try_this: str) -> list[str]:
@@ -186,12 +186,12 @@ def _below_words(found: Assessment, try_this: str) -> list[str]:
     if "word_pairs" in others and (score > others["word_pairs"] if lower else score < others["word_pairs"]):
         said.append(
             f"It is {'worse than' if lower else 'below'} word pairs: {found.metric} {score:.3f}, and a linear model on "
-            f"words and word pairs has {others['word_pairs']:.3f}. {try_this}"
+            f"words and word pairs has {others['word_pairs']:.3f}. {try_this}".rstrip()
         )
     if "word_labels" in others and score < others["word_labels"]:
         said.append(
             f"It is below the most frequent label of each word, which knows no context: {found.metric} {score:.3f} and "
-            f"{others['word_labels']:.3f}. {try_this}"
+            f"{others['word_labels']:.3f}. {try_this}".rstrip()
         )
     return said
 
@@ -211,11 +211,10 @@ def _no_better_with_order(found: Assessment, examples: int) -> list[str]:
 def _ways_out(history: Sequence[Mapping[str, Any]], pretrained: bool) -> str:
     """What may help; training longer only while the validation loss hasn't risen."""
     losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
-    ways = [] if pretrained else ["start from pretrained weights (--pretrained)"]
-    if not losses or losses[-1] <= 1.1 * min(losses):
-        ways.append("train longer")
-    sentence = " or ".join([*ways, "give more rows"])
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    weights = "" if pretrained else "start from pretrained weights (--pretrained), "
+    longer = "train longer, " if not losses or losses[-1] <= 1.1 * min(losses) else ""
+    sentence = f"{weights}{longer}or give more rows.".removeprefix("or ")
+    return sentence[0].upper() + sentence[1:]
 
 
 def _still_falling(history: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -144,9 +144,9 @@ def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
 def test_longer_training_is_advised_unless_the_validation_loss_has_risen(losses: tuple[float, ...], longer: bool):
     history = [{"eval_loss": loss} for loss in losses]
     (warning,) = stand([[1, 0]] * 100, RIGHT, history=history, pretrained=False).warnings
-    assert ("or train longer or" in warning) == longer
-    assert "Start from pretrained weights (--pretrained) or" in warning
-    assert warning.endswith("give more rows.")
+    assert ("train longer, or" in warning) == longer
+    assert "Start from pretrained weights (--pretrained), " in warning
+    assert warning.endswith(", or give more rows.")
 
 
 def test_a_good_result_warns_of_nothing():
