@@ -574,7 +574,7 @@ def test_rows_without_label_or_text_are_left_out_of_all_splits(tmp_path, caplog)
     for row, column in ((2, "label"), (5, "text"), (7, "label")):
         given[row] = {**given[row], column: ""}
     path = write_csv(tmp_path / "mine.csv", given)
-    with pytest.raises(UserError, match=r"row 4 \(the header is row 1\) has none in column 'label', nor have 1 others"):
+    with pytest.raises(UserError, match=r"row 4 \(the header is row 1\) has none in column 'label', nor has 1 other\."):
         prepared(tmp_path, given, validation_file=path)
     found = {"validation_file": path, "test_file": path, "do_predict": True, "skip_missing": True}
     setup = prepared(tmp_path, given, **found)

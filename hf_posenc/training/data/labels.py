@@ -114,7 +114,8 @@ def _check_missing(column: LabelColumn, missing: Sequence[int], name: str, split
             f"{column.where(missing[0], ', first ')}."
         )
         return
-    others = f", nor have {len(missing) - 1} others" if len(missing) > 1 else ""
+    more = len(missing) - 1
+    others = f", nor {'has 1 other' if more == 1 else f'have {more} others'}" if more else ""
     raise UserError(
         f"Missing label in the {split} data: {column.where(missing[0])} has none in column {name!r}{others}. Fill it "
         "in, or leave such rows out with --skip_missing."
