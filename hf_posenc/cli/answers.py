@@ -110,6 +110,9 @@ def predict(
     _give_answers(predictions, task_of(classifier.model.config), inputs, output, output_format)
     for remark in read.remarks() if read is not None else ():
         errors.print(remark)
+    for number, text in enumerate(texts or [], 1):
+        if not text.strip():
+            errors.print(f"Text {number} is empty, and answered all the same: such an answer means nothing.")
 
 
 def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, output_format: str | None) -> None:

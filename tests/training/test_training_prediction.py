@@ -216,6 +216,13 @@ def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_
     assert all(row["label"] for row in found)
 
 
+def test_an_empty_text_among_arguments_is_said(run, checkpoint):
+    code, _, err = run("predict", str(checkpoint), "a b", " ")
+    assert code == 0
+    assert "Text 2 is empty, and answered all the same: such an answer means nothing." in err
+    assert "is empty" not in run("predict", str(checkpoint), "a b")[2]
+
+
 def test_empty_lines_of_plain_text_are_skipped_and_said(run, checkpoint, tmp_path):
     (tmp_path / "in.txt").write_text("a\n\nb\n  \n")
     _, out, err = run("predict", checkpoint, "-f", tmp_path / "in.txt", "--format", "jsonl")
