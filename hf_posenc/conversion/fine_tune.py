@@ -147,6 +147,10 @@ def _control(
             f"--compare_none: {model.model_name_or_path!r} has its own positions. It is for new encoders and "
             "--pretrained."
         )
+    if model.position_embedding_type == "none":
+        raise UserError(
+            "--compare_none trains without positions too, as --position_embedding_type none does. Leave it out."
+        )
     if training.resume_from_checkpoint:
         raise UserError("--compare_none can't resume. Leave one of --compare_none and --resume_from_checkpoint out.")
     if training.process_index == 0:

@@ -131,6 +131,8 @@ def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: 
         run(tmp_path, files, model_name_or_path=str(tmp_path / "ours"), compare_none=True)
     with pytest.raises(UserError, match="can't resume"):
         run(tmp_path, files, pretrained=source, compare_none=True, resume_from_checkpoint="true")
+    with pytest.raises(UserError, match="compare_none trains without positions too"):
+        run(tmp_path, files, compare_none=True, position_embedding_type="none")
 
 
 def test_a_new_classifier_is_said_and_lost_weights_are_refused(
