@@ -249,6 +249,11 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         (("train", "-o", "x", "--learning-rat", "1"), "'--learning-rat' is no option. Did you mean --learning-rate?"),
         (("train", "-o", "x", "--learning-rate", "5"), "--learning-rate 5.0 is out of range: AdamW moves each weight"),
         (("train", "-o", "x", "--learning_rate", "5"), "--learning_rate 5.0 is out of range: AdamW moves each weight"),
+        (
+            ("train", "-o", "x", "--errors-shown", "-1"),
+            "--errors-shown -1 is out of range. Give a whole number from 0.",
+        ),
+        (("train", "-o", "x", "--baseline", "maybe"), "(case insensitive). --help lists the options."),
         (("train", "-o", "x", "--eval-steps", "0"), "--eval-steps 0.0 is out of range. Give a positive number."),
         (("train", "-o", "x"), "No data. Give --train-file (and --validation-file, --test-file), or --dataset-name"),
         (

@@ -248,6 +248,7 @@ _RANGES = {
     "early_stopping_patience": _COUNT,
     "early_stopping_threshold": _NOT_NEGATIVE,
     "dataloader_num_workers": _Range("a whole number from 0", lambda value: value >= 0),
+    "errors_shown": _Range("a whole number from 0", lambda value: value >= 0),
     "search": _Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
     "seed": _SEED,
     "data_seed": _SEED,
@@ -482,7 +483,7 @@ class OptionParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing hundreds of options."""
-        raise UserError(f"{message}. --help lists the options.")
+        raise UserError(f"{message.removeprefix('argument ').rstrip('.')}. --help lists the options.")
 
     def parse(self, arguments: Sequence[str]) -> tuple[Any, ...]:
         """The dataclasses. Refuses unknown options, and suggests the nearest one."""
