@@ -77,24 +77,9 @@ def predict(
         from hf_posenc.training.data import remembered_columns
         from hf_posenc.training.prediction import Text, load_classifier, task_of
         from hf_posenc.training.prediction import predict as run
-        from hf_posenc.training.prediction_files import check_input, check_output, read_inputs
+        from hf_posenc.training.prediction_files import NO_TEXT, read_inputs
 
-    if bf16 not in (None, "true", "false"):
-        raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
-    if output_format not in (None, "table", "jsonl"):
-        raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
-    if output_format is not None and output is not None:
-        raise UserError(
-            f"--format is for the screen; --output {output!r} takes its format from the suffix. Give one of them."
-        )
-    if bool(texts) == bool(file):
-        raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
-    if text_pair is not None and len(texts or []) != 1:
-        raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
-    if file is not None:
-        check_input(file)
-    if output is not None:
-        check_output(output, file)
+    _check_options(texts, text_pair, file, output, output_format, bf16)
     options = DataArguments(
         delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
     )
@@ -112,7 +97,36 @@ def predict(
         errors.print(remark)
     for number, text in enumerate(texts or [], 1):
         if not text.strip():
-            errors.print(f"Text {number} is empty, and answered all the same: such an answer means nothing.")
+            errors.print(f"Text {number} is empty, {NO_TEXT}")
+
+
+def _check_options(
+    texts: list[str] | None,
+    text_pair: str | None,
+    file: str | None,
+    output: str | None,
+    output_format: str | None,
+    bf16: str | None,
+) -> None:
+    """Refuses options of `predict` that don't fit, before a model is loaded."""
+    from hf_posenc.training.prediction_files import check_input, check_output
+
+    if bf16 not in (None, "true", "false"):
+        raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
+    if output_format not in (None, "table", "jsonl"):
+        raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
+    if output_format is not None and output is not None:
+        raise UserError(
+            f"--format is for the screen; --output {output!r} takes its format from the suffix. Give one of them."
+        )
+    if bool(texts) == bool(file):
+        raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
+    if text_pair is not None and len(texts or []) != 1:
+        raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
+    if file is not None:
+        check_input(file)
+    if output is not None:
+        check_output(output, file)
 
 
 def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, output_format: str | None) -> None:

@@ -32,6 +32,8 @@ _CHUNK = 1000
 _NAMED_ROWS = 10
 _LOOKED_AT = 100
 """Rows by which the columns of text are found."""
+NO_TEXT = "and answered all the same: such an answer means nothing."
+"""The end of every remark on an empty text."""
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -121,8 +123,8 @@ class Inputs:
         header = "; the header is row 1" if self.is_csv else ""
         if self.empty:
             found.append(
-                f"{self.name}: {_how_many(self.empty, 'text')} empty ({self.unit} {_listed(self.empty)}{header}), and "
-                "answered all the same: such an answer means nothing."
+                f"{self.name}: {_how_many(self.empty, 'text')} empty ({self.unit} {_listed(self.empty)}{header}), "
+                f"{NO_TEXT}"
             )
         if self.skipped:
             found.append(
