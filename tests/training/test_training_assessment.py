@@ -149,6 +149,13 @@ def test_longer_training_is_advised_unless_the_validation_loss_has_risen(losses:
     assert warning.endswith(", or give more rows.")
 
 
+def test_the_way_out_is_said_once():
+    baselines = {"word_pairs": {"test_accuracy": 0.9}}
+    one_class, below = stand([[1, 0]] * 100, RIGHT, baselines=baselines, pretrained=False).warnings
+    assert one_class.endswith("give more rows.")
+    assert below.endswith("a linear model on words and word pairs has 0.900.")
+
+
 def test_a_good_result_warns_of_nothing():
     scores = {"majority": 0.5, "word_pairs": 0.8, "none": 0.7}
     found = stand(
