@@ -40,7 +40,7 @@ from hf_posenc.training import (
 )
 from hf_posenc.training.checkpoints import last_complete_checkpoint
 from hf_posenc.training.masked_lm import token_sums
-from hf_posenc.training.metrics import compute_from_logits, metrics_for
+from hf_posenc.training.metrics import score_logits
 from hf_posenc.training.model import position_limit
 
 from .checkpoints import source_of
@@ -241,8 +241,7 @@ def _score(
         outcome = likelihood_outcome(predictions[:, 0], predictions[:, 1])
         metrics = {"accuracy": float(predictions[:, 2].sum() / max(predictions[:, 1].sum(), 1))}
     else:
-        problem = trained.summary.problem_type
-        metrics = compute_from_logits(metrics_for(problem), predictions, labels, problem)
+        metrics = score_logits(predictions, labels, trained.summary.problem_type)
         chosen, classes = predictions.argmax(-1), predictions.shape[-1]
         if metric == "accuracy":
             outcome = right_outcome(chosen == labels, part.groups)

@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 
-from .metrics import metrics_for
+from .metrics import score
 
 MOST_ROWS = 20_000
 MOST_CHARACTERS = 5_000_000
@@ -143,19 +143,11 @@ def baseline_scores(
         pass
     else:
         predicted["word_pairs"] = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
-    metrics = metrics_for(problem_type)
-    kind = float if problem_type == "regression" else int
     return {
         baseline: {
             f"{name}_{metric}": value
             for name, answers in by_test.items()
-            for metric, value in metrics.compute(
-                predictions=_as(kind, answers), references=_as(kind, tests[name][1])
-            ).items()
+            for metric, value in score(answers, tests[name][1], problem_type).items()
         }
         for baseline, by_test in predicted.items()
     }
-
-
-def _as(kind: type, values: Sequence[Any]) -> list[Any]:
-    return [[kind(item) for item in value] if isinstance(value, list | tuple) else kind(value) for value in values]

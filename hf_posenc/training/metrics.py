@@ -199,23 +199,27 @@ def answers_from_logits(
 
 def compute_metrics_for(problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:
     """The Trainer's `compute_metrics` for a task."""
-    metrics = metrics_for(problem_type)
+    metrics_for(problem_type)  # refuses an unknown one before training
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
-        return compute_from_logits(metrics, logits, np.asarray(prediction.label_ids), problem_type)
+        return score_logits(logits, np.asarray(prediction.label_ids), problem_type)
 
     return compute_metrics
 
 
-def compute_from_logits(
-    metrics: evaluate.CombinedEvaluations, logits: np.ndarray, labels: np.ndarray, problem_type: str
-) -> dict[str, float]:
+def score_logits(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> dict[str, float]:
     """The metrics of logits (n, C) against labels in the form in which the model takes them."""
-    if problem_type != "regression":
-        labels = labels.astype(np.int64)
-    result: dict[str, float] = metrics.compute(
-        predictions=predictions_from_logits(np.asarray(logits, dtype=np.float32), problem_type).tolist(),
-        references=labels.reshape(-1).tolist() if problem_type == "regression" else labels.tolist(),
-    )
-    return result
+    logits = np.asarray(logits, dtype=np.float32)
+    labels = labels.reshape(-1) if problem_type == "regression" else labels
+    return score(predictions_from_logits(logits, problem_type), labels, problem_type)
+
+
+def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
+    """`metrics_for(problem_type).compute`, without the Arrow table that evaluate makes of the examples."""
+    dtype = np.float64 if problem_type == "regression" else np.int64
+    predictions, references = np.asarray(predictions, dtype=dtype), np.asarray(references, dtype=dtype)
+    found: dict[str, float] = {}
+    for metric in metrics_for(problem_type).evaluation_modules:
+        found |= metric._compute(predictions, references)
+    return found

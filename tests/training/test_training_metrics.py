@@ -15,6 +15,7 @@ from hf_posenc.training import (
     compute_metrics_for,
     metrics_for,
 )
+from hf_posenc.training.metrics import predictions_from_logits
 
 CLASSES = [
     (Accuracy, "accuracy", sklearn_metrics.accuracy_score),
@@ -71,6 +72,8 @@ def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels,
     compute = compute_metrics_for(problem_type)
     found = compute(EvalPrediction(predictions=np.array(logits), label_ids=np.array(labels)))
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+    predictions = predictions_from_logits(np.array(logits), problem_type).tolist()
+    assert found == pytest.approx(metrics_for(problem_type).compute(predictions=predictions, references=labels))
 
 
 def test_an_unknown_task_is_refused():
