@@ -1,5 +1,6 @@
 """Markdown: escaped text, tables, and the templates that cards and reports are made from."""
 
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,11 @@ def render(template: Path, **values: Any) -> str:
 
     Values of `NAME.html.jinja` are escaped, those of `NAME.md.jinja` aren't.
     """
+    return _compiled(template).render(markdown_table=markdown_table, **values)
+
+
+@functools.cache
+def _compiled(template: Path) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
         autoescape=template.name.endswith(".html.jinja"),
@@ -66,4 +72,4 @@ def render(template: Path, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(plain=plain, code=code)
-    return environment.get_template(template.name).render(markdown_table=markdown_table, **values)
+    return environment.get_template(template.name)
