@@ -451,6 +451,7 @@ def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):
     assert json.loads(out)["text"] == "{who saw karla"
 
 
+@pytest.mark.slow
 def test_several_labels_and_top_k(run, tmp_path):
     """As predictions.jsonl of training has them."""
     rows = [{"text": word, "label": label} for word, label in (("red", ["a", "b"]), ("blue", ["c"]), ("old", []))] * 8

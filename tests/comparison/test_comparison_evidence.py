@@ -21,21 +21,26 @@ from model_cards.generate import evidence
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="module")
+def studies():
+    return evidence.studies()
+
+
 @pytest.mark.slow  # draws every picture of the page
 def test_the_page_says_what_the_results_say():
     text = (evidence.FOLDER / evidence.PAGE_NAME).read_text()
     assert text == evidence.render_evidence(), f"Run `{evidence.COMMAND}` and commit what it writes."
 
 
-def test_the_guide_shows_the_same_table_and_the_command():
+def test_the_guide_shows_the_same_table_and_the_command(studies):
     guide = (ROOT / "docs/comparing.md").read_text()
-    study = evidence.studies()["probes"]
+    study = studies["probes"]
     assert evidence.part_table(study, "probes", 64) in guide
     assert evidence.command("probes") in guide
 
 
-def test_results_are_those_of_the_plans_that_come_along():
-    for name, study in evidence.studies().items():
+def test_results_are_those_of_the_plans_that_come_along(studies):
+    for name, study in studies.items():
         plan = read_plan(name)
         plan = dataclasses.replace(plan, schemes=tuple(scheme for scheme in plan.schemes if scheme in SCHEMES))
         assert load_plan(study.folder) == plan, f"The plan {name!r} isn't the one that was run."
@@ -43,18 +48,18 @@ def test_results_are_those_of_the_plans_that_come_along():
         assert study.failed == []
 
 
-def test_the_time_that_a_plan_says_it_took_is_what_its_runs_took():
+def test_the_time_that_a_plan_says_it_took_is_what_its_runs_took(studies):
     guide = (ROOT / "docs/comparing.md").read_text()
     assert "(82 minutes of a CPU core)" in guide
-    for name, study in evidence.studies().items():
+    for name, study in studies.items():
         said = re.search(r"(\d+) runs, (\d+) minutes of one CPU core", about(name))
         assert said, f"The plan {name!r} doesn't say how long it took."
         assert int(said[1]) == len(study.done)
         assert int(said[2]) == pytest.approx(sum(run["seconds"] for run in study.done) / 60, rel=0.03)
 
 
-def test_the_control_and_none_are_what_they_must_be():
-    study = evidence.studies()["probes"]
+def test_the_control_and_none_are_what_they_must_be(studies):
+    study = studies["probes"]
     probes, halves = study.tasks
     for length in study.lengths(probes):
         for part in study.parts(probes):
@@ -86,10 +91,10 @@ def test_lengths_of_the_same_texts_are_compared_in_pairs():
     assert study.changes(task, 256, 2048)["rope"].verdict() == "better"
 
 
-def test_the_guide_says_of_lengths_what_the_tests_say():
+def test_the_guide_says_of_lengths_what_the_tests_say(studies):
     worse = {}
     for name, ends in {"listops": (128, 1024), "probes": (64, 512), "long": (256, 2048)}.items():
-        study = evidence.studies()[name]
+        study = studies[name]
         changes = study.changes(study.tasks[0], *ends)
         worse[name] = [one.verdict() for one in changes.values()]
     assert [scheme for scheme, one in changes.items() if one.verdict() != "better"] == ["sinusoidal"]
@@ -101,23 +106,22 @@ def test_the_guide_says_of_lengths_what_the_tests_say():
     assert "every scheme degrades" not in words
 
 
-def test_the_guide_says_where_word_pairs_win():
-    found = evidence.studies()
-    probes = found["probes"].tasks[0]
+def test_the_guide_says_where_word_pairs_win(studies):
+    probes = studies["probes"].tasks[0]
     for part in ("swap", "brackets"):
-        pairs = found["probes"].score(probes, WORD_PAIRS, 64, part).mean
-        assert all(found["probes"].score(probes, scheme, 64, part).mean <= pairs for scheme in SCHEMES)
-    (scratch,) = found["scratch"].tasks
-    pairs = found["scratch"].score(scratch, WORD_PAIRS, 64).mean
+        pairs = studies["probes"].score(probes, WORD_PAIRS, 64, part).mean
+        assert all(studies["probes"].score(probes, scheme, 64, part).mean <= pairs for scheme in SCHEMES)
+    (scratch,) = studies["scratch"].tasks
+    pairs = studies["scratch"].score(scratch, WORD_PAIRS, 64).mean
     guide = " ".join((ROOT / "docs/comparing.md").read_text().split())
     assert f"sentences that only word order makes right or wrong; word pairs score {pairs:.3f}" in guide
     for name, task, length in (("long", 0, 2048), ("pretrained", 2, 64)):
-        study = found[name]
+        study = studies[name]
         assert study.unbeaten(study.tasks[task], length)[0] == WORD_PAIRS
 
 
-def test_every_comparison_has_what_is_to_be_beaten_and_it_is_measured_once(tmp_path):
-    for study in evidence.studies().values():
+def test_every_comparison_has_what_is_to_be_beaten_and_it_is_measured_once(tmp_path, studies):
+    for study in studies.values():
         for task in study.tasks:
             assert set(study.references[task.name]) == {MAJORITY, WORD_PAIRS}
     assert evidence.measure_baselines() == []

@@ -221,6 +221,7 @@ def test_speed_is_not_read_off_single_runs(report):
     assert row(cost, "`rope`") == "| `rope` | 1,000 | 10 |"
 
 
+@pytest.mark.slow
 def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
     markdown, page = write_report(results, tmp_path / "out")
     first = (markdown.read_bytes(), page.read_bytes())

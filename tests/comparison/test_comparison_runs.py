@@ -59,6 +59,7 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
     assert not torch.equal(start("none", 0)["classifier.weight"], start("none", 1)["classifier.weight"])
 
 
+@pytest.mark.slow
 def test_data_order_and_budget_are_equal_too(tmp_path):
     """A scheme that does nothing, but draws random numbers for its weights, is `none` to the last digit."""
     if "test_idle" not in hf_posenc.POSITIONS:
@@ -391,6 +392,7 @@ def write_text_data(folder, seed=0):
 TEXT = {**TOY, "schemes": ["none", "learned"], "train_length": 24, "test_lengths": [24, 36, 48], "test_examples": None}
 
 
+@pytest.mark.slow
 def test_texts_are_tested_in_parts_and_cut_to_each_length(tmp_path):
     data = write_text_data(tmp_path / "colours")
     task = {"data": str(data), "extra_tests": "test_long.jsonl", "part_column": "hard", "group_column": "pair"}
@@ -413,6 +415,7 @@ def test_texts_are_tested_in_parts_and_cut_to_each_length(tmp_path):
     assert {test["length"] for test in learned if "skipped" in test} == {36, 48}
 
 
+@pytest.mark.slow
 def test_texts_are_tested_in_buckets_of_their_length(tmp_path):
     data = write_text_data(tmp_path / "colours")
     task = {"data": str(data), "lengths": "buckets", "metric": "matthews_correlation"}
@@ -498,6 +501,7 @@ def test_a_test_without_examples_fails_and_says_so(tmp_path):
     assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in found.failed["colours-none-seed0"]
 
 
+@pytest.mark.slow
 def test_pretrained_checkpoints_are_the_start(tmp_path):
     from hf_posenc import PosEncConfig, PosEncForSequenceClassification
     from hf_posenc.comparison.probes import make_tokenizer

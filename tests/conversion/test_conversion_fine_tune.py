@@ -98,6 +98,7 @@ def test_pretrained_goes_with_no_other_start(tmp_path: Path, source: str, files:
         train_classifier(*make_arguments(pretrained=source, output_dir=str(tmp_path / "x"), do_train=True, **files))
 
 
+@pytest.mark.slow
 def test_the_control_is_the_same_run_without_positions(
     tmp_path: Path, source: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):

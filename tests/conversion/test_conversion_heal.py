@@ -98,6 +98,7 @@ def test_the_loss_is_the_squared_difference_in_units_of_the_originals_variance()
     torch.testing.assert_close(found.double(), sum(expected) / 2, rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
 def test_biases_move_further_than_matrices(source):
     swapped, _ = convert(source, position_embedding_type="alibi", measure=False)
     healed, _ = heal(source, max_steps=8, learning_rate=1e-4)
@@ -113,6 +114,7 @@ def test_wider_models_learn_more_slowly(width, rate):
     assert default_rate(width) == pytest.approx(rate)
 
 
+@pytest.mark.slow
 def test_the_rate_and_the_batches_of_like_lengths_are_those_of_the_text(source, tmp_path, monkeypatch):
     lengths = []
     monkeypatch.chdir(tmp_path)
@@ -134,7 +136,7 @@ def test_the_rate_and_the_batches_of_like_lengths_are_those_of_the_text(source, 
     assert sum(max(batch) - min(batch) for batch in lengths) <= 4 * len(lengths)
 
 
-@pytest.mark.parametrize("share", [None, 0.0, 1.0])
+@pytest.mark.parametrize("share", others_slow([None, 0.0, 1.0], 1.0))
 def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatch, share):
     seen = []
     monkeypatch.setattr(module, "pad_rows", lambda rows, pad: seen.append(rows) or pad_rows(rows, pad))
@@ -230,6 +232,7 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "undisturbed"]
 
 
+@pytest.mark.slow
 def test_a_healing_that_makes_it_worse_is_left_out(source):
     options = {"position_embedding_type": "lspe", "eval_texts": sentences(20)}
     swapped, _ = convert(source, **options)
@@ -285,6 +288,7 @@ def test_time_that_was_spent_before_an_interruption_counts(source):
     assert heal_trainer.Clock(60, 10).progress(5) == 0.5
 
 
+@pytest.mark.slow
 def test_a_healing_that_is_gone_on_with_keeps_to_the_time_it_began_with(source, tmp_path, monkeypatch):
     command = {"position_embedding_type": "alibi", "heal": sentences(240), "healing": QUIET, "minutes": 0.05}
 

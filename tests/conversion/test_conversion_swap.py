@@ -324,6 +324,7 @@ def test_a_scheme_that_nothing_scales_comes_on_top_and_that_is_said(source):
     assert "on top of the vectors that stay" in report.carried[-1]["what"]
 
 
+@pytest.mark.slow
 def test_a_bias_beside_rope_and_one_after_none_begin_without_effect(source, tmp_path):
     for start, end in (("rope", "rope+t5"), ("none", "t5"), ("none", "tupe")):
         convert(source, tmp_path / end, position_embedding_type=start, measure=False)
@@ -331,6 +332,7 @@ def test_a_bias_beside_rope_and_one_after_none_begin_without_effect(source, tmp_
         assert report.before.hidden_mse < 1e-3, end
 
 
+@pytest.mark.slow
 def test_of_two_new_schemes_the_second_takes_what_the_first_leaves(source):
     alone, both, turned = (
         convert(source, position_embedding_type=scheme)[1] for scheme in ("lspe", "sinusoidal+lspe", "lspe+sinusoidal")

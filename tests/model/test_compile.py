@@ -74,7 +74,8 @@ def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_noth
             torch.testing.assert_close(other.grad, one.grad, atol=1e-4, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("how", others_slow(HOW, compile_layers))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HOW)
 def test_a_batch_without_a_mask_and_one_of_one_text_compile_once_more_each(how):
     model = encoder("rope", num_hidden_layers=1)
     run = how(model)
@@ -86,7 +87,8 @@ def test_a_batch_without_a_mask_and_one_of_one_text_compile_once_more_each(how):
     assert graphs() <= warm + 2
 
 
-@pytest.mark.parametrize("scheme", others_slow(["relative_key", "deberta"], "test_layer_distance"))
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["relative_key", "deberta", "test_layer_distance"])
 def test_schemes_with_weights_of_each_layer_compile_as_a_whole(scheme):
     model = encoder(scheme)
     run = compile_whole(model)
@@ -113,6 +115,7 @@ def test_compiled_layers_get_tokens_without_padding():
     assert [tuple(shape)[:2] for shape in seen] == [(1, 11)]
 
 
+@pytest.mark.slow
 def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
     config = PosEncConfig.from_preset(
         "tiny", vocab_size=50, position_embedding_type="rope", num_hidden_layers=1, hidden_dropout_prob=0.0

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from common import encoder, others_slow, padded, perturb, tiny_config, tokens
+from common import encoder, padded, perturb, tiny_config, tokens
 from references import encode, rope, rope_frequencies
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -214,7 +214,8 @@ def test_a_scheme_is_told_the_lengths_if_it_asks(monkeypatch):
     assert model.position.told.tolist() == [[3, 3, 3, 5, 5, 5, 5, 5]]
 
 
-@pytest.mark.parametrize("kind", others_slow(["yarn", "dynamic", "longrope", "llama3"], "dynamic"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "llama3"])
 def test_an_exported_program_follows_each_rows_length(kind):
     config = tiny_config("rope", rope_parameters=scalings(4, 8)[kind], num_hidden_layers=1)
     model = perturb(PosEncModel(config)).eval()
@@ -236,7 +237,8 @@ def test_an_exported_program_follows_each_rows_length(kind):
         torch.testing.assert_close(program.module()(ids, mask), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", others_slow(["dynamic", "longrope"], "dynamic"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_packed_rows_keep_their_lengths_when_compiled(kind):
     torch._dynamo.reset()
     config = tiny_config("rope", rope_parameters=scalings(4, 3)[kind], num_hidden_layers=1)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from remote_code_harness import CODE, SCHEMES, Checkpoints, clean_environment, run_clean
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
@@ -52,6 +53,7 @@ def test_importing_names_the_floor(tmp_path: Path) -> None:
     assert_names_the_floor(json.loads(done.stdout.partition("SAID")[2]))
 
 
+@pytest.mark.slow  # two processes
 def test_loading_by_remote_code_names_the_floor(checkpoints: Checkpoints, tmp_path: Path) -> None:
     folder = str(checkpoints.folder("t5"))
     trusted = {"trust_remote_code": True}

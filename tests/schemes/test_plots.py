@@ -393,6 +393,7 @@ def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     return int(stopped.value.code or 0), out, err
 
 
+@pytest.mark.slow
 def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, capsys):
     def run(*arguments):
         return command(monkeypatch, capsys, *arguments, "--config-preset", "tiny", "--max-positions", "8")

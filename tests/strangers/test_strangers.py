@@ -32,6 +32,7 @@ def test_a_strangers_scheme_can_be_exported(scheme):
     check_position(scheme, kwargs=STRANGERS[scheme], checks=["export"], raise_on_failure=True)
 
 
+@pytest.mark.slow  # a clean process for each
 def test_a_strangers_scheme_travels():
     check_position(cable.Cable, checks=["remote_code"], raise_on_failure=True)  # with an import of position_math
 

@@ -48,15 +48,15 @@ from hf_posenc.training import (
 from hf_posenc.training.losses import make_loss
 from hf_posenc.training.trainer import one_cycle_schedule
 
-PARADIGMS = ("left_branch_island_simple_question", "existential_there_quantifiers_2")
+PARADIGM = "existential_there_quantifiers_2"
 
 
 @pytest.fixture(scope="module")
 def easy_order(tmp_path_factory):
-    """Two of the twelve paradigms, which an encoder learns in seconds; still no bag of words can."""
+    """One of the twelve paradigms, which an encoder learns in seconds; still no bag of words can."""
     folder = tmp_path_factory.mktemp("easy")
     for split in ("train", "test"):
-        write_jsonl(folder / f"{split}.jsonl", [row for row in rows(split, 10**6) if row["paradigm"] in PARADIGMS])
+        write_jsonl(folder / f"{split}.jsonl", [row for row in rows(split, 10**6) if row["paradigm"] == PARADIGM])
     return str(folder)
 
 
@@ -165,7 +165,7 @@ def test_the_summary_counts_what_is_there(trained):
     assert run.summary.positional_parameters == 0
     assert run.summary.vocab_size == len(tokenizer)
     assert 0 < run.summary.padding_share < 0.6
-    assert run.summary.examples["train"] > 1900
+    assert run.summary.examples["train"] > 900
 
 
 def test_positional_parameters_are_counted(order, tmp_path):
@@ -375,9 +375,10 @@ def test_weights_of_several_labels_raise_the_rare_ones():
     assert loss.weights.tolist() == pytest.approx([1 / 3, 3.0])
 
 
+@pytest.mark.slow
 def test_class_weights_find_the_rare_label(tmp_path):
-    common = [row for row in rows("train", 500) if row["paradigm"] != PARADIGMS[0]][:300]
-    rare = [row for row in rows("train", 2000) if row["paradigm"] == PARADIGMS[0]][:24]
+    common = [row for row in rows("train", 500) if row["paradigm"] != PARADIGM][:300]
+    rare = [row for row in rows("train", 2000) if row["paradigm"] == PARADIGM][:24]
     examples = [{"text": row["text"], "label": "question" if row in rare else "other"} for row in [*common, *rare]]
     options = {"train_file": write_jsonl(tmp_path / "train.jsonl", examples), "do_predict": True, "learning_rate": 2e-3}
     options["test_file"] = options["train_file"]
@@ -459,6 +460,7 @@ def test_the_weights_with_the_best_macro_f1_are_kept_by_default(order, tmp_path)
     assert results(tmp_path / "run")["best"]["metric"] == "eval_macro_f1"
 
 
+@pytest.mark.slow
 def test_the_weights_with_the_least_loss_are_kept_where_that_is_asked(order, tmp_path):
     text = StringIO()
     given = {**SMALL, **order, **OVERFIT, "output_dir": str(tmp_path / "run"), "metric_for_best_model": "loss"}
@@ -633,6 +635,7 @@ def test_a_checkpoint_on_the_way_holds_all_that_a_finished_one_does(order, tmp_p
     assert f"# run/{folder.name}\n" in card.text
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
     options = {**order, "hidden_dropout_prob": 0.0, "do_eval": True, "num_train_epochs": 2}
     whole = train(tmp_path / "whole", **options)
@@ -641,6 +644,7 @@ def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
     assert parts.metrics["eval_loss"] == pytest.approx(whole.metrics["eval_loss"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_batches_of_like_lengths_hold_less_padding(order, tmp_path, monkeypatch):
     padding = []
     forward = PosEncForSequenceClassification.forward
@@ -660,6 +664,7 @@ def test_batches_of_like_lengths_hold_less_padding(order, tmp_path, monkeypatch)
     assert shares[1] < 0.7 * shares[0]
 
 
+@pytest.mark.slow
 def test_frozen_word_embeddings_stay_and_the_rest_learns(order, tmp_path):
     train(tmp_path / "first", **order)
     second = {**order, "model_name_or_path": str(tmp_path / "first"), "freeze_word_embeddings": True}

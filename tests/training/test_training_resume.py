@@ -71,7 +71,10 @@ def test_resuming_a_run_that_had_ended_gives_no_loss_of_no_steps(undisturbed, or
 
 @pytest.mark.parametrize(
     "options",
-    [{"one_cycle": True}, {"gradient_accumulation_steps": 2, "save_steps": 3}],
+    [
+        pytest.param({"one_cycle": True}, marks=pytest.mark.slow),
+        {"gradient_accumulation_steps": 2, "save_steps": 3},
+    ],
     ids=["one_cycle", "accumulated"],
 )
 def test_resuming_with_other_options_ends_in_the_same_weights(order, tmp_path, options):
@@ -223,7 +226,8 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, 
     assert_same_weights(undisturbed, stopped)
 
 
-@pytest.mark.parametrize("step", others_slow([7, 10, 13], 10))  # 10 steps an epoch
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [7, 10, 13])  # 10 steps an epoch
 def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path, press, monkeypatch, step):
     press(step)
     with pytest.raises(Interrupted, match=rf"checkpoint-{step}'"):
@@ -292,6 +296,7 @@ def _without_replacement(run: Path) -> dict[str, bytes]:
     return {name: content for name, content in snapshot(run).items() if not name.startswith(".replacement/")}
 
 
+@pytest.mark.slow
 def test_until_the_new_run_is_whole_the_old_one_stays_and_the_new_one_goes_on(
     undisturbed, order, tmp_path, press, monkeypatch
 ):
@@ -387,6 +392,7 @@ def test_if_the_end_cannot_be_written_nothing_has_changed(undisturbed, order, fa
     assert snapshot(undisturbed) == before
 
 
+@pytest.mark.slow
 def test_checkpoints_go_when_training_has_ended_and_stay_on_request(order, tmp_path):
     options = {**order, **OPTIONS, "do_eval": True, "eval_strategy": "steps", "eval_steps": 4}
     kept = train(tmp_path / "kept", **options, keep_checkpoints=True).output_dir

@@ -51,8 +51,11 @@ def of_the_loop(options: dict[str, Any]) -> dict[str, Any]:
     [
         {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9}
         | {"position_embedding_type": "t5"},
-        {"save_strategy": None, "learning_rate": 2e-2, "num_train_epochs": 3},
-        {"position_embedding_type": "t5", "position_learning_rate_factor": 3, "num_train_epochs": 1},
+        pytest.param({"save_strategy": None, "learning_rate": 2e-2, "num_train_epochs": 3}, marks=pytest.mark.slow),
+        pytest.param(
+            {"position_embedding_type": "t5", "position_learning_rate_factor": 3, "num_train_epochs": 1},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["accumulated", "best", "factor"],
 )

@@ -47,6 +47,7 @@ def test_the_best_trial_is_trained_with_and_each_is_told(tmp_path: Path, order: 
     assert all(f"{trial['loss']:.4f}" in shown for trial in trials)
 
 
+@pytest.mark.slow
 def test_the_trials_are_silent_about_what_training_says_again(
     tmp_path: Path, order: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_search_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, A
         run(tmp_path / "run", data, **options)
 
 
+@pytest.mark.slow
 def test_a_given_rate_is_kept(tmp_path: Path, order: dict[str, str]) -> None:
     run(tmp_path / "run", order, search=2, learning_rate=2e-3)
     found = results(tmp_path / "run")

@@ -278,6 +278,7 @@ def test_steps_that_are_given_stay(order: dict[str, str], tmp_path: Path) -> Non
     assert (kept.eval_steps, kept.save_steps, kept.logging_steps) == (3, 1, 5)
 
 
+@pytest.mark.slow
 def test_the_script_streams_and_one_cycle_counts_steps(
     order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
