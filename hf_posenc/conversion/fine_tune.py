@@ -21,7 +21,7 @@ from ..training.arguments import (
     parse_json_option,
 )
 from ..training.model import labels_words, load_config, prepare_scheme
-from ..training.progress import without_bars, working
+from ..training.progress import quiet_warnings, without_bars, working
 from ..training.search import search
 from ..training.tokens import train_tokens
 from .convert import convert
@@ -167,7 +167,7 @@ def _control(
             scheme_file=None,
         )
         try:
-            with working("The control: the same training without positions", console):
+            with working("The control: the same training without positions", console), quiet_warnings():
                 quiet = Console(file=io.StringIO())
                 result = fine_tune(copy.deepcopy(data), without, changed, rows=rows, console=quiet)
         except Interrupted as interrupt:

@@ -1,7 +1,6 @@
 """The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from huggingface_hub.errors import StrictDataclassError
@@ -24,6 +23,7 @@ from .arguments import DataArguments, ModelArguments, parse_json_option, parse_o
 from .checkpoints import not_finite
 from .data.labels import Labels
 from .lora import add_lora
+from .progress import errors_alone
 from .tokenizer import DEFAULT_MAX_LENGTH
 
 logger = logging.get_logger(__name__)
@@ -255,7 +255,7 @@ def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrained
     """Loads a checkpoint and checks its weights; its head may be new."""
     saved_with = list(config.architectures or [])
     try:
-        with without_load_report():
+        with errors_alone("transformers.modeling_utils"):  # not its table of missing weights
             model, loaded = auto_class.from_pretrained(
                 str(arguments.model_name_or_path),
                 config=config,
@@ -280,22 +280,6 @@ def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrained
     if loaded["missing_keys"]:
         logger.warning(f"{source!r} has no head for this task: a new one is learned.")
     return model
-
-
-@contextlib.contextmanager
-def without_load_report() -> Iterator[None]:
-    """Silences transformers' table of missing weights, which it prints for every new head."""
-    report = logging.get_logger("transformers.modeling_utils")
-
-    def is_grave(record: Any) -> bool:
-        return bool(record.levelno >= logging.ERROR)
-
-    # A filter: setting the logger's level makes from_pretrained warn of unsharded weights.
-    report.addFilter(cast(Any, is_grave))
-    try:
-        yield
-    finally:
-        report.removeFilter(cast(Any, is_grave))
 
 
 def _new_encoder(

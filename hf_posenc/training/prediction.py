@@ -18,8 +18,8 @@ from transformers import (
 
 from hf_posenc.errors import UserError, check_is_checkpoint, one_line
 from hf_posenc.training.metrics import answers_from_logits, require_finite
-from hf_posenc.training.model import TOKENS, check_complete, labels_words, require_head, without_load_report
-from hf_posenc.training.progress import without_bars
+from hf_posenc.training.model import TOKENS, check_complete, labels_words, require_head
+from hf_posenc.training.progress import errors_alone, without_bars
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Text:
     text_pair: str | None = None
     row: Mapping[str, Any] | None = None
     """Where it comes from a file: all columns of its row, which are kept."""
+    words: Sequence[str] | None = None
+    """The words of the text, for a model that labels words. None: those between blanks."""
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -96,7 +98,7 @@ def load_classifier(
         # Not by the pipeline itself, which puts every traceback into its message.
         options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
         kind: Any = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
-        with without_load_report():
+        with errors_alone("transformers.modeling_utils"):
             model, loaded = kind.from_pretrained(checkpoint, output_loading_info=True, **options)
         check_complete(model, loaded, checkpoint, config.architectures or [])
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, **options)
@@ -174,12 +176,12 @@ def predict(
 
 
 def _of_words(classifier: Any, batch: Sequence[Text]) -> list[dict[str, Any]]:
-    """The answers for one batch of texts, whose words are separated by blanks."""
+    """The answers for one batch of texts."""
     if any(text.text_pair is not None for text in batch):
         raise UserError("The model labels the words of one text, and takes no pairs. Give each text by itself.")
-    words = [text.text.split() for text in batch]
+    words = [text.text.split() if text.words is None else text.words for text in batch]
     labels = label_words(classifier.model, classifier.tokenizer, words, len(batch))
-    return [{"words": own, "labels": found} for own, found in zip(words, labels, strict=True)]
+    return [{"words": list(own), "labels": found} for own, found in zip(words, labels, strict=True)]
 
 
 def word_pieces(

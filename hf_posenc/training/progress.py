@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import datasets
 import torch
@@ -43,6 +43,22 @@ def without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
         if not maps:
             datasets.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def errors_alone(module: str) -> Iterator[None]:
+    """Silences the warnings of one module of transformers."""
+    logger = logging.get_logger(module)
+
+    def is_grave(record: Any) -> bool:
+        return bool(record.levelno >= logging.ERROR)
+
+    # A filter: setting the logger's level makes from_pretrained warn of unsharded weights.
+    logger.addFilter(cast(Any, is_grave))
+    try:
+        yield
+    finally:
+        logger.removeFilter(cast(Any, is_grave))
 
 
 @contextlib.contextmanager

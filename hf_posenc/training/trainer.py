@@ -34,7 +34,7 @@ from .callbacks import (
 )
 from .lora import has_lora, merge, merged_weights
 from .metrics import require_finite
-from .progress import ProgressLine
+from .progress import ProgressLine, errors_alone
 from .run import Run, TrainingResult, ending_clearly
 from .saving import card_of, metrics_at, save_run
 
@@ -241,7 +241,8 @@ def _train(trainer: RunTrainer, console: Console | None) -> dict[str, float]:
     start = checkpoints.step_of(resumed) if resumed else None  # training may delete it
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
-    with stop, contextlib.closing(trainer.progress):
+    # Checkpoints less than a second apart make it doubt the file system.
+    with stop, contextlib.closing(trainer.progress), errors_alone("transformers.trainer_utils"):
         output = trainer.train(resume_from_checkpoint=resumed)
     merge(cast(Any, trainer.model))
     if stop.agreed:

@@ -119,11 +119,18 @@ def test_the_control_is_the_same_run_without_positions(
     assert control.metrics["test_loss"] == alone.metrics["test_loss"] != own.metrics["test_loss"]
 
 
-def test_a_new_encoder_has_a_control_too(tmp_path: Path, files: dict[str, str]):
+def test_a_new_encoder_has_a_control_too(
+    tmp_path: Path, files: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch
+):
+    for name in ("transformers", "hf_posenc"):  # whose loggers keep their lines to themselves
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     small = "hidden_size=32,num_attention_heads=2,intermediate_size=64"
+    files = {**files, "validation_file": None}
     run(tmp_path, files, compare_none=True, baseline=False, config_overrides=small, position_embedding_type="learned")
     found = results(tmp_path)["assessment"]["baselines"]
     assert set(found) == {"none"}
+    assert caplog.text.count("set aside") == 1  # the run says it, the control doesn't repeat it
+    assert "mtime" not in caplog.text
 
 
 def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: str, files: dict[str, str]):
