@@ -409,6 +409,10 @@ def test_a_model_that_labels_words_is_evaluated_and_predicts(run, tmp_path):
     assert (tmp_path / "out.csv").read_text() == "text,id,words,labels\nthe cat,1,the|cat,B-DET|O\n"
     assert run("predict", folder, "-f", str(texts), "-o", str(tmp_path / "out.parquet"))[0] == 0
     assert "takes no pairs" in run("predict", folder, "a", "--text-pair", "b")[2]
+    code, out, _ = run("predict", folder, "-f", str(data), "--format", "jsonl")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {**row, "words": row["tokens"], "labels": row["tags"]} for row in rows
+    ]
 
 
 def test_evaluate_says_which_split_it_scores(run, checkpoint, tmp_path):

@@ -67,7 +67,7 @@ def predict(
     """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
 
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
-    and a warning.
+    and a warning. A model that labels words takes lists of words as well as texts.
     """
     with loading():
         import torch
@@ -75,6 +75,7 @@ def predict(
         from hf_posenc.machine import best_dtype
         from hf_posenc.training.arguments import DataArguments
         from hf_posenc.training.data import remembered_columns
+        from hf_posenc.training.model import TOKENS
         from hf_posenc.training.prediction import Text, load_classifier, task_of
         from hf_posenc.training.prediction import predict as run
         from hf_posenc.training.prediction_files import NO_TEXT, read_inputs
@@ -84,15 +85,18 @@ def predict(
         delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
     )
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
-    known = remembered_columns(classifier.model.config)
-    read = read_inputs(file, options, known, twice=output is not None) if file else None
+    config, task = classifier.model.config, task_of(classifier.model.config)
+    of_words = task.problem_type == TOKENS
+    read = None
+    if file:
+        read = read_inputs(file, options, remembered_columns(config), of_words=of_words, twice=output is not None)
     half = best_dtype(classifier.device) == torch.bfloat16 if bf16 is None else bf16 == "true"
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if half and bf16 is None:
         errors.print(IN_BF16, style="dim")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
     predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k, bf16=half)
-    _give_answers(predictions, task_of(classifier.model.config), inputs, output, output_format)
+    _give_answers(predictions, task, inputs, output, output_format)
     for remark in read.remarks() if read is not None else ():
         errors.print(remark)
     for number, text in enumerate(texts or [], 1):

@@ -52,6 +52,8 @@ class Inputs:
     """Those that the model was trained on."""
     unit: str = "row"
     """What the numbers count."""
+    of_words: bool = False
+    """Whether a list of words is a text too."""
     is_csv: bool = False
     """Whether cells are strings that may mean numbers, and the first row is a header."""
     count: int | None = None
@@ -82,13 +84,21 @@ class Inputs:
         where = self._place(number)
         if self._columns is None:
             self._columns = self._choose([row], where)
-        _check_row(row, self._columns.text, where)
-        first, second = self._columns.texts({name: [row[name]] for name in self._columns.text})
-        return Text(first[0], second[0] if second is not None else None, row)
+        texts = {name: self._joined(value) for name, value in row.items()}
+        _check_row(texts, self._columns.text, where)
+        first, second = self._columns.texts({name: [texts[name]] for name in self._columns.text})
+        words = row[self._columns.text[0]]
+        return Text(first[0], second[0] if second else None, row, words if isinstance(words, list) else None)
+
+    def _joined(self, value: Any) -> Any:
+        """A list of words, where that is a text, with blanks between them; other values as they are."""
+        if self.of_words and isinstance(value, list) and all(isinstance(word, str) for word in value):
+            return " ".join(value)
+        return value
 
     def _choose(self, rows: list[Mapping[str, Any]], where: str) -> Columns:
         """The columns that hold the text, as training finds them in these rows."""
-        held = Dataset.from_dict({name: [_plain(row.get(name)) for row in rows] for name in rows[0]})
+        held = Dataset.from_dict({name: [_plain(self._joined(row.get(name))) for row in rows] for name in rows[0]})
         held.info.builder_name = "csv" if self.is_csv else None
         there = {name.strip().lower() for name in rows[0]}
         for name in (self.options.text_column_names or "").split(","):
@@ -160,7 +170,12 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def read_inputs(
-    source: str, options: DataArguments | None = None, known: Columns | None = None, *, twice: bool = True
+    source: str,
+    options: DataArguments | None = None,
+    known: Columns | None = None,
+    *,
+    of_words: bool = False,
+    twice: bool = True,
 ) -> Inputs:
     """Reads the texts of a file or, for `-`, of standard input.
 
@@ -171,6 +186,7 @@ def read_inputs(
         source: the file, or `-`.
         options: names of the columns. None: those that the model knows, or the usual ones.
         known: the columns that the model was trained on.
+        of_words: a list of words is a text too.
         twice: look the whole input through first. False: standard input is answered line by line.
 
     Raises:
@@ -193,6 +209,7 @@ def read_inputs(
         else:
             is_csv = kind.startswith((".csv", ".tsv"))
             inputs = Inputs(source, lambda: _rows_of(source, kind, options.delimiter), options, known, is_csv=is_csv)
+    inputs.of_words = of_words
     if twice or source != "-":
         inputs.look_through()
     return inputs
