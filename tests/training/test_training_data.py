@@ -364,7 +364,7 @@ def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
             ["a", "b"],
             ["a", "z"],
             {},
-            r"test data has the label 'z' \(1 times, first in row 2\), which training never saw. It knows 'a'",
+            r"test data has the label 'z' \(once, first in row 2\), which training never saw. It knows 'a'",
         ),
         (["a", "b"], [1, 2], {}, "'1' .*which training never saw"),
         ([["a"], ["b"]], ["a"], {}, "Mixed label types: column 'label' has 'a' in the test data, unlike"),
@@ -373,7 +373,7 @@ def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
         (["a", "a"], None, {}, "All training examples have the label 'a'"),
         ([[0, 1, 0]], None, {}, "names a label twice in row 1"),
         (["a", "b"], None, {"task": "regression"}, "--task regression needs one number per text, column 'label' has"),
-        ([1, 2], [2.5], {}, r"'2.5' \(1 times, first in row 1\), which training never saw"),
+        ([1, 2], [2.5], {}, r"'2.5' \(once, first in row 1\), which training never saw"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(train, test, options, message):

@@ -217,7 +217,7 @@ BAD = {
             "do_predict": True,
             "test_file": write_jsonl(folder / "t.jsonl", [{"text": "a", "label": "doubtful"}]),
         },
-        "The test data has the label 'doubtful' (1 times, first in row 1), which training never saw. It knows "
+        "The test data has the label 'doubtful' (once, first in row 1), which training never saw. It knows "
         "'acceptable', 'unacceptable'.",
     ),
     "mixed label types": (

@@ -152,7 +152,7 @@ def test_named_labels_spare_the_first_reading_and_others_end_the_run(order: dict
     setup = stream(tmp_path / "run", train_file=late, class_names="unacceptable,acceptable", shuffle_buffer_size=1)
     with pytest.raises(
         UserError,
-        match="The train data has the label 'other' .1 times., which training never saw",
+        match="The train data has the label 'other' .once., which training never saw",
     ):
         examples(setup, 1501)
 

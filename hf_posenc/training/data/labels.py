@@ -279,8 +279,9 @@ def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn
             found.append(numbers.get(named[0]))
     if unknown:
         label, count = unknown.most_common(1)[0]
+        often = "once" if count == 1 else f"{count} times"
         raise UserError(
-            f"The {split} data has the label {label!r} ({count} times{column.where(first[label], ', first in ')}), "
+            f"The {split} data has the label {label!r} ({often}{column.where(first[label], ', first in ')}), "
             f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
             f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
         )
