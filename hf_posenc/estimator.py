@@ -10,8 +10,8 @@
 
 import contextlib
 import io
-import json
 import logging as logging_of_python
+import math
 import random
 import tempfile
 import warnings
@@ -46,7 +46,7 @@ from .training import checkpoints
 from .training.arguments import make_arguments
 from .training.metrics import predictions_from_logits, probabilities_from_logits, require_finite
 from .training.model import require_head
-from .training.prediction import check_is_checkpoint, load_classifier
+from .training.prediction import load_classifier
 from .training.progress import without_bars
 from .training.saving import save_run
 from .training.tokenizer import load_tokenizer
@@ -68,6 +68,7 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
+    _check(texts, labels)  # first: it names the text whose label is missing
     labels = labels if _is_lists(labels) else np.asarray(labels)
     kind: Any = PosEncClassifier
     if not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous":
@@ -83,11 +84,13 @@ def load(folder: str | Path) -> "PosEncClassifier | PosEncRegressor":
     """What `save` wrote, or any checkpoint of `hf-posenc train`, ready to predict.
 
     Raises:
-        UserError: the folder holds no such checkpoint.
+        UserError: there is no such folder, or it holds no checkpoint.
     """
-    check_is_checkpoint(str(folder))
-    config = json.loads((Path(folder) / "config.json").read_text())
-    return (PosEncRegressor if config.get("problem_type") == "regression" else PosEncClassifier).load(folder)
+    if not Path(folder).is_dir():
+        raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
+    model = load_classifier(str(folder), "cpu").model
+    kind: Any = PosEncRegressor if model.config.problem_type == "regression" else PosEncClassifier
+    return kind._from_model(model, folder)
 
 
 class _Estimator(BaseEstimator):
@@ -202,10 +205,12 @@ class _Estimator(BaseEstimator):
             UserError: the folder holds another run and `overwrite` isn't set, or can't be written to.
         """
         check_is_fitted(self, "model_")
+        if not overwrite and checkpoints.earlier_run(Path(folder)):
+            raise UserError(f"{str(folder)!r} already holds a model. Give another folder, or overwrite=True.")
         run = getattr(self, "_run", None)
         if run is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
-        checkpoints.check_output_dir(folder, overwrite=overwrite, resume=False)
+        checkpoints.check_output_dir(folder, overwrite=True, resume=False)
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
@@ -219,9 +224,12 @@ class _Estimator(BaseEstimator):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """What `save` wrote, ready to predict; see `hf_posenc.load`."""
-        check_is_checkpoint(str(folder))
+        return cls._from_model(load_classifier(str(folder), "cpu").model, folder)
+
+    @classmethod
+    def _from_model(cls, model: Any, folder: str | Path) -> Self:
         estimator = cls()
-        estimator.model_ = load_classifier(str(folder), "cpu").model.eval()
+        estimator.model_ = model.eval()
         require_head(estimator.model_.config, str(folder), "ForSequenceClassification")
         estimator.tokenizer_ = load_tokenizer(str(folder))
         estimator._restore(_notes(estimator.model_.config))
@@ -376,6 +384,9 @@ def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
         raise UserError(
             f"There are {len(columns['text'])} texts and {len(labels)} labels. Give one label for each text."
         )
+    for number, label in enumerate(labels):
+        if label is None or (isinstance(label, float) and math.isnan(label)):
+            raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
     return columns
 
 

@@ -15,6 +15,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.utils import is_torch_xla_available
 
 from ..errors import UserError, one_line
+from ..model.position_math import did_you_mean
 
 TASKS = ("classification", "regression", "tokens")
 
@@ -535,6 +536,12 @@ def make_arguments(
         UserError: an option doesn't exist or a value isn't accepted.
     """
     parser = OptionParser((DataArguments, ModelArguments, training_class))  # type: ignore[arg-type]
+    known = {action.dest for action in parser._actions}
+    if unknown := next((name for name in options if name not in known), None):
+        raise UserError(
+            f"{unknown!r} is no option. {did_you_mean(unknown, known)}`hf-posenc train --help` lists the options, "
+            "written there with dashes."
+        )
     try:
         data, model, training = parser.parse_dict(options)
     except (ValueError, TypeError) as error:

@@ -1,6 +1,7 @@
 """`hf_posenc.fit` and the scikit-learn estimators: training on lists, without files."""
 
 import json
+import math
 import pickle
 import random
 import tempfile
@@ -50,6 +51,10 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     assert fitted.predict(texts).tolist() == fitted.classes_[probabilities.argmax(1)].tolist()
     assert fitted.score(texts, labels) == np.mean(fitted.predict(texts) == np.array(labels))
     fitted.save(tmp_path / "model")
+    with pytest.raises(UserError, match="model' already holds a model. Give another folder, or overwrite=True"):
+        fitted.save(tmp_path / "model")
+    with pytest.raises(UserError, match="no folder"):
+        hf_posenc.load(tmp_path / "other")
     loaded = hf_posenc.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(texts), probabilities)
     answers = pipeline("text-classification", str(tmp_path / "model"), top_k=None)(texts[:4])
@@ -186,6 +191,9 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
         (["a", "b"], ["x"], "2 texts and 1 labels"),
         (["a", "b"], ["x", "x"], "one label, 'x'"),
         ([], [], "no texts"),
+        (["a", "b", "c"], ["x", None, "y"], "None: the label of text 1"),
+        (["a", "b", "c"], [0.5, 1.5, math.nan], "None: the label of text 2"),
+        (["a", "b"], [["x"], None], "None: the label of text 1"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(texts: Any, labels: Any, message: str) -> None:
@@ -194,7 +202,7 @@ def test_what_is_no_list_of_texts_is_refused(texts: Any, labels: Any, message: s
 
 
 def test_a_misspelt_parameter_is_refused_with_its_name() -> None:
-    with pytest.raises(UserError, match="learnin_rate"):
+    with pytest.raises(UserError, match=r"'learnin_rate' is no option. Did you mean 'learning_rate'\?"):
         hf_posenc.fit(*data(8), learnin_rate=1e-3)
 
 
