@@ -30,7 +30,7 @@ from .attention import Attention, check_backend, choose_attention, takes_tokens
 from .configuration_posenc import PosEncConfig
 from .cpu_kernels import Dropout, apply_linear
 from .position_base import PositionScheme, check_length
-from .position_math import tracing
+from .position_math import tracing, wide
 from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code
 from .safe_loading import as_built, check_as_built, guarded_loading
 from .scheme_code import load_classes
@@ -218,21 +218,50 @@ class PosEncPreTrainedModel(PreTrainedModel):
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
-    ) -> tuple[BaseModelOutput, AnyBatch]:
-        """Runs the encoder for a head: returns hidden states in token layout, and the batch that describes them."""
-        given = {"attention_mask": attention_mask, "position_ids": position_ids}
-        given |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-        batch = self._make_batch(input_ids, inputs_embeds, kwargs.get("output_attentions"), **given)
+    ) -> tuple[Tensor, AnyBatch, dict[str, Any]]:
+        """Runs the encoder for a head: hidden states in token layout, the batch, and what else the output holds."""
+        where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
+        batch = self._make_batch(input_ids, inputs_embeds, self._wants("output_attentions", kwargs), *where)
         kwargs |= {"batch": batch, "return_dict": True}
-        return self.model(input_ids, None, token_type_ids, None, inputs_embeds, **kwargs), batch
+        outputs = self.model(input_ids, None, token_type_ids, None, inputs_embeds, **kwargs)
+        rest = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
+        return outputs.last_hidden_state, batch, rest
 
     def _make_batch(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, output_attentions: bool | None, **given: Any
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        wants_attentions: bool,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        seq_idx: Tensor | None,
+        cu_seq_lens_q: Tensor | None,
     ) -> AnyBatch:
         """Where the tokens of a call's input are: see `make_batch`. Checks the input before a kernel runs."""
+        x = self._check_input(input_ids, inputs_embeds)
+        # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.
+        unpad = self.config.unpad_inputs or takes_tokens(self.config._attn_implementation)
+        batch = make_batch(
+            x.shape[0],
+            x.shape[1],
+            x.device,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            seq_idx=seq_idx,
+            cu_seq_lens_q=cu_seq_lens_q,
+            unpad=unpad and not wants_attentions,
+        )
+        self._check_length(batch, position_ids is not None)
+        # Positions that the caller gave are left alone.
+        if self.training and self.config.position_augmentation != "none" and batch.counted:
+            batch = augment_positions(batch, self.config.position_augmentation, self.config.augmentation_length)
+        return batch
+
+    def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """The one that was given, if its shape fits."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
-        x: Tensor = inputs_embeds if input_ids is None else input_ids  # type: ignore[assignment]
+        x: Any = inputs_embeds if input_ids is None else input_ids
         name, width = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (self.config.embedding_width,))
         if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != width:
             found = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
@@ -242,15 +271,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
             )
         if not tracing() and 0 in x.shape[:2]:
             raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. Leave empty batches out.")
-        # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.
-        unpad = self.config.unpad_inputs or takes_tokens(self.config._attn_implementation)
-        unpad = unpad and not self._wants("output_attentions", output_attentions)
-        batch = make_batch(x.shape[0], x.shape[1], x.device, unpad=unpad, **given)
-        self._check_length(batch, given["position_ids"] is not None)
-        # Positions that the caller gave are left alone.
-        if self.training and self.config.position_augmentation != "none" and batch.counted:
-            batch = augment_positions(batch, self.config.position_augmentation, self.config.augmentation_length)
-        return batch
+        return x
 
     def _check_length(self, batch: AnyBatch, given: bool) -> None:
         scheme = self._scheme
@@ -263,8 +284,9 @@ class PosEncPreTrainedModel(PreTrainedModel):
         if positions.numel():
             check_length(scheme, *(int(value) for value in positions.aminmax()))
 
-    def _wants(self, what: str, given: bool | None) -> bool:
-        return bool(getattr(self.config, what) if given is None else given)
+    def _wants(self, what: str, given: dict[str, Any]) -> bool:
+        asked = given.get(what)
+        return bool(getattr(self.config, what) if asked is None else asked)
 
 
 class PosEncModel(PosEncPreTrainedModel):
@@ -329,15 +351,11 @@ class PosEncModel(PosEncPreTrainedModel):
         Raises:
             ValueError: shapes don't fit, or a position is past the end of the scheme's table.
         """
-        wants_attentions = self._wants("output_attentions", kwargs.get("output_attentions"))
-        wants_hidden = self._wants("output_hidden_states", kwargs.get("output_hidden_states"))
+        wants_attentions = self._wants("output_attentions", kwargs)
+        wants_hidden = self._wants("output_hidden_states", kwargs)
         in_tokens = "batch" in kwargs  # called by a head, which made the batch and works in token layout
-        if in_tokens:
-            batch = kwargs["batch"]
-        else:
-            given = {"attention_mask": attention_mask, "position_ids": position_ids}
-            given |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
-            batch = self._make_batch(input_ids, inputs_embeds, wants_attentions, **given)
+        where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
+        batch = kwargs.get("batch") or self._make_batch(input_ids, inputs_embeds, wants_attentions, *where)
         input_ids, inputs_embeds = (None if t is None else batch.unpad(t) for t in (input_ids, inputs_embeds))
         scheme = self.position
         embed = functools.partial(scheme.ask, "embed", input_ids=lambda: input_ids, sequence=batch.sequences)
@@ -346,35 +364,30 @@ class PosEncModel(PosEncPreTrainedModel):
         hidden_states: list[Tensor] = []
         attentions = []
         for layer in self.layers:
-            if wants_hidden:
-                x = self._kept(x, batch, hidden_states)
+            if wants_hidden:  # padded, and the encoder continues with what it returns
+                hidden_states.append(batch.pad(x))
+                x = batch.unpad(hidden_states[-1])
             x, weights = layer(x, attend, bias, *attend.state)
             attentions.append(weights)
         if self.norm is not None:
             x = self.norm(x)
         if wants_hidden:
-            x = self._kept(x, batch, hidden_states)
-        if not in_tokens:
-            x = hidden_states[-1] if wants_hidden else batch.pad(x)
+            hidden_states.append(batch.pad(x))
+            x = batch.unpad(hidden_states[-1]) if in_tokens else hidden_states[-1]
+        elif not in_tokens:
+            x = batch.pad(x)
         return BaseModelOutput(
             last_hidden_state=x,
             hidden_states=tuple(hidden_states) if wants_hidden else None,
             attentions=tuple(attentions) if wants_attentions else None,
         )
 
-    @staticmethod
-    def _kept(x: Tensor, batch: AnyBatch, states: list[Tensor]) -> Tensor:
-        """Pads and keeps hidden states for the output; returns those that the encoder continues with."""
-        states.append(batch.pad(x))
-        return batch.unpad(states[-1])
-
 
 class PosEncPooledHead(PosEncPreTrainedModel):
     """Dropout, an optional dense layer and a linear layer on the pooled sequence."""
 
-    def __init__(self, config: PosEncConfig, outputs: int | None) -> None:
+    def __init__(self, config: PosEncConfig, outputs: int) -> None:
         super().__init__(config)
-        assert outputs is not None  # PreTrainedConfig always has labels
         self.num_labels = outputs
         self.model = PosEncModel(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
@@ -383,8 +396,7 @@ class PosEncPooledHead(PosEncPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, outputs)
         self.post_init()
 
-    def _classify(self, hidden: Tensor | None, batch: AnyBatch) -> Tensor:
-        assert hidden is not None
+    def _classify(self, hidden: Tensor, batch: AnyBatch) -> Tensor:
         pooled = batch.pool(hidden, self.config.classifier_pooling)
         if self.dense is not None and self.activation is not None:
             pooled = self.activation(self.dense(pooled))
@@ -395,7 +407,7 @@ class PosEncForSequenceClassification(PosEncPooledHead):
     """The encoder with a classifier (or a regressor) on each pooled sequence."""
 
     def __init__(self, config: PosEncConfig) -> None:
-        super().__init__(config, config.num_labels)
+        super().__init__(config, cast(int, config.num_labels))
 
     @can_return_tuple
     def forward(
@@ -421,14 +433,12 @@ class PosEncForSequenceClassification(PosEncPooledHead):
             SequenceClassifierOutput: `logits` (B, C), or (N, C) for rows that hold N sequences in all; `loss`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
-        logits = self._classify(outputs.last_hidden_state, batch)
+        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        logits = self._classify(hidden, batch)
         loss = None
         if labels is not None:
             loss = sequence_classification_loss(logits, labels, self.config, kwargs.get("num_items_in_batch"))
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return SequenceClassifierOutput(loss=loss, logits=logits, **rest)
 
 
 class PosEncForMultipleChoice(PosEncPooledHead):
@@ -470,16 +480,14 @@ class PosEncForMultipleChoice(PosEncPooledHead):
             t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
-        outputs, batch = self._encode(*flat, **kwargs)
+        hidden, batch, rest = self._encode(*flat, **kwargs)
         if batch.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
-        logits = self._classify(outputs.last_hidden_state, batch).view(-1, choices)
+        logits = self._classify(hidden, batch).view(-1, choices)
         loss = None
         if labels is not None:
             loss = cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
-        return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return MultipleChoiceModelOutput(loss=loss, logits=logits, **rest)
 
 
 class PosEncForMaskedLM(PosEncPreTrainedModel):
@@ -533,16 +541,10 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
             MaskedLMOutput: `logits` (B, S, V), zero at padding; `loss`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
-        assert outputs.last_hidden_state is not None
-        logits = self.predict_tokens(outputs.last_hidden_state)
+        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        logits = self.predict_tokens(hidden)
         loss = token_loss(logits, labels, batch, kwargs.get("num_items_in_batch"))
-        return MaskedLMOutput(
-            loss=loss,
-            logits=batch.pad(logits),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return MaskedLMOutput(loss=loss, logits=batch.pad(logits), **rest)
 
 
 class PosEncForTokenClassification(PosEncPreTrainedModel):
@@ -578,15 +580,10 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
             TokenClassifierOutput: `logits` (B, S, C), zero at padding; `loss`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        logits = self.classifier(self.dropout(hidden))
         loss = token_loss(logits, labels, batch, kwargs.get("num_items_in_batch"))
-        return TokenClassifierOutput(
-            loss=loss,
-            logits=batch.pad(logits),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return TokenClassifierOutput(loss=loss, logits=batch.pad(logits), **rest)
 
 
 class PosEncForQuestionAnswering(PosEncPreTrainedModel):
@@ -627,8 +624,8 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs, batch = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
-        scores = self.qa_outputs(outputs.last_hidden_state)
+        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        scores = self.qa_outputs(hidden)
         scores = by_sequence(batch, scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))
         loss = None
@@ -643,13 +640,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
                 target = target.masked_fill(chosen <= torch.finfo(logits.dtype).min, -100)
                 losses.append(cross_entropy(logits, target, None))
             loss = (losses[0] + losses[1]) / 2
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits, **rest)
 
 
 def _classifier_dropout(config: PosEncConfig) -> float:
@@ -662,11 +653,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
     The mean over no label at all is 0, not NaN.
     """
     labels = labels.to(device=logits.device, dtype=torch.int64)
-    total = nn.functional.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, reduction="sum"
-    )
-    count = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-    return total / (count.to(logits.device) if isinstance(count, Tensor) else count)
+    total = nn.functional.cross_entropy(logits.to(wide(logits)), labels, reduction="sum")
+    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
+
+
+def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
+    count = count if num_items_in_batch is None else num_items_in_batch
+    return total / (count.to(total.device) if isinstance(count, Tensor) else count)
 
 
 def token_loss(
@@ -714,14 +707,13 @@ def sequence_classification_loss(
         )
     if config.problem_type == "single_label_classification":
         return cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
-    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    precise = logits.to(wide(logits))
     target = labels.reshape(logits.shape).to(precise.dtype)
     if config.problem_type == "regression":
         loss = nn.functional.mse_loss(precise, target, reduction="sum")
     else:
         loss = nn.functional.binary_cross_entropy_with_logits(precise, target, reduction="sum")
-    count = max(target.numel(), 1) if num_items_in_batch is None else num_items_in_batch
-    return loss / (count.to(loss.device) if isinstance(count, Tensor) else count)
+    return _mean(loss, max(target.numel(), 1), num_items_in_batch)
 
 
 PosEncModel.register_for_auto_class("AutoModel")
