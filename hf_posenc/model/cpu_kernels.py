@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 
 from .position_math import plain as _untouched
+from .position_math import wide
 
 _enabled = os.environ.get("HF_POSENC_CPU_KERNELS", "1") != "0"
 
@@ -165,10 +166,7 @@ HALF_FROM = 512
 def runs_by_sequence(q: Tensor) -> bool:
     """Whether `attend_by_sequence` can take these queries: ordinary floating-point tensors on a CPU."""
     return (
-        plain(q)
-        and q.device.type == "cpu"
-        and q.dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-        and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
+        plain(q) and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
     )
 
 
@@ -181,11 +179,9 @@ def attend_by_sequence(
         q, k, v: queries, keys and values of n sequences one after the other, T tokens in all.
         bias: (1 or n, 1 or H, L, L); of a sequence of l tokens the first l rows and columns count. It may need a
             gradient, and so may what it was made of. None: no bias.
-        lengths: tokens of each sequence, at least one sequence of at least one token.
+        lengths: tokens of each sequence, none of them empty.
         scale: factor on q k^T.
     """
-    if min(lengths, default=0) < 1:
-        raise ValueError(f"lengths={lengths!r}: each sequence needs a token. Leave empty ones out.")
     dtype = q.dtype
     half = dtype in (torch.bfloat16, torch.float16)
     if half and max(lengths) < HALF_FROM and torch.is_grad_enabled():
@@ -194,8 +190,8 @@ def attend_by_sequence(
     if bias is not None:  # a bias that broadcasts to (n, H, L, L) may be smaller
         bias = bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
         bias = bias.expand(-1, -1, max(lengths), max(lengths))
-    if bias is not None and (bias.dtype != torch.float32 or q.dtype == torch.float64):
-        bias = bias.to(q.dtype)  # the kernel adds float32 to half precision, and equal dtypes
+        if bias.dtype != torch.float32 or q.dtype == torch.float64:
+            bias = bias.to(q.dtype)  # the kernel adds float32 to half precision, and equal dtypes
     return _BySequence.apply(q, k, v, bias, lengths, scale).to(dtype)
 
 
@@ -242,7 +238,7 @@ class _BySequence(torch.autograd.Function):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         bias_gradient = None
         if bias is not None and ctx.needs_input_grad[3]:
-            bias_gradient = torch.zeros_like(bias, dtype=torch.promote_types(bias.dtype, torch.float32))
+            bias_gradient = torch.zeros_like(bias, dtype=wide(bias))
         gradients: tuple[list[Tensor], ...] = ([], [], [])
         split = (_split(t, runs) for t in (gradient, q, k, v, out))
         biases = (_split_bias(t, runs) for t in (bias, bias_gradient))
@@ -299,20 +295,14 @@ def _gradients(one: list[Tensor], log_sum: Tensor, bias: Any, total: Any, scale:
         for first in range(0, heads, size):
             block = slice(first, first + size)
             shared = block if total.shape[1] > 1 else slice(None)
-            d_out, q, k, v, out = (
-                t[:, block].to(torch.promote_types(t.dtype, torch.float32)).contiguous() for t in one
-            )
+            d_out, q, k, v, out = (t[:, block].to(wide(t)).contiguous() for t in one)
             q = q * scale
             p = _matmul(q, k.transpose(-1, -2)).add_(bias[:, shared])
             p = p.sub_(log_sum[:, block].unsqueeze(-1)).exp_()
             ds = _matmul(d_out, v.transpose(-1, -2))
             ds = ds.sub_((d_out * out).sum(-1, keepdim=True)).mul_(p)
             total[:, shared] += ds.sum_to_size(total[:, shared].shape)
-            parts = (
-                _matmul(ds, k) * scale,
-                _matmul_t(ds, q),
-                _matmul_t(p, d_out),
-            )
+            parts = (_matmul(ds, k) * scale, _matmul_t(ds, q), _matmul_t(p, d_out))
             for gradient, part in zip(gradients, parts, strict=True):
                 gradient[:, block] = part
     return gradients
