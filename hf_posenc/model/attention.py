@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from .cpu_kernels import attend_by_sequence, runs_by_sequence
 from .position_base import PositionScheme
-from .position_math import plain, tracing, transformed
+from .position_math import plain, tracing, transformed, wide
 from .unpadding import AnyBatch, Unpadded
 
 logger = logging.get_logger(__name__)
@@ -38,8 +38,10 @@ Backend = Callable[..., tuple[Tensor, Tensor | None]]
 class Attention:
     """One forward's attention, the same call in every layer. Made by `choose_attention`."""
 
-    def __init__(self, run: Backend, scheme: PositionScheme, batch: AnyBatch, state: Any, wants_weights: bool) -> None:
-        self.run, self.scheme, self.batch, self.wants_weights = run, scheme, batch, wants_weights
+    def __init__(
+        self, run: Backend, name: str, scheme: PositionScheme, batch: AnyBatch, state: Any, wants_weights: bool
+    ) -> None:
+        self.run, self.name, self.scheme, self.batch, self.wants_weights = run, name, scheme, batch, wants_weights
         # Gradient checkpointing sees tensors only as arguments of their own, so the state is passed in parts.
         self.state, self._state_tree = tree_flatten(state)
 
@@ -63,8 +65,7 @@ class Attention:
                 x=lambda: batch.to_grid(x),
                 sequence=batch.grid_sequences,
             )
-            precise = self.run is _by_sequence
-            bias = add_bias(bias, own, torch.promote_types(q.dtype, torch.float32) if precise else q.dtype)
+            bias = add_bias(bias, own, wide(q) if self.run is _by_sequence else q.dtype)
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, tree_unflatten(state, self._state_tree), layer) or (q, k)
         wider = q.shape[-1] - module.head_dim
@@ -108,13 +109,12 @@ def choose_attention(
     elif takes_tokens(name) and tracing():  # a traced graph is padded
         name = "sdpa"
     dropout = config.attention_probs_dropout_prob if training else 0.0
-    biased = scheme.uses("bias") or scheme.uses("layer_bias")
     bias, how = None, "tokens without padding"
     if "flash" in name:
-        run: Backend = functools.partial(_flash, name)
+        run: Backend = _flash
     elif name == "flex_attention":
         run = _flex
-    elif name == "sdpa" and batch.unpadded and not biased and not dropout and runs_varlen(x):
+    elif name == "sdpa" and batch.unpadded and not _biased(scheme) and not dropout and runs_varlen(x):
         run = _varlen
     else:
         if scheme.uses("bias"):
@@ -125,7 +125,7 @@ def choose_attention(
         if name == "sdpa" and not dropout and _gains_by_sequence(scheme, batch, x, bias):
             run, how = _by_sequence, "one sequence after the other"
         else:
-            run, how = functools.partial(_on_grid, name), "a grid of sequences"
+            run, how = _on_grid, "a grid of sequences"
             bias = add_bias(batch.attention_mask(), bias, x.dtype)
     state = None
     if scheme.uses("rotary"):
@@ -134,7 +134,7 @@ def choose_attention(
         )
     if not tracing():
         _log(f"Attention: attn_implementation={config._attn_implementation!r} on {x.device.type}, {how}.")
-    return Attention(run, scheme, batch, state, weights), bias
+    return Attention(run, name, scheme, batch, state, weights), bias
 
 
 @functools.cache
@@ -153,12 +153,17 @@ def check_backend(name: str | None, scheme: PositionScheme) -> None:
     Raises:
         ValueError: FlashAttention and any bias, or flex_attention and a bias that has no `score_mod`.
     """
-    if name is None or not takes_tokens(name) or not (scheme.uses("bias") or scheme.uses("layer_bias")):
+    if name is None or not takes_tokens(name) or not _biased(scheme):
         return
-    if "flash" in name or not scheme.uses("score_mod"):
-        what = "takes no bias" if "flash" in name else "takes a bias only as a score_mod"
-        why = "is a bias on the logits" if "flash" in name else "is a bias without one"
-        raise _refused(name, what, f"position_embedding_type={scheme.name!r} {why}")
+    if "flash" in name:
+        raise _refused(name, "takes no bias", f"position_embedding_type={scheme.name!r} is a bias on the logits")
+    if not scheme.uses("score_mod"):
+        why = f"position_embedding_type={scheme.name!r} is a bias without one"
+        raise _refused(name, "takes a bias only as a score_mod", why)
+
+
+def _biased(scheme: PositionScheme) -> bool:
+    return scheme.uses("bias") or scheme.uses("layer_bias")
 
 
 def _refused(name: str, what: str, why: str) -> ValueError:
@@ -198,15 +203,14 @@ def eager_attention_forward(
             logits = logits.masked_fill(~attention_mask, torch.finfo(logits.dtype).min)
         else:
             logits = logits + attention_mask
-    weights = nn.functional.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    weights = nn.functional.softmax(logits, dim=-1, dtype=wide(logits))
     weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
 def _on_grid(
-    name: str,
     attention: Attention,
-    module: nn.Module,
+    module: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -214,7 +218,7 @@ def _on_grid(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
-    batch = attention.batch
+    batch, name = attention.batch, attention.name
     if batch.unpadded and v.shape == q.shape:  # one scatter for all three
         grid = batch.to_grid(torch.stack((q, k, v), dim=2))
         q, k, v = (grid[:, :, i] for i in range(3))
@@ -239,7 +243,8 @@ def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mas
     """
     heads, width = q.shape[1], q.shape[3]
     biased = mask.dtype != torch.bool
-    if (attend, heads, width, q.device, q.dtype, biased) in _heeding:
+    case = (attend, heads, width, q.device, q.dtype, biased)
+    if case in _heeding:
         return
     nothing, v = q.new_zeros(1, heads, 2, width), torch.eye(2, width, device=q.device, dtype=q.dtype)
     mask = torch.eye(2, device=q.device, dtype=torch.bool).view(1, 1, 2, 2)
@@ -255,7 +260,7 @@ def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mas
             f"attn_implementation={name!r} ignores its attention_mask, and this batch has padding or packing. Use "
             "attn_implementation='sdpa' or 'eager'."
         )
-    _heeding.add((attend, heads, width, q.device, q.dtype, biased))
+    _heeding.add(case)
 
 
 # ---- on a CPU, one sequence after the other -------------------------------------------------------------------------
@@ -275,7 +280,7 @@ def _gains_by_sequence(scheme: PositionScheme, batch: AnyBatch, x: Tensor, bias:
 
 def _by_sequence(
     attention: Attention,
-    module: nn.Module,
+    module: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -285,7 +290,7 @@ def _by_sequence(
 ) -> tuple[Tensor, Tensor | None]:
     if tracing():  # a layer that is compiled alone: each number of sequences would give another graph
         bias = add_bias(attention.batch.attention_mask(), bias, q.dtype)
-        return _on_grid("sdpa", attention, module, q, k, v, bias, scale, dropout)
+        return _on_grid(attention, module, q, k, v, bias, scale, dropout)
     out = attend_by_sequence(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias, attention.batch.sizes, scale)
     return out.view(v.shape), None
 
@@ -294,15 +299,7 @@ def _by_sequence(
 
 
 def _flash(
-    name: str,
-    attention: Attention,
-    module: nn.Module,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: None,
-    scale: float,
-    dropout: float,
+    attention: Attention, module: Any, q: Tensor, k: Tensor, v: Tensor, bias: None, scale: float, dropout: float
 ) -> tuple[Tensor, None]:
     batch = attention.batch
     arrangement: dict[str, Any] = {}
@@ -310,7 +307,7 @@ def _flash(
         arrangement = {"cu_seq_lens_q": batch.cu_seqlens, "cu_seq_lens_k": batch.cu_seqlens}
         arrangement |= {"max_length_q": batch.longest, "max_length_k": batch.longest}
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    attend: Any = ALL_ATTENTION_FUNCTIONS[name]
+    attend: Any = ALL_ATTENTION_FUNCTIONS[attention.name]
     return attend(module, q, k, v, None, dropout=dropout, scaling=scale, is_causal=False, **arrangement)[0], None
 
 
@@ -326,7 +323,7 @@ def _flex(
     score_mod = None
     if scheme.uses("score_mod"):
         score_mod = scheme.ask("score_mod", batch.positions, module.layer_idx, sequence=batch.sequences)
-    if score_mod is None and (scheme.uses("bias") or scheme.uses("layer_bias")):
+    if score_mod is None and _biased(scheme):
         raise _refused("flex_attention", "needs a score_mod", f"the bias {scheme.name!r} gave none")
     if v.requires_grad and v.device.type == "cpu":
         raise ValueError(
@@ -349,17 +346,22 @@ def _compiled_flex() -> Any:
     return torch.compile(_plain_flex(), dynamic=True)
 
 
-def runs_varlen(x: Tensor) -> bool:
-    """Whether PyTorch has variable-length attention for such hidden states: half precision on CUDA, torch >= 2.11."""
-    if not x.is_cuda or not plain(x):
-        return False
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+@functools.cache
+def _has_varlen() -> bool:
+    """Whether PyTorch has variable-length attention that takes a scale: torch >= 2.11."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return False
-    wanted = {"scale", "window_size"} <= set(inspect.signature(varlen_attn).parameters)
-    return wanted and dtype in (torch.float16, torch.bfloat16)
+    return {"scale", "window_size"} <= set(inspect.signature(varlen_attn).parameters)
+
+
+def runs_varlen(x: Tensor) -> bool:
+    """Whether variable-length attention takes such hidden states: half precision on CUDA."""
+    if not x.is_cuda or not plain(x):
+        return False
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return dtype in (torch.float16, torch.bfloat16) and _has_varlen()
 
 
 def _varlen(

@@ -306,8 +306,8 @@ def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch)
         patch.setattr(attention, "runs_varlen", lambda x: True)
         assert chosen("sdpa", "rope", batch) is attention._varlen
         assert chosen("sdpa", "t5", batch) is attention._by_sequence
-        assert chosen("sdpa", "rope", full).func is attention._on_grid
-        assert chosen("eager", "rope", batch).func is attention._on_grid
+        assert chosen("sdpa", "rope", full) is attention._on_grid
+        assert chosen("eager", "rope", batch) is attention._on_grid
     assert batch.cu_seqlens.tolist() == [0, 9, 10, 14, 20]
     # In float32 it stands back, and the grid serves.
     model = encoder("rope")
