@@ -25,10 +25,10 @@ class Loaded:
     model_type: str
     folder: Path
     dtype: torch.dtype
+    fingerprint: str
+    """Of the source's weights, see `sources.fingerprint`."""
     keys: Accounting
     notes: list[str]
-    fingerprint: str = ""
-    """Of the source's weights, see `sources.fingerprint`."""
 
 
 def model_class(task: str) -> type[PreTrainedModel]:

@@ -1,7 +1,6 @@
 """Loads a checkpoint of the BERT family: every weight gets a place in our model, or a reason why it has none."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,31 +14,21 @@ from .building import Loaded, build_config, fill, model_class, other_labels, set
 from .families import Family, normalise, reason_to_drop, task_of
 from .fields import first_position, our_fields
 from .report import Accounting
+from .sources import Source
 
 
-def load_bert(
-    source: str,
-    folder: Path,
-    raw: dict[str, Any],
-    tensors: dict[str, Tensor],
-    family: Family,
-    wanted: str | None,
-    num_labels: int | None,
-    dtype: torch.dtype,
-    seed: int,
-) -> Loaded:
+def load_bert(source: Source, family: Family, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
+    name = source.name
     try:
-        theirs = CONFIG_MAPPING[family.model_type].from_dict(raw)
+        theirs = CONFIG_MAPPING[family.model_type].from_dict(source.raw)
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{source!r}: config.json is no {family.model_type} configuration: {one_line(error)}"
-        ) from error
-    state = _by_name(tensors, normalise(list(tensors), family), source)
-    own, task = _tasks(family, theirs, state, source, wanted)
-    labels = set_labels(theirs, task, num_labels, wanted, source)
-    config = build_config(our_fields(family, theirs, raw, task, source))
-    places = _Places(source, family, task, state, _notes(config, theirs, task))
+        raise ValueError(f"{name!r}: config.json is no {family.model_type} configuration: {one_line(error)}") from error
+    state = _by_name(source.tensors, normalise(list(source.tensors), family), name)
+    own, task = _tasks(family, theirs, state, name, wanted)
+    labels = set_labels(theirs, task, num_labels, wanted, name)
+    config = build_config(our_fields(family, theirs, source.raw, task, name))
+    places = _Places(name, family, task, state, _notes(config, theirs, task))
     names = places.encoder(config, theirs)
     head = family.head_names(task)
     if task == "fill-mask":
@@ -47,11 +36,11 @@ def load_bert(
     else:
         places.other_head(head, own, wanted is not None, labels)
     if family.model_type == "roformer":
-        places.drop |= _check_sines(state, config, source)
+        places.drop |= _check_sines(state, config, name)
     places.drop_the_rest(config)
-    model = fill(model_class(task), config, places.ours, places.new, source, {**names, **head}, seed)
+    model = fill(model_class(task), config, places.ours, places.new, name, {**names, **head}, seed)
     keys = Accounting(used=sorted(places.used), dropped=dict(sorted(places.drop.items())), new=places.new)
-    return Loaded(model, task, family.model_type, folder, dtype, keys, places.notes)
+    return Loaded(model, task, family.model_type, source.folder, source.dtype, source.fingerprint, keys, places.notes)
 
 
 def _by_name(tensors: dict[str, Tensor], names: dict[str, str], source: str) -> dict[str, Tensor]:

@@ -1,41 +1,30 @@
 """Loads a PosEnc checkpoint: its weights as they are, with another head if one is asked for."""
 
-from pathlib import Path
-from typing import Any
-
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from torch import Tensor
 
 from ..errors import one_line
 from ..model.configuration_posenc import PosEncConfig
 from .building import Loaded, fill, model_class, other_labels, set_labels
 from .families import TASKS
 from .report import Accounting
+from .sources import Source
 
 
-def load_posenc(
-    source: str,
-    folder: Path,
-    raw: dict[str, Any],
-    tensors: dict[str, Tensor],
-    wanted: str | None,
-    num_labels: int | None,
-    dtype: torch.dtype,
-    seed: int,
-) -> Loaded:
+def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
+    name, raw, tensors = source.name, source.raw, source.tensors
     try:
         config = PosEncConfig.from_dict(dict(raw))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{source!r}: config.json is no PosEnc configuration: {one_line(error)}") from error
-    classes = {name: task for task, name in TASKS.items()}
+        raise ValueError(f"{name!r}: config.json is no PosEnc configuration: {one_line(error)}") from error
+    classes = {architecture: task for task, architecture in TASKS.items()}
     architecture = (raw.get("architectures") or ["PosEncModel"])[0]
     if architecture not in classes:
-        raise ValueError(f"{source!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(classes)}.")
+        raise ValueError(f"{name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(classes)}.")
     has = classes[architecture]
     task = wanted or has
-    labels = set_labels(config, task, num_labels, wanted, source)
+    labels = set_labels(config, task, num_labels, wanted, name)
     bare = {
         key.removeprefix("model."): value
         for key, value in tensors.items()
@@ -58,9 +47,11 @@ def load_posenc(
         state["decoder.weight"] = state["model.embeddings.word_embeddings.weight"]
     new = sorted(drop if task == has else (key for key in expected - state.keys() if not key.startswith(prefix)))
     for key in sorted(expected - state.keys() - set(new)):
-        raise ValueError(f"{source!r} lacks {key!r}. The checkpoint is incomplete.")
+        raise ValueError(f"{name!r} lacks {key!r}. The checkpoint is incomplete.")
     for key in sorted(state.keys() - expected):
-        raise ValueError(f"{source!r} holds {key!r}, which a {TASKS[task]} with its config.json doesn't have.")
-    model = fill(cls, config, state, new, source, {}, seed)
+        raise ValueError(f"{name!r} holds {key!r}, which a {TASKS[task]} with its config.json doesn't have.")
+    model = fill(cls, config, state, new, name, {}, seed)
     used = sorted(key for key in tensors if key not in drop)
-    return Loaded(model, task, "posenc", folder, dtype, Accounting(used, drop, new), [])
+    return Loaded(
+        model, task, "posenc", source.folder, source.dtype, source.fingerprint, Accounting(used, drop, new), []
+    )

@@ -1,13 +1,11 @@
 """From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same."""
 
-from dataclasses import replace
-
 from ..model.configuration_posenc import PosEncConfig
 from .building import Loaded, build_config, model_class
 from .families import FAMILIES, family_of
 from .from_bert import load_bert
 from .from_posenc import load_posenc
-from .sources import common_dtype, find_folder, fingerprint, read_config, read_weights
+from .sources import find_folder, read_config, read_source
 
 
 def load(
@@ -30,15 +28,10 @@ def load(
     raw = read_config(folder, source)
     is_ours = raw.get("model_type") == PosEncConfig.model_type
     family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
-    tensors = read_weights(folder, source, allow_pickle)
-    dtype = common_dtype(tensors.values())
-    digest = fingerprint(tensors)
-    tensors = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
+    found = read_source(source, folder, raw, allow_pickle)
     if family is None:
-        loaded = load_posenc(source, folder, raw, tensors, task, num_labels, dtype, seed)
-    else:
-        loaded = load_bert(source, folder, raw, tensors, family, task, num_labels, dtype, seed)
-    return replace(loaded, fingerprint=digest)
+        return load_posenc(found, task, num_labels, seed)
+    return load_bert(found, family, task, num_labels, seed)
 
 
 __all__ = ["FAMILIES", "Loaded", "build_config", "load", "model_class"]

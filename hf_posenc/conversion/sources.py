@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,34 @@ PICKLE = "pytorch_model.bin"
 PICKLES = "pytorch_model.bin.index.json"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]
+
+
+@dataclass
+class Source:
+    """A checkpoint as it was read."""
+
+    name: str
+    """What the user called it."""
+    folder: Path
+    raw: dict[str, Any]
+    """Its config.json."""
+    tensors: dict[str, Tensor]
+    """Its weights by name, in float32."""
+    dtype: torch.dtype
+    """That of the weights in its files."""
+    fingerprint: str
+    """Of the weights in its files, see `fingerprint`."""
+
+
+def read_source(name: str, folder: Path, raw: dict[str, Any], allow_pickle: bool) -> Source:
+    """Reads the weights beside a config.json.
+
+    Raises:
+        ValueError: see `read_weights`.
+    """
+    stored = read_weights(folder, name, allow_pickle)
+    tensors = {key: value.float() if value.is_floating_point() else value for key, value in stored.items()}
+    return Source(name, folder, raw, tensors, common_dtype(stored.values()), fingerprint(stored))
 
 
 def find_folder(source: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
