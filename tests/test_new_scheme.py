@@ -56,7 +56,7 @@ def inverse(scheme) -> Reference:
 REFERENCES: dict"""
 EDITS = {
     "hf_posenc/model/configuration_posenc.py": (
-        ("from .position_kerple", "from .position_inverse import InversePosition  # noqa: E402\nfrom .position_kerple"),
+        ("from .position_kerple", "from .position_inverse import InversePosition\nfrom .position_kerple"),
         ("    deberta=DebertaPosition,\n", "    deberta=DebertaPosition,\n    inverse=InversePosition,\n"),
     ),
     "tests/references.py": (

@@ -28,35 +28,28 @@ if _release(_installed_transformers) < _release(MINIMUM_TRANSFORMERS):
         f'Upgrade with: pip install -U "transformers>={MINIMUM_TRANSFORMERS}"'
     )
 
-from huggingface_hub.dataclasses import strict  # noqa: E402  (the version check comes first)
-from transformers import GenerationConfig, PreTrainedConfig  # noqa: E402
-from transformers.activations import ACT2FN  # noqa: E402
-from transformers.utils import logging  # noqa: E402
+from huggingface_hub.dataclasses import strict
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
+from transformers.utils import logging
 
-from .position_alibi import AlibiPosition  # noqa: E402
-from .position_deberta import DebertaPosition  # noqa: E402
-from .position_fire import FirePosition  # noqa: E402
-from .position_fourier import FourierPosition  # noqa: E402
-from .position_kerple import KerplePosition  # noqa: E402
-from .position_learned import LearnedPosition  # noqa: E402
-from .position_lspe import LSPEPosition  # noqa: E402
-from .position_math import did_you_mean  # noqa: E402
-from .position_mlp_bias import MLPBiasPosition  # noqa: E402
-from .position_none import NoPosition  # noqa: E402
-from .position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition  # noqa: E402
-from .position_rope import RotaryPosition  # noqa: E402
-from .position_sinusoidal import SinusoidalPosition  # noqa: E402
-from .position_t5 import T5Position  # noqa: E402
-from .position_tupe import TupePosition  # noqa: E402
-from .positions import (  # noqa: E402
-    GIVEN,
-    POSITIONS,
-    own_arguments,
-    own_code,
-    resolve_position_config,
-    scheme_classes,
-)
-from .scheme_code import ATTRIBUTE, KEY, load_classes, loading_from, write_code  # noqa: E402
+from .position_alibi import AlibiPosition
+from .position_deberta import DebertaPosition
+from .position_fire import FirePosition
+from .position_fourier import FourierPosition
+from .position_kerple import KerplePosition
+from .position_learned import LearnedPosition
+from .position_lspe import LSPEPosition
+from .position_math import did_you_mean
+from .position_mlp_bias import MLPBiasPosition
+from .position_none import NoPosition
+from .position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
+from .position_rope import RotaryPosition
+from .position_sinusoidal import SinusoidalPosition
+from .position_t5 import T5Position
+from .position_tupe import TupePosition
+from .positions import GIVEN, POSITIONS, own_arguments, own_code, resolve_position_config, scheme_classes
+from .scheme_code import ATTRIBUTE, KEY, load_classes, loading_from, write_code
 
 if TYPE_CHECKING:
     # Never run, but found by the code that copies a checkpoint's files. So a saved config alone can build a model, and
@@ -390,9 +383,8 @@ class PosEncConfig(PreTrainedConfig):
             raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
         if name in self.__dataclass_fields__:
             _require(name, value, self.__dataclass_fields__[name].metadata.get("check"))
-        elif (
-            not hasattr(self, name) and _OTHER_NAMES.get(name) != "max_position_embeddings"
-        ):  # other libraries set them
+        # Other libraries set max_seq_length and the like.
+        elif not hasattr(self, name) and _OTHER_NAMES.get(name) != "max_position_embeddings":
             self._refuse_misspelt(name, value, cutoff=0.9)
         super().__setattr__(name, value)
 

@@ -45,11 +45,8 @@ class AlibiPosition(DistanceBias):
     """
 
     name = "alibi"
-    conversion_kwargs = {
-        "directional": True,
-        "learned": True,
-        "per_layer": True,
-    }  # as published, left and right look alike
+    # As published, left and right look alike.
+    conversion_kwargs = {"directional": True, "learned": True, "per_layer": True}
     learning_rate_factor = 30.0
 
     def __init__(

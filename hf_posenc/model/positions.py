@@ -113,6 +113,10 @@ def scheme_classes(config: Any) -> dict[str, type[PositionScheme] | None]:
     return {name: travelled_class(config, name) if name in theirs else scheme_class(name) for name in names}
 
 
+def _loaded(config: Any) -> dict[str, type[PositionScheme]]:
+    return {name: scheme for name, scheme in scheme_classes(config).items() if scheme is not None}
+
+
 def own_code(config: Any) -> tuple[Any, dict[str, str]]:
     """The code that must be saved with the model: see `collect_code`.
 
@@ -120,8 +124,7 @@ def own_code(config: Any) -> tuple[Any, dict[str, str]]:
         ValueError: the code of a scheme can't travel, or isn't loaded and not trusted.
     """
     load_classes(config, POSITIONS)
-    classes = {name: scheme for name, scheme in scheme_classes(config).items() if scheme is not None}
-    return collect_code(classes, POSITIONS)
+    return collect_code(_loaded(config), POSITIONS)
 
 
 def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
@@ -171,7 +174,7 @@ def resolve_position_config(config: Any) -> None:
         before, resolved = vars(config).get(GIVEN, {}).get(field, (None, ...))
         said[field] = before if value == resolved else copy.deepcopy(value)
         setattr(config, field, copy.deepcopy(said[field]))
-    classes = {name: scheme for name, scheme in scheme_classes(config).items() if scheme is not None}
+    classes = _loaded(config)
     given = given_arguments(config)
     for name, scheme in classes.items():
         accepted = own_arguments(scheme)
@@ -220,8 +223,7 @@ def make_position(config: Any) -> PositionScheme:
     """
     load_classes(config, POSITIONS)
     given = given_arguments(config)
-    classes = {name: scheme for name, scheme in scheme_classes(config).items() if scheme is not None}
-    parts = {name: _build(config, name, scheme, given[name]) for name, scheme in classes.items()}
+    parts = {name: _build(config, name, scheme, given[name]) for name, scheme in _loaded(config).items()}
     return CombinedPosition(parts) if len(parts) > 1 else next(iter(parts.values()))
 
 
