@@ -146,6 +146,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
     config: PosEncConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
+    _input_embed_layer = "word_embeddings"
     _no_split_modules = ["PosEncEmbeddings", "PosEncLayer"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -308,14 +309,6 @@ class PosEncModel(PosEncPreTrainedModel):
         check_backend(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replaces the token embedding."""
-        self.embeddings.word_embeddings = value  # type: ignore[assignment]
 
     @can_return_tuple
     def forward(
