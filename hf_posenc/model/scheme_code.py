@@ -34,8 +34,8 @@ ATTRIBUTE = "_scheme_classes"
 """Where a config keeps the classes that came with its checkpoint. Not in this module: remote code loads one copy of it
 for the config and another for the model. Never written to a file."""
 
-_IMPORTABLE = {"position_base": {"PositionScheme", "AddedPosition", "DistanceBias"}, "position_math": set[str]()}
-"""What a user's module may import from this package, by file; every public name of `position_math`."""
+_BASES = {"PositionScheme", "AddedPosition", "DistanceBias"}
+"""What a user's module may import from `hf_posenc`; of `position_math`, every public name."""
 
 _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
 _loading: ContextVar[dict[str, Any] | None] = ContextVar("loading", default=None)
@@ -273,7 +273,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
             relative.setdefault(node.module, node)
     written = "\n".join(lines)
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
-    if phantom := seen_by_loader - {*relative, *_IMPORTABLE}:
+    if phantom := seen_by_loader - {*relative, "position_base", "position_math"}:
         raise ValueError(
             f"{path.name}: a line of text reads like an import of {sorted(phantom)[0]!r}, and whoever loads the model "
             "would look for that file. Word it differently."
@@ -287,7 +287,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
 def _travelling(node: ast.ImportFrom) -> str | None:
     """The checkpoint's file that has what a statement imports from hf_posenc, if any."""
     names = {alias.name for alias in node.names}
-    if node.module == "hf_posenc" and names <= _IMPORTABLE["position_base"]:
+    if node.module == "hf_posenc" and names <= _BASES:
         return "position_base"
     if node.module == "hf_posenc.model.position_math" and not any(name.startswith("_") for name in names):
         return "position_math"
