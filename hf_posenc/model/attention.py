@@ -224,7 +224,7 @@ def _on_grid(
         q, k, v = (grid[:, :, i] for i in range(3))
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
-    if bias is not None and name not in ("eager", "sdpa") and not tracing():
+    if bias is not None and name not in ("eager", "sdpa"):
         _check_mask_counts(name, attend, module, q, bias, attention.scheme.name)
     out, weights = attend(module, q, k, v, bias, dropout=dropout, scaling=scale)
     if tracing():  # the exporter may replace attention by operations whose result has another memory layout
@@ -239,10 +239,18 @@ def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mas
     """Calls a registered attention, once, on two tokens whose logits are a bias by head, or that see only themselves.
 
     Raises:
-        ValueError: the attention ignores the mask, and with it would ignore padding or a scheme's bias.
+        ValueError: the attention ignores the mask, and with it would ignore padding or a scheme's bias; or it is
+            traced before it has been tried.
     """
     heads, width = q.shape[1], q.shape[3]
     biased = mask.dtype != torch.bool
+    if tracing():  # nothing can be tried here
+        if (attend, biased) not in _heeding:
+            raise ValueError(
+                f"attn_implementation={name!r} hasn't shown yet that it heeds a mask or a bias. Call the model once "
+                "before it is compiled or exported."
+            )
+        return
     case = (attend, heads, width, q.device, q.dtype, biased)
     if case in _heeding:
         return
@@ -260,7 +268,7 @@ def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mas
             f"attn_implementation={name!r} ignores its attention_mask, and this batch has padding or packing. Use "
             "attn_implementation='sdpa' or 'eager'."
         )
-    _heeding.add(case)
+    _heeding.update((case, (attend, biased)))
 
 
 # ---- on a CPU, one sequence after the other -------------------------------------------------------------------------

@@ -267,6 +267,19 @@ def test_a_registered_attention_that_ignores_the_mask_is_refused(scheme, monkeyp
         assert model(**full).last_hidden_state.isfinite().all()
 
 
+def test_a_registered_attention_is_tried_before_it_is_traced(monkeypatch):
+    def untried(*arguments, **options):
+        return eager_attention_forward(*arguments, **options)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "untried", untried)
+    model = encoder("alibi", attn_implementation="untried")
+    with pytest.raises(ValueError, match="'untried' hasn't shown yet that it heeds a mask or a bias. Call the model"):
+        torch.export.export(model, (IDS,))
+    expected = model(IDS).last_hidden_state
+    got = torch.export.export(model, (IDS,)).module()(IDS).last_hidden_state
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("attend", [one_head, yes_or_no])
 def test_a_registered_attention_that_takes_masks_alone_is_refused_a_bias_alone(attend, monkeypatch):
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "half", attend)
