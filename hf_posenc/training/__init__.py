@@ -5,7 +5,7 @@
 - A run: `classification`, `tokens` and `masked_lm` by task; `run` prepares it, `trainer` trains, stops early and
   keeps the best weights; `callbacks` (Ctrl-C, divergence), `losses`, `search`.
 - Output folders: `checkpoints` (whole, damaged, locked, replaced), `resuming`, `saving`.
-- Scores: `metrics`, `word_metrics`, `baseline`; `assessing` computes an `assessment`; `report` writes the card.
+- Scores: `metrics`, `word_metrics`, `baseline`; `assess` computes an `assessment`; `report` writes the card.
 - Use of a checkpoint: `prediction`, `prediction_files`.
 """
 

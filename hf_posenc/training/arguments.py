@@ -257,7 +257,7 @@ _RANGES = {
 DEFAULT_STEPS = {
     kind: TrainingArguments.__dataclass_fields__[f"{kind}_steps"].default for kind in ("eval", "save", "logging")
 }
-"""What `eval_steps` and its like are where they aren't given."""
+"""Transformers' defaults of `eval_steps`, `save_steps` and `logging_steps`."""
 
 
 def strategy_name(strategy: Any) -> str:

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
-from .assessing import assess
+from .assess import assess
 from .baseline import MOST_ROWS, Texts, baseline_scores
 from .data.columns import find_columns, remember_columns, remembered_columns
 from .data.in_memory import InMemory

@@ -47,7 +47,7 @@ class Summary:
 
     @property
     def positional_share(self) -> float:
-        """Share of the parameters that tell positions."""
+        """Share of the parameters that belong to the positions."""
         return self.positional_parameters / max(self.parameters, 1)
 
     @property
@@ -121,7 +121,7 @@ def summarize(
 
 
 def positional_parameters(model: nn.Module) -> int:
-    """How many parameters tell positions: those of a PosEnc scheme, or of other models' position tables."""
+    """How many parameters belong to the positions: those of a PosEnc scheme, or of other models' position tables."""
     marks = (".position.", "position_embedding", "relative_attention_bias", "distance_embedding", "rel_embeddings")
     return sum(
         parameter.numel() for name, parameter in model.named_parameters() if any(mark in f".{name}" for mark in marks)

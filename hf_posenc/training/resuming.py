@@ -18,7 +18,7 @@ _OF_AN_OPTIMIZER = (
 )
 _OF_A_STREAM = (
     *("data", "dataset_config_name", "train_split_name", "shuffle_buffer_size", "max_train_samples", "skip_missing"),
-    *("do_eval", "validation data", "processes"),  # whether rows were set aside, and whose turn it is
+    *("do_eval", "validation data", "processes"),  # whether rows were set aside; which process reads which row
 )
 _OF_ITS_HELD_OUT = ("validation_split_percentage", "max_eval_samples")
 _OF_ITS_ORDER = ("seed of the order", "per_device_train_batch_size", "gradient_accumulation_steps")

@@ -11,7 +11,7 @@ from transformers import DataCollatorForTokenClassification
 
 from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
-from .assessing import assess_words
+from .assess import assess_words
 from .baseline import word_label_answers
 from .data.splits import load_splits
 from .prediction import label_words

@@ -11,7 +11,7 @@ from rich.console import Console
 from training_harness import results, rows, train, write_csv, write_jsonl
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.training.assessing import assess
+from hf_posenc.training.assess import assess
 from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
 from hf_posenc.training.data import Columns, Labels
 from hf_posenc.training.report import model_card
