@@ -1,14 +1,15 @@
 """Comparing schemes: a plan, its runs, statistics over seeds and examples, and a report.
 
-`plan_file` reads a `plan`. `executor` runs it, and loads the results folder; `run` makes one run, on data from
-`tasks` and `probes`; `records` checks the JSON files. `study` computes the numbers of a folder with `statistics`;
-`findings` puts them into sentences, and `report`, `page` and `charts` write the report.
+`plan_file` reads a `plan`. `executor` runs it; `run` makes one run, on data from `tasks` and `probes`.
+`results_folder` reads what was written, and `records` checks each JSON file. `study` computes the numbers of a folder
+with `statistics`; `findings` puts them into sentences, and `report`, `page` and `charts` write the report.
 """
 
-from .executor import Execution, execute, load_plan, load_runs
+from .executor import Execution, execute
 from .plan import Plan, Run, SchemeFile, Task
 from .plan_file import read_plan
 from .probes import PROBES, make_halves, make_probes
+from .results_folder import load_plan, load_runs
 
 __all__ = [
     "PROBES",

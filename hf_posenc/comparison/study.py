@@ -11,10 +11,10 @@ from transformers.utils import logging
 
 from hf_posenc.errors import UserError
 
-from .executor import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .references import MAJORITY
+from .results_folder import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .run import PICTURE_NAME
 from .statistics import Difference, Interval, Name, Sample, holm, interval, learned, paired
 

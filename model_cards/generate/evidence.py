@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hf_posenc.comparison.checkpoints import convert_checkpoints
-from hf_posenc.comparison.executor import load_plan
 from hf_posenc.comparison.findings import conclusions
 from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.references import REFERENCES_NAME, measure_references
 from hf_posenc.comparison.report import length_rows, mean_of, named
+from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.comparison.statistics import ALPHA, LEARNED
 from hf_posenc.comparison.study import Study, lower_is_better
 from hf_posenc.files import write_json, write_text

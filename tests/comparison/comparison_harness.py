@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from hf_posenc.comparison import Plan, read_plan
-from hf_posenc.comparison.executor import PLAN_NAME, RUNS_NAME
 from hf_posenc.comparison.outcomes import right_outcome
 from hf_posenc.comparison.plan import Run
+from hf_posenc.comparison.results_folder import PLAN_NAME, RUNS_NAME
 from hf_posenc.comparison.run import RUN_NAME
 from hf_posenc.files import write_json
 

@@ -11,10 +11,10 @@ from comparison_harness import toy
 from scipy import stats
 
 from hf_posenc.comparison import read_plan
-from hf_posenc.comparison.executor import load_plan
 from hf_posenc.comparison.outcomes import from_dict
 from hf_posenc.comparison.plan_file import about
 from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS
+from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.files import write_json
 from model_cards.generate import evidence
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from test_comparison_runs import write_text_data
 
 from hf_posenc.comparison import execute, executor
-from hf_posenc.comparison.executor import load_references
 from hf_posenc.comparison.findings import conclusions
 from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, _segments
 from hf_posenc.comparison.report import write_report
+from hf_posenc.comparison.results_folder import load_references
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_json
 from hf_posenc.training import UserError

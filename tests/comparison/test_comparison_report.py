@@ -13,10 +13,10 @@ from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
-from hf_posenc.comparison.executor import load_runs
 from hf_posenc.comparison.findings import conclusions, interval_text, rivals
 from hf_posenc.comparison.page import Heading, Text, to_html
 from hf_posenc.comparison.report import make_report, write_report
+from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_json

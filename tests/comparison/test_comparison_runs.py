@@ -21,8 +21,9 @@ from rich.console import Console
 import hf_posenc
 from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
-from hf_posenc.comparison.executor import Clock, duration, load_plan, load_runs, record_plan
+from hf_posenc.comparison.executor import Clock, duration
 from hf_posenc.comparison.plan import Run
+from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
 from hf_posenc.files import write_json
 from hf_posenc.training import Interrupted, UserError, make_arguments, set_up

@@ -10,9 +10,10 @@ from test_comparison_runs import write_text_data
 
 from hf_posenc.cli import app
 from hf_posenc.comparison import execute, executor, read_plan, tasks
-from hf_posenc.comparison.executor import choose_rate, load_runs
+from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, Run
 from hf_posenc.comparison.report import make_report
+from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.run import to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
@@ -162,7 +163,7 @@ def test_what_is_no_search_is_refused(fields, message):
 
 
 def test_runs_with_and_without_a_search_do_not_mix(tmp_path):
-    from hf_posenc.comparison.executor import record_plan
+    from hf_posenc.comparison.results_folder import record_plan
 
     record_plan(toy(), tmp_path)
     assert "search" not in json.loads((tmp_path / "plan.json").read_text())

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison import charts, read_plan
-from hf_posenc.comparison.executor import load_plan, load_runs
 from hf_posenc.comparison.report import make_report
+from hf_posenc.comparison.results_folder import load_plan, load_runs
 from hf_posenc.comparison.study import Study
 from hf_posenc.conversion.loading import load
 from hf_posenc.training import DataArguments, train_tokenizer

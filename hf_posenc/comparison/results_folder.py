@@ -1,0 +1,222 @@
+"""The folder of a comparison's results: its plan, and its runs, baselines and costs, checked as they are read."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.errors import UserError, one_line
+from hf_posenc.files import write_json
+
+from .plan import Plan, Run, extend
+from .plan_file import read_plan
+from .records import Damaged, check_counts, read_baselines, read_json, read_run, read_speed
+from .references import REFERENCES_NAME
+from .run import RUN_NAME
+from .speed import SPEED_NAME
+
+PLAN_NAME = "plan.json"
+RUNS_NAME = "runs"
+SEARCH_NAME = "search"
+
+
+def run_folder(folder: Path, run: Run) -> Path:
+    """Where a run's results lie, or a trial's."""
+    return folder / (RUNS_NAME if run.factor is None else SEARCH_NAME) / run.name
+
+
+def record_plan(plan: Plan, folder: Path) -> None:
+    """Writes the plan into a results folder, with the tasks, schemes and seeds that are there already.
+
+    Raises:
+        UserError: the folder holds another plan's results, or something else.
+    """
+    path = folder / PLAN_NAME
+    if path.exists():
+        try:
+            plan = extend(load_plan(folder), plan)
+        except UserError as error:
+            raise UserError(f"{str(folder)!r} holds {error}") from error
+    elif folder.is_dir() and any(folder.iterdir()):
+        found = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
+        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {found}. Name a new folder.")
+    try:
+        write_json(path, plan.to_dict())
+    except OSError as error:
+        raise UserError(f"{str(folder)!r} can't be written to: {error.strerror}. Name another folder.") from error
+
+
+def load_plan(folder: str | Path) -> Plan:
+    """The plan of a results folder.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = Path(folder) / PLAN_NAME
+    if not path.is_file():
+        raise UserError(f"{str(folder)!r} holds no results: {PLAN_NAME} is missing. Give a folder of `compare`.")
+    try:
+        return read_plan(read_json(path), checked=False)
+    except Damaged:
+        raise
+    except UserError as error:
+        raise UserError(f"{str(path)!r} is no plan: {one_line(error)}") from error
+
+
+def read_status(folder: Path, run: Run) -> str | None:
+    """The status in a run's JSON (`done`, `failed`, ...); None where there is no run."""
+    path = run_folder(folder, run) / RUN_NAME
+    return str(read_run(path)["status"]) if path.is_file() else None
+
+
+def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """Reads the runs of a results folder, done and failed.
+
+    Args:
+        folder: the results.
+        plan: theirs.
+        damaged: where files that are damaged are noted, with the reason; they are left out. None: the first one is an
+            error.
+
+    Raises:
+        UserError: one of them is damaged, or of another plan.
+    """
+    found = []
+    same = _Same(plan)
+    for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
+        with _noted(path, damaged):
+            result = read_run(path, searched=bool(plan.search))
+            _check_plan(plan, result, path)
+            if result["status"] == "done":
+                _check_tests(plan, result, path)
+                same.check(result, path)
+            found.append(result)
+    return found
+
+
+def _check_plan(plan: Plan, result: dict[str, Any], path: Path) -> None:
+    """Refuses a run of another plan, and a copied run, which would count twice."""
+    task = next((task for task in plan.tasks if task.name == result["task"]), None)
+    here = json.loads(json.dumps(plan.settings(result["scheme"], task)))
+    there = result["settings"]
+    different = [name for name in {**here, "scheme_code": None, "search": None} if there.get(name) != here.get(name)]
+    named = f"{result['task']}-{result['scheme']}-seed{result['seed']}"
+    if named not in {run.name for run in plan.runs()}:
+        different.append("its tasks, schemes or seeds")
+    if different:
+        raise UserError(
+            f"{str(path.parent)!r} is a run of another plan than {PLAN_NAME} says: it differs in "
+            f"{', '.join(different)}. Take it out of the folder, or merge the plans by running `compare` here."
+        )
+    if named != path.parent.name:
+        raise Damaged(path, f"it is the run {named}, in the folder of another.")
+
+
+def _check_tests(plan: Plan, result: dict[str, Any], path: Path) -> None:
+    """Refuses tests of another task, and impossible counts."""
+    tests = result["tests"]
+    (task,) = (task for task in plan.tasks if task.name == result["task"])
+    for place, test in enumerate(tests):
+        if test["length"] not in plan.test_lengths_of(task) or test.get("metric", task.metric) != task.metric:
+            raise Damaged(path, f"tests[{place}] isn't of one of the task's lengths, or of another metric.")
+    check_counts(path, tests)
+
+
+class _Same:
+    """What all runs of a folder share beyond their plan; of two that differ, neither is known to be wrong."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.data: dict[tuple[str, str, int], tuple[Any, Path]] = {}
+        self.starts: dict[str, tuple[str, Path]] = {}
+        self.rates: dict[tuple[str, str], tuple[float, Path]] = {}
+
+    def check(self, result: dict[str, Any], path: Path) -> None:
+        """Refuses a run whose test examples, learning rate or starting weights differ from those of earlier runs.
+
+        Raises:
+            UserError: naming both.
+        """
+        for test in result["tests"]:
+            key = (result["task"], test["part"], test["length"])
+            own = (test.get("data"), test["examples"])
+            before = self.data.setdefault(key, (own, path))
+            if before[0] != own:
+                raise UserError(
+                    f"{str(path.parent)!r} was tested on other examples of {test['part']!r} than "
+                    f"{str(before[1].parent)!r}: the data has changed in between. Delete the runs of one of them."
+                )
+        if (rate := result.get("learning_rate")) is not None:
+            other = self.rates.setdefault((result["task"], result["scheme"]), (rate, path))
+            if other[0] != rate:
+                raise UserError(
+                    f"{str(path.parent)!r} learned at {rate:g}, {str(other[1].parent)!r} at {other[0]:g}: each machine "
+                    f"searched anew. Delete the runs of one of them, and copy {SEARCH_NAME} before the others start."
+                )
+        if start := result.get("source_sha256"):
+            name = result["scheme"] if "{scheme}" in str(self.plan.pretrained) else ""
+            first = self.starts.setdefault(name, (start, path))
+            if first[0] != start:
+                raise UserError(
+                    f"{str(path.parent)!r} started from other weights than {str(first[1].parent)!r}: "
+                    f"{str(self.plan.pretrained)!r} has changed in between. Delete the runs of one of them."
+                )
+
+
+def load_references(
+    folder: str | Path, done: list[dict[str, Any]], damaged: dict[str, str] | None = None
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The baselines, by task and name; a task whose baselines weren't measured is left out.
+
+    Args:
+        folder: the results.
+        done: its runs.
+        damaged: see `load_runs`.
+
+    Raises:
+        UserError: it was measured on other examples than the runs, or is damaged.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    tested = {(run["task"], test["part"], test["length"]): test.get("data") for run in done for test in run["tests"]}
+    for path in sorted((Path(folder) / REFERENCES_NAME).glob("*.json")):
+        with _noted(path, damaged):
+            for reference in read_baselines(path):
+                for test in reference["tests"]:
+                    if tested.get((reference["task"], test["part"], test["length"]), test.get("data")) != test.get(
+                        "data"
+                    ):
+                        raise UserError(
+                            f"{str(path)!r} was measured on other examples of {test['part']!r} than the runs. Delete "
+                            "it, and run `compare` again."
+                        )
+                found.setdefault(reference["task"], {})[reference["scheme"]] = reference
+    return found
+
+
+def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    """The cost of a step, by task; a task that wasn't measured beside the baseline is left out.
+
+    Args:
+        folder: the results.
+        baseline: the scheme whose cost is 1.
+        damaged: see `load_runs`.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path, measured = Path(folder) / SPEED_NAME, {}
+    with _noted(path, damaged):
+        measured = read_speed(path) if path.is_file() else {}
+    return {task: found for task, found in measured.items() if found["baseline"] == baseline}
+
+
+@contextlib.contextmanager
+def _noted(path: Path, damaged: dict[str, str] | None) -> Iterator[None]:
+    """Notes a damaged file under its run's folder or its own name, and goes on without it; see `load_runs`."""
+    try:
+        yield
+    except Damaged as error:
+        if damaged is None:
+            raise
+        damaged[path.parent.name if path.name == RUN_NAME else path.name] = error.reason
