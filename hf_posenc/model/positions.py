@@ -246,7 +246,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], given: dict[str
     except TypeError as error:
         raise ValueError(
             f"position_embedding_kwargs={given!r} doesn't fit {name!r}: {error}. "
-            f"Its arguments and defaults are {accepted}."
+            f"Its arguments and defaults are {accepted}; a config fills {', '.join(_SIZES)}."
         ) from error
     buffers = [buffer for buffer, _ in built.named_buffers()]
     if buffers:
