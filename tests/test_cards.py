@@ -51,6 +51,7 @@ def test_no_page_has_lost_its_scheme():
     assert found == set(SCHEMES)
 
 
+@pytest.mark.slow  # every page
 def test_generated_parts_say_what_the_code_says(results):
     for name in SCHEMES:
         page(name)

@@ -262,6 +262,7 @@ def test_a_result_that_has_no_room_gets_that_of_the_checkpoints(tmp_path, monkey
     assert json.loads((tmp_path / "run.json").read_text()) == {"status": "done"}
 
 
+@pytest.mark.slow
 def test_shards_are_parts_of_the_whole(tmp_path, pretended):
     _, made = pretended
     plan = toy(schemes=["none", "rope", "t5"], seeds=3, tasks=["halves", "probes"])
@@ -528,6 +529,7 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
         toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"])
 
 
+@pytest.mark.slow
 def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
     from transformers import BertConfig, BertModel
 

@@ -44,6 +44,7 @@ def quiet():
     return Console(file=StringIO(), width=200)
 
 
+@pytest.mark.slow
 def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, monkeypatch, capsys):
     (tmp_path / "plan.yaml").write_text(json.dumps({**TOY, "schemes": ["none"]}))  # JSON is YAML
     words = ["--plan", tmp_path / "plan.yaml", "--schemes", "none,recency", "--scheme-file", own]

@@ -288,7 +288,6 @@ def test_time_that_was_spent_before_an_interruption_counts(source):
     assert heal_trainer.Clock(60, 10).progress(5) == 0.5
 
 
-@pytest.mark.slow
 def test_a_healing_that_is_gone_on_with_keeps_to_the_time_it_began_with(source, tmp_path, monkeypatch):
     command = {"position_embedding_type": "alibi", "heal": sentences(240), "healing": QUIET, "minutes": 0.05}
 

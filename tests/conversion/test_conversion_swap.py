@@ -39,7 +39,7 @@ OTHERS = [name for name in SCHEMES if name != "learned"]
 
 
 # Of schemes that are fitted alike, one is quick.
-QUICK = ("none", "sinusoidal", "lspe", "rope", "t5", "fire", "tupe", "deberta")
+QUICK = ("none", "sinusoidal", "rope", "t5", "deberta")
 
 
 @pytest.mark.parametrize("scheme", others_slow(OTHERS, *QUICK))
@@ -174,6 +174,7 @@ def test_the_order_of_heads_changes_nothing():
     torch.testing.assert_close(hidden(model, ids, mask), before, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_factor_on_queries_is_undone(source):
     bare, _ = convert(source, position_embedding_type="none", measure=False)
     model, _ = convert(source, position_embedding_type="deberta", measure=False)

@@ -68,7 +68,7 @@ def test_other_poolings_export(pooling):
 SOME = ["sinusoidal", "learned", "rope", "test_layer_distance"]
 
 
-@pytest.mark.parametrize("scheme", others_slow(SOME, "test_slope", EVERY_HOOK_AT_ONCE))
+@pytest.mark.parametrize("scheme", others_slow(SOME, EVERY_HOOK_AT_ONCE))
 def test_a_compiled_model_gives_the_same_hidden_states_and_packed_positions_hold_their_borders(scheme):
     torch._dynamo.reset()
     model = perturb(PosEncModel(tiny_config(scheme, num_hidden_layers=1))).eval()

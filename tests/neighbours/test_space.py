@@ -53,6 +53,7 @@ def load_app() -> Any:
     return app
 
 
+@pytest.mark.slow
 def test_visitors_of_a_space_name_no_folder_and_a_folder_written_anew_is_read_anew(
     checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

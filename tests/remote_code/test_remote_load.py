@@ -34,7 +34,7 @@ from transformers import pipeline
 import hf_posenc
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 
-pytestmark = pytest.mark.slow  # three processes; one checkpoint is loaded so by the quick tests of hub/ and strangers/
+pytestmark = pytest.mark.slow  # three processes; one checkpoint is loaded so by the quick tests of hub/
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 every_source = pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pope
 import pytest
 import toeplitz
 import torch
-from common import others_slow
 
 from hf_posenc import POSITION_CHECKS, check_position
 
@@ -27,7 +26,8 @@ def test_a_strangers_scheme_passes_every_check(scheme):
     check_position(scheme, kwargs=STRANGERS[scheme], checks=checks, raise_on_failure=True)
 
 
-@pytest.mark.parametrize("scheme", others_slow(STRANGERS, cable.Cable))
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", STRANGERS)
 def test_a_strangers_scheme_can_be_exported(scheme):
     check_position(scheme, kwargs=STRANGERS[scheme], checks=["export"], raise_on_failure=True)
 

@@ -40,6 +40,7 @@ def test_the_pair_is_one_of_the_test_split():
     assert words[0] == words[1]
 
 
+@pytest.mark.slow
 def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path):
     text = StringIO()
     found = quickstart(tmp_path, ("none", "rope"), options=FAST, console=Console(file=text, width=200))
