@@ -68,7 +68,7 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
-    _check(texts, labels)  # first: it names the text whose label is missing
+    _require_labels(labels)  # first: it names the text whose label is missing
     labels = labels if _is_lists(labels) else np.asarray(labels)
     kind: Any = PosEncClassifier
     if not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous":
@@ -210,7 +210,7 @@ class _Estimator(BaseEstimator):
         run = getattr(self, "_run", None)
         if run is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
-        checkpoints.check_output_dir(folder, overwrite=True, resume=False)
+        checkpoints.make_folder(Path(folder))
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
@@ -376,18 +376,23 @@ def _notes(config: Any) -> dict[str, Any]:
 
 def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
     """The columns of the texts that a model is to be trained on."""
-    if labels is None:  # in the words that scikit-learn's own estimators have
-        raise UserError("requires y to be passed, but the target y is None")
+    _require_labels(labels)
     columns = _text_columns(texts)
     labels = labels if hasattr(labels, "__len__") else np.asarray(labels)
     if len(labels) != len(columns["text"]):
         raise UserError(
             f"There are {len(columns['text'])} texts and {len(labels)} labels. Give one label for each text."
         )
+    return columns
+
+
+def _require_labels(labels: Any) -> None:
+    """Refuses missing labels, in words that scikit-learn's own estimators have."""
+    if labels is None:
+        raise UserError("requires y to be passed, but the target y is None")
     for number, label in enumerate(labels):
         if label is None or (isinstance(label, float) and math.isnan(label)):
             raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
-    return columns
 
 
 def _is_lists(labels: Any) -> bool:

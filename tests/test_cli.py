@@ -413,6 +413,13 @@ def test_a_model_that_labels_words_is_evaluated_and_predicts(run, tmp_path):
     assert [json.loads(line) for line in out.splitlines()] == [
         {**row, "words": row["tokens"], "labels": row["tags"]} for row in rows
     ]
+    listed = tmp_path / "listed.jsonl"
+    listed.write_text('{"tokens": ["the", "big cat"]}\n{"tokens": []}\n')
+    found = [
+        json.loads(line) for line in run("predict", folder, "-f", str(listed), "--format", "jsonl")[1].splitlines()
+    ]
+    assert [row["words"] for row in found] == [["the", "big cat"], []]
+    assert [len(row["labels"]) for row in found] == [2, 0]
 
 
 def test_evaluate_says_which_split_it_scores(run, checkpoint, tmp_path):

@@ -499,6 +499,16 @@ class OptionParser(HfArgumentParser):
             )
         return tuple(parsed)
 
+    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """The dataclasses, from keywords or a .json file. Refuses unknown options, and suggests the nearest one."""
+        known = {action.dest for action in self._actions}
+        if unknown := next((name for name in args if name not in known), None):
+            raise UserError(
+                f"{unknown!r} is no option. {did_you_mean(unknown, known)}`hf-posenc train --help` lists the options, "
+                "written there with dashes."
+            )
+        return super().parse_dict(args, allow_extra_keys)
+
 
 def parse_arguments(
     argv: Sequence[str] | None = None,
@@ -536,12 +546,6 @@ def make_arguments(
         UserError: an option doesn't exist or a value isn't accepted.
     """
     parser = OptionParser((DataArguments, ModelArguments, training_class))  # type: ignore[arg-type]
-    known = {action.dest for action in parser._actions}
-    if unknown := next((name for name in options if name not in known), None):
-        raise UserError(
-            f"{unknown!r} is no option. {did_you_mean(unknown, known)}`hf-posenc train --help` lists the options, "
-            "written there with dashes."
-        )
     try:
         data, model, training = parser.parse_dict(options)
     except (ValueError, TypeError) as error:

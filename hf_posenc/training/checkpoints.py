@@ -236,14 +236,23 @@ def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, t
             f"{', ...' if len(found) > 4 else ''}). Name a new folder, replace that run with --overwrite_output_dir"
             + (", or go on with it with --resume_from_checkpoint true." if training else ".")
         )
+    make_folder(folder, "--output_dir ")
+
+
+def make_folder(folder: Path, option: str = "") -> None:
+    """Makes a folder, if it isn't there, and makes sure that files can be written.
+
+    Raises:
+        UserError: they can't; the message names the folder, after the option that it was given by.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable-"):
             pass
     except OSError as error:
         raise UserError(
-            f"--output_dir {str(output_dir)!r} can't be written to: {error.strerror}. Name a folder of your own, or "
-            "change its permissions."
+            f"{option}{str(folder)!r} can't be written to: {error.strerror}. Name a folder of your own, or change its "
+            "permissions."
         ) from error
 
 

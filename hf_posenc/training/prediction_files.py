@@ -84,7 +84,7 @@ class Inputs:
         where = self._place(number)
         if self._columns is None:
             self._columns = self._choose([row], where)
-        texts = {name: self._joined(value) for name, value in row.items()}
+        texts = {name: self._joined(value) for name, value in row.items()} if self.of_words else row
         _check_row(texts, self._columns.text, where)
         first, second = self._columns.texts({name: [texts[name]] for name in self._columns.text})
         words = row[self._columns.text[0]]
@@ -92,13 +92,18 @@ class Inputs:
 
     def _joined(self, value: Any) -> Any:
         """A list of words, where that is a text, with blanks between them; other values as they are."""
-        if self.of_words and isinstance(value, list) and all(isinstance(word, str) for word in value):
+        if isinstance(value, list) and all(isinstance(word, str) for word in value):
             return " ".join(value)
         return value
 
     def _choose(self, rows: list[Mapping[str, Any]], where: str) -> Columns:
         """The columns that hold the text, as training finds them in these rows."""
-        held = Dataset.from_dict({name: [_plain(self._joined(row.get(name))) for row in rows] for name in rows[0]})
+        held = Dataset.from_dict(
+            {
+                name: [_plain(self._joined(row.get(name)) if self.of_words else row.get(name)) for row in rows]
+                for name in rows[0]
+            }
+        )
         held.info.builder_name = "csv" if self.is_csv else None
         there = {name.strip().lower() for name in rows[0]}
         for name in (self.options.text_column_names or "").split(","):

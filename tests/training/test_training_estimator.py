@@ -53,6 +53,10 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     fitted.save(tmp_path / "model")
     with pytest.raises(UserError, match="model' already holds a model. Give another folder, or overwrite=True"):
         fitted.save(tmp_path / "model")
+    fitted.save(tmp_path / "model", overwrite=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="^'.*file' can't be written to"):
+        fitted.save(tmp_path / "file")
     with pytest.raises(UserError, match="no folder"):
         hf_posenc.load(tmp_path / "other")
     loaded = hf_posenc.load(tmp_path / "model")
