@@ -13,6 +13,7 @@ from conversion_harness import WORDS, sentences, tiny_source, tiny_tokenizer
 from rich.console import Console
 from safetensors.torch import load, load_file, save_file
 from transformers import AutoModelForSequenceClassification
+from transformers.utils import logging as transformers_logging
 
 from hf_posenc import POSITIONS
 from hf_posenc.conversion import convert, fine_tune
@@ -126,7 +127,10 @@ def test_a_new_encoder_has_a_control_too(
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     small = "hidden_size=32,num_attention_heads=2,intermediate_size=64"
     files = {**files, "validation_file": None}
-    run(tmp_path, files, compare_none=True, baseline=False, config_overrides=small, position_embedding_type="learned")
+    options = {"compare_none": True, "baseline": False, "config_overrides": small, "position_embedding_type": "learned"}
+    saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1, "max_steps": 3}
+    transformers_logging.warning_once.cache_clear()
+    run(tmp_path, files, **options, **saving)
     found = results(tmp_path)["assessment"]["baselines"]
     assert set(found) == {"none"}
     assert caplog.text.count("set aside") == 1  # the run says it, the control doesn't repeat it

@@ -65,7 +65,8 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
     [
         ("single_label_classification", [[2, 1], [0, 3], [1, 0]], [0, 1, 1], {"accuracy": 2 / 3}),
         ("multi_label_classification", [[0.1, -0.1], [-2, 3]], [[1.0, 0], [1, 1]], {"accuracy": 0.5}),
-        ("regression", [[1.0], [2.0], [4.0]], [1.0, 2.0, 3.0], {"mse": 1 / 3, "spearman": 1.0}),
+        ("regression", [[1.0], [2.5], [4.0]], [1.0, 2.0, 3.0], {"mse": 1.25 / 3, "spearman": 1.0}),
+        ("regression", [[1.0, 2.5], [3.0, 4.0]], [[1.0, 2.0], [3.0, 4.0]], {"mse": 0.25 / 4}),
     ],
 )
 def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
@@ -73,6 +74,7 @@ def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels,
     found = compute(EvalPrediction(predictions=np.array(logits), label_ids=np.array(labels)))
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     predictions = predictions_from_logits(np.array(logits), problem_type).tolist()
+    labels = np.ravel(labels).tolist() if problem_type == "regression" else labels
     assert found == pytest.approx(metrics_for(problem_type).compute(predictions=predictions, references=labels))
 
 
