@@ -68,7 +68,7 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
-    _require_labels(labels)  # first: it names the text whose label is missing
+    labels = _require_labels(labels)
     labels = labels if _is_lists(labels) else np.asarray(labels)
     kind: Any = PosEncClassifier
     if not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous":
@@ -376,9 +376,8 @@ def _notes(config: Any) -> dict[str, Any]:
 
 def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
     """The columns of the texts that a model is to be trained on."""
-    _require_labels(labels)
+    labels = _require_labels(labels)
     columns = _text_columns(texts)
-    labels = labels if hasattr(labels, "__len__") else np.asarray(labels)
     if len(labels) != len(columns["text"]):
         raise UserError(
             f"There are {len(columns['text'])} texts and {len(labels)} labels. Give one label for each text."
@@ -386,13 +385,17 @@ def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
     return columns
 
 
-def _require_labels(labels: Any) -> None:
-    """Refuses missing labels, in words that scikit-learn's own estimators have."""
+def _require_labels(labels: Any) -> Any:
+    """The labels as a sequence. Refuses missing ones, in words that scikit-learn's own estimators have."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
+    labels = labels if hasattr(labels, "__len__") else np.asarray(labels)
+    if isinstance(labels, str) or getattr(labels, "shape", None) == ():
+        raise UserError(f"y is one value, {str(labels)[:40]!r}. Give a list with one label for each text.")
     for number, label in enumerate(labels):
-        if label is None or (isinstance(label, float) and math.isnan(label)):
+        if label is None or (isinstance(label, float | np.floating) and math.isnan(label)):
             raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
+    return labels
 
 
 def _is_lists(labels: Any) -> bool:

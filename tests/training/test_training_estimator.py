@@ -198,6 +198,9 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
         (["a", "b", "c"], ["x", None, "y"], "None: the label of text 1"),
         (["a", "b", "c"], [0.5, 1.5, math.nan], "None: the label of text 2"),
         (["a", "b"], [["x"], None], "None: the label of text 1"),
+        (["a", "b"], np.array([1, np.nan], np.float32), "None: the label of text 1"),
+        (["a", "b"], 3, "y is one value, '3'"),
+        (["a", "b"], "ab", "y is one value, 'ab'"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(texts: Any, labels: Any, message: str) -> None:
