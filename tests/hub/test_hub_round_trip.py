@@ -195,7 +195,7 @@ def test_with_the_server_gone_what_was_loaded_once_still_loads(world: World, tmp
         {**job, "id": "never seen", "load": "me/other"},
     ]
     online = {"HF_ENDPOINT": world.hub.url, "HF_HUB_OFFLINE": "0"}
-    later = run_clean(jobs, tmp_path, world.folder.parent / "home", environment=online)
+    later = run_clean(jobs, tmp_path, world.folder.parent / "home", environment=online, waits=False)
     assert_same_outputs(later.outputs("cached"), world.expected("lfs-own-2"))
     assert_same_outputs(later.outputs("cached commit"), world.expected("xet-own-1"))
     said = later.jobs["never seen"]["message"]

@@ -202,13 +202,18 @@ def run_clean(
     *,
     pretend_transformers_is: str | None = None,
     with_hf_posenc: bool = False,
+    waits: bool = True,
     environment: dict[str, str] | None = None,
 ) -> Report:
-    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise."""
+    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise.
+
+    `waits=False`: it tries again at once where huggingface_hub waits, for a server that is gone for good.
+    """
     workplace.mkdir(parents=True, exist_ok=True)
     batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
     save_file(BATCH, batch)
     orders: dict[str, Any] = {"jobs": jobs, "batch": str(batch), "report": str(report), "tensors": str(tensors)}
+    orders["waits"] = waits
     if pretend_transformers_is is not None:
         orders["pretend_transformers_is"] = pretend_transformers_is
     if with_hf_posenc:
