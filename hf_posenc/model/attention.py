@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
@@ -118,9 +119,12 @@ def choose_attention(
         run = _varlen
     else:
         if scheme.uses("bias"):
-            grid = {"input_ids": lambda: None if input_ids is None else batch.to_grid(input_ids)}
             bias = scheme.ask(
-                "bias", batch.grid_positions(), batch.grid_is_first(), sequence=batch.grid_sequences, **grid
+                "bias",
+                batch.grid_positions(),
+                batch.grid_is_first(),
+                input_ids=lambda: None if input_ids is None else batch.to_grid(input_ids),
+                sequence=batch.grid_sequences,
             )
         if name == "sdpa" and not dropout and _gains_by_sequence(scheme, batch, x, bias):
             run, how = _by_sequence, "one sequence after the other"
@@ -133,13 +137,8 @@ def choose_attention(
             "rotary", batch.positions, lengths=batch.lengths, sequence=batch.sequences, input_ids=lambda: input_ids
         )
     if not tracing():
-        _log(f"Attention: attn_implementation={config._attn_implementation!r} on {x.device.type}, {how}.")
+        logger.info_once(f"Attention: attn_implementation={config._attn_implementation!r} on {x.device.type}, {how}.")
     return Attention(run, name, scheme, batch, state, weights), bias
-
-
-@functools.cache
-def _log(line: str) -> None:
-    logger.info(line)
 
 
 def takes_tokens(name: str | None) -> bool:
@@ -153,11 +152,11 @@ def check_backend(name: str | None, scheme: PositionScheme) -> None:
     Raises:
         ValueError: FlashAttention and any bias, or flex_attention and a bias that has no `score_mod`.
     """
-    if name is None or not takes_tokens(name) or not _biased(scheme):
+    if name is None or not _biased(scheme):
         return
     if "flash" in name:
         raise _refused(name, "takes no bias", f"position_embedding_type={scheme.name!r} is a bias on the logits")
-    if not scheme.uses("score_mod"):
+    if name == "flex_attention" and not scheme.uses("score_mod"):
         why = f"position_embedding_type={scheme.name!r} is a bias without one"
         raise _refused(name, "takes a bias only as a score_mod", why)
 
@@ -339,19 +338,13 @@ def _flex(
             "use attn_implementation='sdpa'."
         )
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    attend = _compiled_flex() if q.is_cuda else _plain_flex()
+    attend: Any = _compiled_flex() if q.is_cuda else flex_attention
     return attend(q, k, v, score_mod=score_mod, block_mask=batch.block_mask, scale=scale).transpose(1, 2), None
-
-
-def _plain_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return flex_attention
 
 
 @functools.cache
 def _compiled_flex() -> Any:
-    return torch.compile(_plain_flex(), dynamic=True)
+    return torch.compile(flex_attention, dynamic=True)
 
 
 @functools.cache

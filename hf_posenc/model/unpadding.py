@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 
 from .position_math import tracing, wide
 
@@ -200,8 +201,6 @@ class Unpadded(Batch):
     @functools.cached_property
     def block_mask(self) -> Any:
         """For flex_attention: tokens attend to their own sequence."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
         document, length = self.sequence[0], self.sequence.shape[1]
 
         def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

@@ -331,7 +331,7 @@ def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch)
 def test_one_log_line_says_how_attention_runs(monkeypatch):
     lines = []
     monkeypatch.setattr(attention.logger, "info", lines.append)
-    attention._log.cache_clear()
+    attention.logger.info_once.cache_clear()
     model = encoder("rope")
     for _ in range(2):
         model(IDS, attention_mask=MASK)
