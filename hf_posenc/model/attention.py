@@ -232,14 +232,15 @@ def _on_grid(
 
 
 _heeding: set[Any] = set()
+"""What `_check_mask_counts` has tried, and found to heed a mask or a bias."""
 
 
 def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mask: Tensor, scheme: str) -> None:
-    """Calls a registered attention, once, on two tokens whose logits are a bias by head, or that see only themselves.
+    """Tries a registered attention, once, on two tokens: a bias that differs by head, or each token sees only itself.
 
     Raises:
-        ValueError: the attention ignores the mask, and with it would ignore padding or a scheme's bias; or it is
-            traced before it has been tried.
+        ValueError: the attention ignores the mask, so it would ignore padding or the scheme's bias; or it is traced
+            before it has been tried.
     """
     heads, width = q.shape[1], q.shape[3]
     biased = mask.dtype != torch.bool
@@ -255,7 +256,7 @@ def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mas
         return
     nothing, v = q.new_zeros(1, heads, 2, width), torch.eye(2, width, device=q.device, dtype=q.dtype)
     mask = torch.eye(2, device=q.device, dtype=torch.bool).view(1, 1, 2, 2)
-    if biased:  # each number another one
+    if biased:  # all numbers differ
         mask = torch.arange(4 * heads, device=q.device).view(1, heads, 2, 2).sin().to(q.dtype)
     given = (module, nothing, nothing, v.expand(1, heads, 2, width), mask)
     with torch.no_grad():
@@ -274,7 +275,11 @@ def _check_mask_counts(name: str, attend: Any, module: nn.Module, q: Tensor, mas
 
 
 def _gains_by_sequence(scheme: PositionScheme, batch: AnyBatch, x: Tensor, bias: Tensor | None) -> bool:
-    """Whether attention can run sequence by sequence, and gains from it."""
+    """Whether attention can run sequence by sequence, and gains from it.
+
+    Without padding it gains in training alone: with a learned bias, to which PyTorch's fused kernel gives no gradient,
+    or in half precision, whose gradients are slow in short sequences (`cpu_kernels.HALF_FROM`).
+    """
     if not runs_by_sequence(x):
         return False
     if batch.unpadded:
