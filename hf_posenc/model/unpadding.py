@@ -8,7 +8,7 @@ norms and heads work on. *Grid layout* (n, L, ...) has one row per sequence, as 
 
 import functools
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -40,9 +40,8 @@ class Batch:
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """All tensors on another device (accelerate calls this between devices)."""
-        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        fields = self.__dataclass_fields__
-        return replace(self, **{name: value.to(*args, **kwargs) for name, value in tensors.items() if name in fields})
+        tensors = [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
+        return replace(self, **{name: getattr(self, name).to(*args, **kwargs) for name in tensors})
 
 
 @dataclass
@@ -107,10 +106,9 @@ class Padded(Batch):
 
     def lengths(self) -> Tensor:
         """int64 (B, S): the largest position + 1 of the sequence that each token belongs to."""
-        positions = self.positions if self.mask is None else self.positions.masked_fill(~self.mask, 0)
-        if self.sequence is None:
-            return (positions.amax(-1, keepdim=True) + 1).expand(self.shape)
-        return _largest(positions, self.sequence, self.shape[0] * (self.shape[1] + 1)) + 1
+        if self.sequence is None:  # positions at padding are no larger than those of tokens
+            return (self.positions.amax(-1, keepdim=True) + 1).expand(self.shape)
+        return _lengths(self.positions, self.sequence, self.shape[0] * (self.shape[1] + 1))[self.sequence]
 
     def attention_mask(self) -> Tensor | None:
         """bool, which keys each query attends to: (B, 1, 1, S), or (B, 1, S, S) for packed rows. None: all.
@@ -180,8 +178,7 @@ class Unpadded(Batch):
 
     def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Token layout -> input layout, with `fill` at padding."""
-        batch, length = self.shape
-        return _scatter(x[0], self.index, batch * length, fill).unflatten(0, self.shape)
+        return _scatter(x[0], self.index, self.shape, fill)
 
     @property
     def _is_full(self) -> bool:
@@ -210,10 +207,8 @@ class Unpadded(Batch):
 
     def to_grid(self, x: Tensor, fill: float = 0) -> Tensor:
         """Token layout -> grid layout (n, L, ...), `fill` at empty places."""
-        rows = self.counts.shape[0]
-        if self._is_full:
-            return x.reshape(rows, self.longest, *x.shape[2:])
-        return _scatter(x[0], self.grid_index, rows * self.longest, fill).unflatten(0, (rows, self.longest))
+        grid = (self.counts.shape[0], self.longest)
+        return x.reshape(*grid, *x.shape[2:]) if self._is_full else _scatter(x[0], self.grid_index, grid, fill)
 
     def from_grid(self, x: Tensor) -> Tensor:
         """Grid layout (n, L, ...) -> token layout."""
@@ -243,7 +238,7 @@ class Unpadded(Batch):
 
     def lengths(self) -> Tensor:
         """int64 (1, T): the largest position + 1 of the sequence that each token belongs to."""
-        return _largest(self.positions, self.sequence, self.num_sequences) + 1
+        return _lengths(self.positions, self.sequence, self.num_sequences)[self.sequence]
 
     def attention_mask(self) -> Tensor | None:
         """bool (n, 1, 1, L), which keys each query of a row attends to. None: all."""
@@ -271,7 +266,7 @@ def by_sequence(batch: AnyBatch, x: Tensor, fill: float = 0.0) -> Tensor:
     counts = torch.bincount(sequence, minlength=batch.num_sequences)
     offset = torch.arange(sequence.shape[0], device=x.device) - (counts.cumsum(0) - counts)[sequence]
     width = int(counts.max())
-    return _scatter(hidden, sequence * width + offset, batch.num_sequences * width, fill).unflatten(0, (-1, width))
+    return _scatter(hidden, sequence * width + offset, (batch.num_sequences, width), fill)
 
 
 def _pool(count: int, how: str, x: Tensor, sequence: Tensor, is_first: Tensor) -> Tensor:
@@ -286,16 +281,15 @@ def _pool(count: int, how: str, x: Tensor, sequence: Tensor, is_first: Tensor) -
     return (total / tokens.unsqueeze(-1)).to(x.dtype)
 
 
-def _largest(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
-    """The largest position in the sequence of each place: int64, the shape of both arguments."""
-    flat = sequence.flatten()
-    largest = positions.new_zeros(count).scatter_reduce(0, flat, positions.flatten(), "amax")
-    return largest[flat].view(positions.shape)
+def _lengths(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
+    """The largest position + 1 of each sequence: int64 (count,)."""
+    return positions.new_zeros(count).scatter_reduce(0, sequence.flatten(), positions.flatten() + 1, "amax")
 
 
-def _scatter(x: Tensor, index: Tensor, size: int, fill: float) -> Tensor:
-    """Rows of x (T, ...) at places `index` of a new (size, ...) tensor, `fill` elsewhere."""
-    return x.new_full((size, *x.shape[1:]), fill).index_copy(0, index, x)
+def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> Tensor:
+    """(T, ...) -> (*shape, ...): the tokens at the places `index` of the flattened `shape`, `fill` elsewhere."""
+    flat = x.new_full((shape[0] * shape[1], *x.shape[1:]), fill)
+    return flat.index_copy(0, index, x).unflatten(0, shape)
 
 
 def augment_positions(batch: AnyBatch, how: str, limit: int) -> AnyBatch:
@@ -321,9 +315,8 @@ def augment_positions(batch: AnyBatch, how: str, limit: int) -> AnyBatch:
             f"A training sequence has {longest} tokens, but position_augmentation={how!r} has "
             f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
         )
-    sequence = batch.owner()
-    count = batch.num_sequences
-    lengths = positions.new_zeros(count).scatter_reduce(0, sequence.flatten(), positions.flatten() + 1, "amax")
+    sequence, count = batch.owner(), batch.num_sequences
+    lengths = _lengths(positions, sequence, count)
     if how == "shift":
         room = limit - lengths + 1
         start = (torch.rand(count, device=device, dtype=torch.float64) * room).long()
