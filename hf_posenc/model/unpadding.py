@@ -1,9 +1,9 @@
 """Where the tokens of a batch are: which are real, which sequence each belongs to, and what its position is.
 
 Three layouts. *Input layout* (B, S, ...) is what the caller gave. *Token layout* is what embeddings, linear layers,
-norms and heads work on. *Grid layout* (n, L, ...) has one row per sequence, as attention with a mask needs it. A
-`Padded` batch stays as it came: all three are the input's. An `Unpadded` one holds the T real tokens alone,
-(1, T, ...), and its grid has a row for each sequence: packed rows are split, and no attention crosses a border.
+norms and heads work on. *Grid layout* is what attention with a mask works on. In a `Padded` batch all three are the
+input's. An `Unpadded` batch has the T real tokens alone in token layout, (1, T, ...), and a row for each sequence in
+grid layout, (n, L, ...): packed rows are split, so attention crosses no border.
 """
 
 import functools
@@ -51,7 +51,8 @@ class Padded(Batch):
     mask: Tensor | None = None
     """bool (B, S): which places are real tokens. None: all."""
     sequence: Tensor | None = None
-    """int64 (B, S), the sequence of each place. Set for packed rows, and in a traced graph, where packing is data."""
+    """int64 (B, S), the sequence of each place. Set for packed rows; in a traced graph for any `position_ids`, since
+    whether a row is packed depends on their values there."""
 
     unpadded = False
     block_mask = None
@@ -63,7 +64,7 @@ class Padded(Batch):
 
     @property
     def longest(self) -> int:
-        """An upper bound of the longest sequence that needs no data: S."""
+        """S: no sequence has more tokens. The true length would have to be read from the data."""
         return self.shape[1]
 
     def unpad(self, x: Tensor) -> Tensor:
@@ -182,7 +183,7 @@ class Unpadded(Batch):
 
     @property
     def _is_full(self) -> bool:
-        """Whether all sequences are equally long: the grid is then full, and in order."""
+        """Whether all sequences are equally long: the grid then holds the tokens in order, without a gap."""
         return self.counts.shape[0] * self.longest == self.index.shape[0]
 
     @functools.cached_property
@@ -363,14 +364,14 @@ def make_batch(
         way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
         mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
         if attention_mask.is_floating_point() and not tracing() and not bool((attention_mask >= 0).all()):
-            least = float(attention_mask.min())  # 0 at tokens, as what is added to logits: just the wrong way round
+            least = float(attention_mask.min())  # a mask to add to logits, 0 at tokens, means the opposite
             raise ValueError(f"attention_mask holds {least}. {way_out}")
     position_ids = _check_positions(position_ids, shape)
     starts = _starts(shape, device, seq_idx, cu_seq_lens_q)
     segment: Tensor | None = None
     if starts is None and position_ids is not None:
         starts = _starts_in_positions(position_ids, mask)
-        if tracing():  # whether a row is packed is data
+        if tracing():  # whether a row is packed depends on data
             segment, starts = starts.cumsum(-1), None
         elif not bool(starts.any()):
             starts = None
@@ -392,10 +393,10 @@ def _rows(
     position_ids: Tensor | None,
     segment: Tensor | None,
 ) -> Padded:
-    """One sequence per row; in a traced graph a row may hold several, which `segment` (B, S) counts."""
+    """One sequence per row. In a traced graph rows may be packed: `segment` (B, S) counts their sequences from 1."""
     place = torch.arange(shape[1], device=device).expand(shape)
     if position_ids is not None:
-        # Values at padding are never read and may be anything: clamp them into any table's range.
+        # Values at padding may be anything; 0 is in the range of every table.
         positions = position_ids if mask is None else position_ids.masked_fill(~mask, 0)
     else:
         positions = place if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
@@ -419,8 +420,8 @@ def _packed(shape: tuple[int, int], starts: Tensor, mask: Tensor | None, positio
     rank = (seen - before - 1).clamp(min=0).view(shape)
     positions = rank if position_ids is None else position_ids.masked_fill(~real, 0)
     is_first = real & (rank == 0)
-    # A start at padding, such as at the end of a packed row, starts nothing. Numbered are sequences with a token, and
-    # rows without any, so that they keep a place in the output.
+    # A start at padding, such as at the end of a packed row, starts nothing. What counts as a sequence holds a token,
+    # or is a row without any, which keeps its place in the output.
     holds = torch.zeros(int(sequence.max()) + 1, dtype=torch.bool, device=starts.device)
     holds[sequence[is_first]] = True
     holds[sequence[~real.any(-1), 0]] = True
@@ -438,7 +439,7 @@ def _unpadded(padded: Padded) -> AnyBatch:
     counts = torch.bincount(sequence, minlength=padded.num_sequences)
     longest = int(counts.max())
     rows = (counts > 0).cumsum(0) - 1  # sequences without a token get no row
-    gaps = rows * longest - (counts.cumsum(0) - counts)
+    gaps = rows * longest - (counts.cumsum(0) - counts)  # empty places of the grid before each sequence
     return Unpadded(
         shape=padded.shape,
         positions=positions.unsqueeze(0),
