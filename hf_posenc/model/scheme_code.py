@@ -38,7 +38,7 @@ _BASES = {"PositionScheme", "AddedPosition", "DistanceBias"}
 """What a user's module may import from `hf_posenc`; of `position_math`, every public name."""
 
 _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
-_loading: ContextVar[dict[str, Any] | None] = ContextVar("loading", default=None)
+_loading: ContextVar[tuple[Any, bool, dict[str, Any]] | None] = ContextVar("loading", default=None)
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
 
 
@@ -47,6 +47,7 @@ def _is_remote() -> bool:
 
 
 def _reference(config: Any, name: str) -> str | None:
+    """What `auto_map` says of one scheme: `module.Class`, or `repository--module.Class`."""
     given = (getattr(config, "auto_map", None) or {}).get(KEY)
     references = given if isinstance(given, (list, tuple)) else [given]
     names = config.position_embedding_type.split("+")
@@ -65,31 +66,42 @@ def travelled_class(config: Any, name: str) -> type[PositionScheme] | None:
 
 @contextlib.contextmanager
 def loading_from(source: Any, trust_remote_code: bool | None, arguments: dict[str, Any]) -> Iterator[None]:
-    """Lets `load_class` run the code of the checkpoint `source` if it is trusted."""
+    """Lets `load_classes` run the code of the checkpoint `source` if it is trusted."""
     hub = {name: arguments[name] for name in _HUB_ARGUMENTS if name in arguments}
-    token = _loading.set({"source": source, "trusted": bool(trust_remote_code), "hub": hub})
+    token = _loading.set((source, bool(trust_remote_code), hub))
     try:
         yield
     finally:
         _loading.reset(token)
 
 
-def _source(config: Any) -> tuple[Any, dict[str, Any]]:
-    """Where the checkpoint is, and the Hub options that it was loaded with."""
-    under_way = _loading.get() or {"source": getattr(config, "_name_or_path", "") or None, "hub": {}}
-    return under_way["source"], dict(under_way["hub"])
+def _under_way(config: Any) -> tuple[Any, bool, dict[str, Any]]:
+    """What is being loaded: the checkpoint, whether its code is trusted, and the Hub options."""
+    return _loading.get() or (getattr(config, "_name_or_path", "") or None, False, {})
 
 
-def load_class(config: Any, name: str) -> type[PositionScheme]:
-    """Loads the class that comes with the config's checkpoint.
+def load_classes(config: Any, known: Any) -> None:
+    """Loads the classes of the schemes whose code comes with the checkpoint, unless that has been done.
+
+    A class that is registered here under the same name wins, with a warning if its code differs.
 
     Raises:
-        ValueError: remote code isn't trusted, or there is no such class.
+        ValueError: the code isn't trusted, or can't be loaded.
     """
-    reference = _reference(config, name)
-    assert reference is not None
-    source, hub = _source(config)
-    if not (_loading.get() or {}).get("trusted") and not _is_remote():
+    for name in config.position_embedding_type.split("+"):
+        reference = _reference(config, name)
+        if reference is None:
+            continue
+        if name in known:
+            _compare_code(config, name, reference, known[name])
+        elif travelled_class(config, name) is None:
+            scheme = _load_class(config, name, reference)
+            setattr(config, ATTRIBUTE, {**getattr(config, ATTRIBUTE, {}), name: scheme})
+
+
+def _load_class(config: Any, name: str, reference: str) -> type[PositionScheme]:
+    source, trusted, hub = _under_way(config)
+    if not trusted and not _is_remote():
         raise ValueError(
             f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code ({reference}) comes with the "
             f"checkpoint{f' {source}' if source else ''}. If you trust it, load the model, or the configuration by "
@@ -105,7 +117,7 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
         # The scheme must be from the same commit as this file; the Hub's commit is part of the module's name.
         commit = __name__.split(".")[-2]
         if re.fullmatch("[0-9a-f]{40}", commit):
-            hub["code_revision"] = commit
+            hub = {**hub, "code_revision": commit}
     try:
         scheme = get_class_from_dynamic_module(reference, source, **hub)
     except (OSError, AttributeError, ImportError) as error:
@@ -113,29 +125,13 @@ def load_class(config: Any, name: str) -> type[PositionScheme]:
             f"position_embedding_type={name!r}: its code ({reference}) can't be loaded from {source}: {error}"
         ) from error
     scheme.name = name  # type: ignore[attr-defined]
-    setattr(config, ATTRIBUTE, {**getattr(config, ATTRIBUTE, {}), name: scheme})
     return scheme
 
 
-def load_classes(config: Any, known: Any) -> None:
-    """Loads the scheme's class from the checkpoint, where its code is trusted or has been loaded already.
-
-    A class that is registered here under that name wins, with a warning if its code differs.
-
-    Raises:
-        ValueError: it isn't trusted.
-    """
-    for name in config.position_embedding_type.split("+"):
-        if comes_along(config, name) and name in known:
-            _compare_code(config, name, known[name])
-        elif comes_along(config, name) and travelled_class(config, name) is None:
-            load_class(config, name)
-
-
-def _compare_code(config: Any, name: str, scheme: type[PositionScheme]) -> None:
+def _compare_code(config: Any, name: str, reference: str, scheme: type[PositionScheme]) -> None:
     """Warns if the checkpoint's files, as far as they are on this machine, differ from the code of the class here."""
-    repository, _, reference = (_reference(config, name) or "").rpartition("--")
-    source, hub = _source(config)
+    repository, _, reference = reference.rpartition("--")
+    source, _, hub = _under_way(config)
     source = str(repository or source or "")
     ours: dict[str, str] = {}
     with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel differs in any case
