@@ -207,7 +207,7 @@ def _require(name: str, value: Any, check: Check | None) -> None:
 
 
 def check_types(given: dict[str, Any]) -> None:
-    """Refuses a value that transformers would take for another type."""
+    """Checks the values that `_KEYWORDS` lists, and raises for one of a wrong type."""
     for name, check in _KEYWORDS.items():
         _require(name, given.get(name), check)
 
@@ -231,20 +231,64 @@ def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in said.items():
         for key, given in ({name: value} if name in _ROPE_OF_TRAINING else value).items():
-            today = "rope_type" if key == "type" else key
-            if given is None or (known := found.setdefault(today, given)) is given or known == given:
+            if given is None:
                 continue
-            together = ", ".join(f"{name}={value!r:.200}" for name, value in said.items())
-            raise ValueError(
-                f"{today}={known!r} contradicts {key}={given!r} in {together}. Give rope_parameters alone."
-            )
+            today = "rope_type" if key == "type" else key
+            known = found.setdefault(today, given)
+            if known is not given and known != given:
+                together = ", ".join(f"{name}={value!r:.200}" for name, value in said.items())
+                raise ValueError(
+                    f"{today}={known!r} contradicts {key}={given!r} in {together}. Give rope_parameters alone."
+                )
     return found
+
+
+def _override_scheme(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """Another scheme than the file's: the arguments and the code of the file's don't apply."""
+    scheme = values.get("position_embedding_type")
+    if given.get("position_embedding_type", scheme) != scheme:
+        for name in ("position_embedding_kwargs", *_ROPE_NAMES):
+            values.pop(name, None)
+        values["auto_map"] = {key: value for key, value in (values.get("auto_map") or {}).items() if key != KEY}
+
+
+def _override_rope(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """A new scaling replaces the file's. `rope_theta` and `partial_rotary_factor` stay unless they are given."""
+    replaced = "rope_parameters" in given or given.get("rope_scaling") is not None
+    new, old = _take_rope(given), _take_rope(values)
+    kept = {name: value for name, value in old.items() if not replaced or name in _ROPE_OF_TRAINING}
+    values["rope_parameters"] = {**kept, **new} or None
+
+
+def _override_labels(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """Labels given as names, or as another number of them, replace the file's."""
+    if given.get("num_labels", 0) is None:
+        del given["num_labels"]
+    count, names = given.get("num_labels"), values.get("id2label") or values.get("label2id")
+    other_count = count is not None and isinstance(names, dict) and len(names) != count
+    if other_count or {"id2label", "label2id"} & given.keys():
+        for name in ("id2label", "label2id", "num_labels"):
+            values.pop(name, None)
+
+
+def _warn_of_other_version(unknown: dict[str, Any], written_by: Any) -> None:
+    if unknown:
+        logger.warning(
+            f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
+            "kept, without effect. If a newer hf_posenc wrote it, upgrade hf_posenc."
+        )
+    if isinstance(written_by, str) and _release(written_by) > _release(POSENC_VERSION):
+        logger.warning(
+            f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
+            "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
+            "process that doesn't import hf_posenc)."
+        )
 
 
 def _names(field: str, labels: Any) -> list[str]:
     """The names in a map of labels, in the order of their numbers."""
-    pairs = list(labels.items()) if isinstance(labels, dict) else []
-    numbered = {str(number): name for number, name in (pairs if field == "id2label" else ((n, x) for x, n in pairs))}
+    pairs = labels.items() if isinstance(labels, dict) else ()
+    numbered = {str(n): name for n, name in pairs} if field == "id2label" else {str(n): name for name, n in pairs}
     names = [numbered.get(str(number)) for number in range(len(pairs))]
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(
@@ -433,46 +477,19 @@ class PosEncConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Builds the configuration of a file.
+        """Builds the configuration of a file, with `kwargs` in place of the file's values.
 
         A key that this version doesn't know is kept with a warning, since a newer version may have written it. A
         scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
         values, own = dict(config_dict), {field.name for field in fields(cls)}
         check_types(values)
-        # A new scaling replaces the old one. rope_theta and partial_rotary_factor stay unless they are given.
-        replaced = "rope_parameters" in kwargs or kwargs.get("rope_scaling") is not None
-        rope = _take_rope(kwargs)
-        overrides = {name: kwargs.pop(name) for name in list(kwargs) if name in own}
-        scheme = values.get("position_embedding_type")
-        if overrides.get("position_embedding_type", scheme) != scheme:
-            for name in ("position_embedding_kwargs", *_ROPE_NAMES):
-                values.pop(name, None)
-            values["auto_map"] = {key: value for key, value in (values.get("auto_map") or {}).items() if key != KEY}
-        # Labels passed now, as names or as a number, override the file's.
-        if kwargs.get("num_labels", 0) is None:
-            del kwargs["num_labels"]
-        count, names = kwargs.get("num_labels"), values.get("id2label") or values.get("label2id")
-        other_count = count is not None and isinstance(names, dict) and len(names) != count
-        if other_count or {"id2label", "label2id"} & overrides.keys():
-            for name in ("id2label", "label2id", "num_labels"):
-                values.pop(name, None)
-        trained = _take_rope(values)
-        kept = {name: value for name, value in trained.items() if not replaced or name in _ROPE_OF_TRAINING}
-        values |= {**overrides, "rope_parameters": {**kept, **rope} or None}
+        _override_scheme(values, kwargs)
+        _override_rope(values, kwargs)
+        _override_labels(values, kwargs)
+        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own}
         unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _KEYWORDS}
-        if unknown:
-            logger.warning(
-                f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
-                "kept, without effect. If a newer hf_posenc wrote it, upgrade hf_posenc."
-            )
-        written_by = values.get("posenc_version")
-        if isinstance(written_by, str) and _release(written_by) > _release(POSENC_VERSION):
-            logger.warning(
-                f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
-                "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
-                "process that doesn't import hf_posenc)."
-            )
+        _warn_of_other_version(unknown, values.get("posenc_version"))
         result = super().from_dict(values, **kwargs)
         config = result[0] if isinstance(result, tuple) else result
         # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
