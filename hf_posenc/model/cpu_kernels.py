@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 
-from .position_math import plain as _untouched
-from .position_math import wide
+from .position_math import plain, wide
 
 _enabled = os.environ.get("HF_POSENC_CPU_KERNELS", "1") != "0"
 
@@ -27,9 +26,9 @@ def set_enabled(enabled: bool) -> None:
     _enabled = enabled
 
 
-def plain(x: Tensor) -> bool:
-    """Whether kernels may be called on a tensor directly: it is an ordinary eager one, and they aren't turned off."""
-    return _enabled and _untouched(x)
+def _allowed(x: Tensor) -> bool:
+    """Whether the kernels are on, and take such a tensor: an ordinary eager one."""
+    return _enabled and plain(x)
 
 
 # ---- linear layers --------------------------------------------------------------------------------------------------
@@ -56,7 +55,7 @@ def onednn_is_faster() -> bool:
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return bool(
-        plain(x)
+        _allowed(x)
         and onednn_is_faster()
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
@@ -148,7 +147,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape -> the same."""
-        fits = x.device.type == "cpu" and x.is_floating_point() and plain(x) and not self.inplace
+        fits = x.device.type == "cpu" and x.is_floating_point() and _allowed(x) and not self.inplace
         if fits and self.training and 1 / STEPS <= self.p < 1:
             return _Dropout.apply(x, self.p)
         return super().forward(x)
@@ -165,9 +164,8 @@ HALF_FROM = 512
 
 def runs_by_sequence(q: Tensor) -> bool:
     """Whether `attend_by_sequence` can take these queries: ordinary floating-point tensors on a CPU."""
-    return (
-        plain(q) and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-    )
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    return _allowed(q) and q.device.type == "cpu" and q.dtype in dtypes
 
 
 def attend_by_sequence(
