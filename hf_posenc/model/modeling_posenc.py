@@ -298,7 +298,7 @@ class PosEncModel(PosEncPreTrainedModel):
         # A config may have been changed since it was checked; what is built must be what is saved.
         load_classes(config, POSITIONS)
         config.resolve()
-        vars(config).pop(GIVEN)  # from here on its arguments belong to the weights
+        vars(config).pop(GIVEN)  # the weights are built with these arguments: no later call may resolve them again
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
         pre_norm = config.norm_position == "pre"
@@ -357,7 +357,7 @@ class PosEncModel(PosEncPreTrainedModel):
         hidden_states: list[Tensor] = []
         attentions = []
         for layer in self.layers:
-            if wants_hidden:  # padded, and the encoder continues with what it returns
+            if wants_hidden:  # the next layer continues from what is returned, so that gradients reach it
                 hidden_states.append(batch.pad(x))
                 x = batch.unpad(hidden_states[-1])
             x, weights = layer(x, attend, bias, *attend.state)

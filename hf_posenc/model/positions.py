@@ -17,7 +17,7 @@ from .scheme_code import collect_code, comes_along, load_classes, travelled_clas
 POSITIONS: dict[str, type[PositionScheme]] = {}
 """Every scheme by its name: what `config.position_embedding_type` accepts. `configuration_posenc` fills it."""
 
-# What other models and papers call our schemes ...
+# What other models and papers call our schemes.
 _OTHER_NAMES = {
     "absolute": "learned",
     "rotary": "rope",
@@ -30,7 +30,7 @@ _OTHER_NAMES = {
     "disentangled": "deberta",
     "cpb": "mlp_bias",
 }
-# ... and those that aren't here, with the reason.
+# Schemes that aren't here, with the reason.
 _REFUSED = {
     "xpos": "xPos (Sun et al. 2022, arXiv 2212.10554) decays with distance only under a causal mask; in an encoder "
     "half of all pairs would grow. The nearest are 'rope', and 'rope+alibi' for a decay on both sides.",
@@ -42,17 +42,18 @@ _REFUSED = {
     "what attention returns, which fused kernels can't do; the paper found no gain from it. Use 'relative_key'.",
 }
 
-# Constructor arguments that a config fills by name ...
+# Constructor arguments that a config fills by name.
 _SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
-# ... and those that only make sense for a scheme used on plain tensors, or that have their own place in the config.
+# Constructor arguments for schemes on plain tensors alone, or with a place of their own in the config.
 _ELSEWHERE = {
     "batch_first": "A model is batch-first; batch_first is for schemes used on plain tensors.",
     "rope_theta": "Give it as rope_parameters={'rope_theta': ...}.",
 }
-# Fields of a config that are completed with defaults ...
+# Fields of a config that are completed with defaults.
 _RESOLVED = ("position_embedding_kwargs", "rope_parameters")
 GIVEN = "_given_arguments"
-"""... and the attribute that holds what was given, what was resolved from it, and the values it was checked with."""
+"""Where a config keeps, for each of these fields, what was given and what was resolved from it; under `checked`, the
+values with which its schemes could last be built."""
 _DECISIVE = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters", "hidden_size", "embedding_width"),
     *("num_attention_heads", "num_hidden_layers", "max_position_embeddings", "token_rms"),
@@ -210,7 +211,7 @@ def _check_augmentation(config: Any, name: str, limit: int | None) -> None:
 
 
 def _decisive(config: Any) -> str:
-    """Every value that decides which schemes are built, and whether they can be."""
+    """Every value that decides which schemes are built, and whether they can be: what to check again if it changes."""
     return repr((scheme_classes(config), [getattr(config, name) for name in _DECISIVE]))
 
 
