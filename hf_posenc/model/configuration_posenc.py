@@ -518,7 +518,10 @@ class PosEncConfig(PreTrainedConfig):
         super().save_pretrained(str(save_directory), push_to_hub=push_to_hub, **kwargs)
 
     def _get_files_timestamps(self, working_dir: Any) -> dict[str, float]:
-        """Files that needn't be uploaded. A scheme's own code is: it was written before transformers calls this."""
+        """When each file was last changed. Left out is a scheme's own code, so that it is uploaded in any case.
+
+        Transformers uploads what changes after this call, and `save_pretrained` writes that code before.
+        """
         own = own_code(self)[1]
         return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in own}
 
@@ -566,7 +569,7 @@ class PosEncConfig(PreTrainedConfig):
         resolve_position_config(self)
 
     def _name_labels(self, count: int | None = None) -> None:
-        """Makes each map of labels from the other. Where they differ, as after one was set, `id2label` wins.
+        """Makes each map of labels from the other. Where they differ, `id2label` wins unless its names are defaults.
 
         Raises:
             ValueError: they don't name labels, or not as many as `count`.
