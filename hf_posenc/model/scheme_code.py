@@ -183,7 +183,7 @@ def collect_code(classes: dict[str, type[PositionScheme]], known: Any) -> tuple[
     files: dict[str, str] = {}
     for name, scheme in classes.items():
         if known.get(name) is scheme and scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]:
-            references.append(None)
+            references.append(None)  # built in: a class of this folder
             continue
         for file, text in (_remembered.get(scheme) or _files_of(scheme)).items():
             if files.setdefault(file, text) != text:
@@ -271,12 +271,12 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
     if phantom := seen_by_loader - {*relative, "position_base", "position_math"}:
         raise ValueError(
-            f"{path.name}: a line of text reads like an import of {sorted(phantom)[0]!r}, and whoever loads the model "
+            f"{path.name}: a line of text reads like an import of {min(phantom)!r}, and whoever loads the model "
             "would look for that file. Word it differently."
         )
-    for module in sorted(set(relative) - seen_by_loader):
+    if unseen := set(relative) - seen_by_loader:
         why = "Whoever loads the model sees imports that are first on their line alone. Give it a line of its own."
-        raise _refused(path, relative[module], why)
+        raise _refused(path, relative[min(unseen)], why)
     return written, list(relative)
 
 
@@ -291,7 +291,7 @@ def _travelling(node: ast.ImportFrom) -> str | None:
 
 
 def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
-    """Only relative imports are followed: a module of the same folder by its full name would be missing elsewhere."""
+    """Refuses an absolute import of hf_posenc or of a file beside this one: it would fail where the copy is loaded."""
     if module.partition(".")[0] == "hf_posenc":
         raise _refused(
             path,
@@ -300,10 +300,9 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             "and DistanceBias from hf_posenc, the public names of hf_posenc.model.position_math, and nothing else of "
             "it; register_position belongs into the script that uses it.",
         )
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or Path(file).resolve().parent != path.resolve().parent:
-        return
-    if not {"site-packages", "dist-packages"} & set(path.parts):
+    file: Any = getattr(sys.modules.get(module), "__file__", None)
+    beside = file is not None and Path(file).resolve().parent == path.resolve().parent
+    if beside and not {"site-packages", "dist-packages"} & set(path.parts):
         way_out = f"Move what it needs into {path.name}; in a package, write 'from .helper import name'."
         raise _refused(path, node, f"{Path(file).name} lies beside it and isn't installed elsewhere. {way_out}")
 
