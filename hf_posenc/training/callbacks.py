@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from transformers.utils import logging
 
 from .. import files
@@ -150,7 +150,7 @@ class EvaluationLeavesNoTrace(TrainerCallback):
 
 
 class DescribeCheckpoints(TrainerCallback):
-    """Writes a README and the results so far into each checkpoint folder, so that it can be published."""
+    """Writes a README and the results so far into each checkpoint folder, which makes it whole; deletes older ones."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -164,3 +164,4 @@ class DescribeCheckpoints(TrainerCallback):
         metrics = metrics_at(state.global_step, state.log_history)
         files.write_text(folder / "README.md", card_of(self.run, metrics, name))
         files.write_json(folder / checkpoints.RESULTS_NAME, results_of(self.run, metrics, state.log_history))
+        rotate_checkpoints(str(folder.parent), args.save_total_limit, state.best_model_checkpoint, use_mtime=True)

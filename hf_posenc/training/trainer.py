@@ -135,6 +135,17 @@ class RunTrainer(Trainer):
         )
         self.push_in_progress = PushInProgress(cast(Any, [*(earlier.jobs if is_busy else ()), job]))
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Deletes no older one: `DescribeCheckpoints` does, when this one is whole. Until then it has no results."""
+        folder = Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if self.args.should_save:  # a run that was stopped may have left the same step
+            (folder / checkpoints.RESULTS_NAME).unlink(missing_ok=True)
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
+
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = output_dir if output_dir is not None else str(self.args.output_dir)
         model = cast(torch.nn.Module, self.model)

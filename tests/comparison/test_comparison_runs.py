@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -160,7 +161,7 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
         "error": "rope has no bananas",
         "settings": json.loads(json.dumps(plan.settings("rope", plan.tasks[0]))),
     }
-    assert "[2 of 6] probes-rope-seed0, about 0 s left" in printed(console)
+    assert re.search(r"\[2 of 6\] probes-rope-seed0, about \d+ s left", printed(console))
     assert "failed: rope has no bananas" in printed(console)
     del broken["rope"], made[:]
     again = execute(plan, tmp_path, console=console)

@@ -15,9 +15,9 @@ import hf_posenc.training.classification as classification
 from hf_posenc import PosEncForSequenceClassification, fit
 from hf_posenc.errors import Diverged
 from hf_posenc.files import take_place, write_json
-from hf_posenc.training import Interrupted, UserError, is_complete
+from hf_posenc.training import Interrupted, UserError, callbacks, is_complete
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, owned
+from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, last_complete_checkpoint, owned
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -402,6 +402,35 @@ def test_checkpoints_go_when_training_has_ended_and_stay_on_request(order, tmp_p
     assert_same_weights(kept, gone)  # the best ones, which were read from a checkpoint
     assert results(gone)["best"] == results(kept)["best"]
     assert not RunArguments(output_dir=str(tmp_path)).keep_checkpoints
+
+
+def test_an_older_checkpoint_stays_until_the_next_is_whole(order, tmp_path, monkeypatch):
+    options = {**order, **OPTIONS, "save_total_limit": 1, "resume_from_checkpoint": "true"}
+    saved, describe = [], callbacks.results_of
+
+    def killed(run, *args):
+        saved.append(sorted(path.name for path in checkpoints(tmp_path / "run")))
+        if len(saved) in (2, 3):
+            raise MemoryError
+        return describe(run, *args)
+
+    monkeypatch.setattr(callbacks, "results_of", killed)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            train(tmp_path / "run", **options)
+        assert last_complete_checkpoint(tmp_path / "run").name == "checkpoint-4"
+    train(tmp_path / "run", **options, keep_checkpoints=True)
+    assert saved[:4] == [["checkpoint-4"], *[["checkpoint-4", "checkpoint-8"]] * 3]
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-20"]
+
+
+def test_a_checkpoint_that_is_written_again_is_whole_only_at_its_end(order, tmp_path, monkeypatch):
+    options = {**order, **OPTIONS, "max_steps": 8, "keep_checkpoints": True}
+    train(tmp_path / "run", **options)
+    monkeypatch.setattr(callbacks, "results_of", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path / "run", **options, resume_from_checkpoint=str(tmp_path / "run/checkpoint-4"), weight_decay=0.5)
+    assert last_complete_checkpoint(tmp_path / "run").name == "checkpoint-4"
 
 
 def test_a_run_that_has_ended_is_not_begun_anew_for_want_of_its_checkpoints(order, tmp_path):
