@@ -149,10 +149,13 @@ def test_longer_training_is_advised_unless_the_validation_loss_has_risen(losses:
     assert warning.endswith(", or give more rows.")
 
 
-def test_the_way_out_is_said_once():
-    baselines = {"word_pairs": {"test_accuracy": 0.9}}
-    one_class, below = stand([[1, 0]] * 100, RIGHT, baselines=baselines, pretrained=False).warnings
-    assert one_class.endswith("give more rows.")
+@pytest.mark.parametrize(
+    ("logits", "baselines"), [([[1, 0]] * 100, {}), (GOOD, {"majority": {"test_accuracy": 0.8}})], ids=["one", "chance"]
+)
+def test_the_way_out_is_said_once(logits: list[list[int]], baselines: dict[str, Any]):
+    baselines = {**baselines, "word_pairs": {"test_accuracy": 0.9}}
+    useless, below = stand(logits, RIGHT, baselines=baselines, score=0.8, pretrained=False).warnings
+    assert useless.endswith("Start from pretrained weights (--pretrained), train longer, or give more rows.")
     assert below.endswith("a linear model on words and word pairs has 0.900.")
 
 
