@@ -165,11 +165,12 @@ def _read_training(source: str, revision: str | None, files: list[str]) -> Train
     }
     options = _part(run, "arguments")
     warnings = _part(run, "assessment").get("warnings")
+    simplest = "mean" if run.get("problem_type") == "regression" else "majority"
     base = conversion.get("source") or _part(options, "model").get("model_name_or_path")
     return TrainingRecord(
         scores={split: found for split, found in scores.items() if found},
         baselines={
-            name.replace("_", " "): float(value)
+            simplest if name == "majority" else name.replace("_", " "): float(value)
             for name, value in _part(_part(run, "assessment"), "baselines").items()
             if isinstance(value, int | float)
         },

@@ -108,7 +108,7 @@ class Assessment:
         return table
 
     def _error_table(self) -> Table:
-        table = Table("row", "text", "right", "predicted", title="Most confident errors", title_justify="left")
+        table = Table("row", "text", "right", "predicted", title=self.error_title(), title_justify="left")
         table.columns[1].ratio = 1
         for error in self.errors[:ERRORS_IN_TERMINAL]:
             text = " / ".join(filter(None, (error["text"], error.get("text_pair"))))
@@ -116,6 +116,10 @@ class Assessment:
         if len(self.errors) > ERRORS_IN_TERMINAL:
             table.add_row("...", f"{len(self.errors) - ERRORS_IN_TERMINAL} more in results.json")
         return table
+
+    def error_title(self) -> str:
+        """What the listed errors are."""
+        return "Largest errors" if self.metric in LOWER_IS_BETTER else "Most confident errors"
 
     def shows_confusion(self) -> bool:
         """Whether there is a confusion matrix of not too many classes."""

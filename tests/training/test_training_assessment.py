@@ -109,6 +109,7 @@ def test_errors_of_several_labels_and_of_numbers():
     numbers = stand([[1.0], [2.0], [9.0]], [1.0, 4.0, 8.0], NUMBER, names=[])
     assert [error["row"] for error in numbers.errors] == [2, 3]
     assert "probability" not in numbers.errors[0]
+    assert (found.error_title(), numbers.error_title()) == ("Most confident errors", "Largest errors")
 
 
 GOOD = [[3, 0], [0, 3]] * 50
