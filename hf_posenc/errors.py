@@ -40,7 +40,10 @@ def speak_as_typed(words: Sequence[str], *, with_dashes: bool = False) -> None:
 
 
 def as_typed(text: str) -> str:
-    """The text with its options (`--learning_rate`) spelt as they were typed."""
+    """The text with its options (`--learning_rate`) spelt as they were typed, and so `name=value` at its start."""
+    name, equals, rest = text.partition("=")
+    if equals and (option := _typed.get(f"--{name.replace('_', '-')}")):
+        text = f"{option} {rest}"
 
     def spelt(found: re.Match[str]) -> str:
         dashed = found[0].replace("_", "-")

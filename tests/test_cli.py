@@ -254,6 +254,15 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
             "--errors-shown -1 is out of range. Give a whole number from 0.",
         ),
         (("train", "-o", "x", "--baseline", "maybe"), "(case insensitive). --help lists the options."),
+        (("train", "-o", "x", "--lr-scheduler-type", "cosin"), "Error: --lr-scheduler-type: invalid choice: 'cosin'"),
+        (
+            ("train", "-o", "x", "--dataset-name", "blimp_order", "--hidden-dropout-prob", "1.5"),
+            "Error: --hidden-dropout-prob 1.5 is out of range. A probability lies between 0 and 1.",
+        ),
+        (
+            ("convert", "CHECKPOINT", "x", "--position-embedding-type", "rpoe"),
+            "Error: --position-embedding-type 'rpoe' is unknown. Did you mean 'rope'?",
+        ),
         (("train", "-o", "x", "--eval-steps", "0"), "--eval-steps 0.0 is out of range. Give a positive number."),
         (("train", "-o", "x"), "No data. Give --train-file (and --validation-file, --test-file), or --dataset-name"),
         (

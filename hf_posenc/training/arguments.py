@@ -484,7 +484,8 @@ class OptionParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing hundreds of options."""
-        raise UserError(f"{message.removeprefix('argument ').rstrip('.')}. --help lists the options.")
+        option, colon, text = message.removeprefix("argument ").rstrip(".").partition(":")
+        raise UserError(f"{option.partition('/')[0]}{colon}{text}. --help lists the options.")
 
     def parse(self, arguments: Sequence[str]) -> tuple[Any, ...]:
         """The dataclasses. Refuses unknown options, and suggests the nearest one."""
