@@ -395,7 +395,11 @@ def test_class_weights_find_the_rare_label(tmp_path):
         (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1}'}, "no label 'b'|'b'"),
         (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1, "c": 1, "b": 2}'}, "'c'"),
         (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1, "b": -2}'}, "has -2"),
-        (Labels("single_label_classification", ("a", "b")), {"class_weights": "heavy"}, "is no JSON"),
+        (
+            Labels("single_label_classification", ("a", "b")),
+            {"class_weights": "heavy"},
+            "is no JSON. Give balanced, or ",
+        ),
     ],
 )
 def test_weights_that_cannot_be_are_refused(labels, options, message):
