@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import is_torch_xla_available
 
 from ..errors import UserError, one_line
@@ -224,6 +225,7 @@ class _Range:
 _COUNT = _Range("a whole number from 1", lambda value: value >= 1 and value == int(value))
 _POSITIVE = _Range("a positive number", lambda value: 0 < value < math.inf)
 _NOT_NEGATIVE = _Range("0 or a positive number", lambda value: 0 <= value < math.inf)
+_FACTOR = _Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 _SHARE = _Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _SEED = _Range("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32)
 _RANGES = {
@@ -234,8 +236,8 @@ _RANGES = {
     "max_steps": _Range("a whole number from 1, or -1 for none", lambda value: value == -1 or value >= 1),
     "learning_rate": _NOT_NEGATIVE,
     "weight_decay": _NOT_NEGATIVE,
-    "position_learning_rate_factor": _NOT_NEGATIVE,
-    "word_learning_rate_factor": _NOT_NEGATIVE,
+    "position_learning_rate_factor": _FACTOR,
+    "word_learning_rate_factor": _FACTOR,
     "max_grad_norm": _NOT_NEGATIVE,
     "warmup_steps": _NOT_NEGATIVE,
     "adam_beta1": _SHARE,
@@ -253,6 +255,11 @@ _RANGES = {
     "search": _Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
     "seed": _SEED,
     "data_seed": _SEED,
+}
+_STRATEGIES = {
+    "eval_strategy": [strategy.value for strategy in IntervalStrategy],
+    "save_strategy": [strategy.value for strategy in SaveStrategy],
+    "logging_strategy": [strategy.value for strategy in IntervalStrategy],
 }
 DEFAULT_STEPS = {
     kind: TrainingArguments.__dataclass_fields__[f"{kind}_steps"].default for kind in ("eval", "save", "logging")
@@ -364,6 +371,10 @@ class RunArguments(TrainingArguments):
             value = getattr(self, name, None)
             if value is not None and not accepted.holds(value):
                 raise UserError(f"--{name} {value} is out of range. Give {accepted.text}.")
+        for name, accepted_names in _STRATEGIES.items():
+            strategy = getattr(self, name)
+            if strategy is not None and strategy_name(strategy) not in accepted_names:
+                raise UserError(f"--{name} {strategy!r} is unknown. Choose one of {', '.join(accepted_names)}.")
         if self.learning_rate is not None and self.learning_rate > 1 and "adam" in strategy_name(self.optim):
             raise UserError(
                 f"--learning_rate {self.learning_rate} is out of range: AdamW moves each weight by about that much. "
@@ -492,9 +503,9 @@ class OptionParser(HfArgumentParser):
         *parsed, rest = self.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
         if rest:
             name = rest[0].split("=")[0]
-            near = difflib.get_close_matches(
-                name.replace("-", "_").replace("__", "--", 1), self._option_string_actions, n=1
-            )
+            typed, known = name.replace("-", "_").replace("__", "--", 1), self._option_string_actions
+            longer = [option for option in known if option.endswith(typed.replace("--", "_"))]  # --epochs
+            near = longer or difflib.get_close_matches(typed, known, n=1)
             raise UserError(
                 f"{name!r} is no option. {f'Did you mean {near[0]}? ' if near else ''}--help lists the options."
             )
