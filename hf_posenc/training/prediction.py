@@ -16,7 +16,7 @@ from transformers import (
     pipeline,
 )
 
-from hf_posenc.errors import UserError, check_is_checkpoint, one_line
+from hf_posenc.errors import UserError, check_is_checkpoint, one_line, sentence
 from hf_posenc.training.metrics import answers_from_logits, require_finite
 from hf_posenc.training.model import TOKENS, check_complete, labels_words, require_head
 from hf_posenc.training.progress import errors_alone, without_bars
@@ -113,7 +113,8 @@ def load_classifier(
                 f"{checkpoint!r}: model.safetensors is damaged ({error}). Copy or train it anew."
             ) from error
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
-        raise UserError(f"{checkpoint!r} can't be loaded: {kind}{one_line(error)}") from error
+        trust = " For this command: --trust_remote_code." if "trust_remote_code=True" in str(error) else ""
+        raise UserError(f"{checkpoint!r} can't be loaded: {kind}{sentence(error)}{trust}") from error
 
 
 def _check_device(name: str | None) -> None:

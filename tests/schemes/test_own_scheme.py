@@ -80,7 +80,7 @@ def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path)
     assert "--trust-remote-code" in text
     code, _, err = run("predict", out, "good film")
     assert code == 2
-    assert "trust_remote_code=True" in err
+    assert "register_position('recency', ...). For this command: --trust-remote-code." in err
     assert "Traceback" not in err
     code, _, err = run("train", "--model-name-or-path", out, "--train-file", data, "-o", tmp_path / "more")
     assert code == 2
