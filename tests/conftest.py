@@ -31,10 +31,11 @@ def _seed():
     torch.manual_seed(0)
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays to the end: no collection need look at those millions of objects again.
+@pytest.fixture(autouse=True, scope="module")
+def _keep_what_is_there():
+    """No collection need look again at the millions of objects that imports and earlier files made.
 
-    accelerate, dynamo and the exporters collect garbage often, half a second each time.
+    accelerate, dynamo and the exporters collect garbage often, half a second each.
     """
     gc.collect()
     gc.freeze()

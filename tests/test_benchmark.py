@@ -200,11 +200,12 @@ def test_frozen_words_get_no_gradient_and_the_rest_does():
 
 
 @pytest.mark.slow
-def test_startup_is_measured_in_fresh_processes_and_ours_is_near_transformers_own(tmp_path):
+def test_startup_is_measured_in_fresh_processes(tmp_path, monkeypatch):
+    monkeypatch.delitem(benchmark._IMPORTS, "and its BERT")
     found = benchmark.measure_startup("tiny", rounds=1)
     assert set(found["seconds"]) == {*benchmark._IMPORTS, "load BERT", "load ours"}
     assert all(seconds > 0 for seconds in found["seconds"].values())
-    assert benchmark.write_results(found, tmp_path / "startup.json")[1].read_text().count("|") == 21
+    assert benchmark.write_results(found, tmp_path / "startup.json")[1].read_text().count("|") == 18
 
 
 def test_the_page_on_speed_shows_the_measured_numbers(tmp_path, monkeypatch):

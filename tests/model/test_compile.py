@@ -159,9 +159,8 @@ def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: install g++")
-@pytest.mark.parametrize("scheme", ["learned", "rope", "t5"])
-def test_the_default_backend_gives_the_same_numbers_and_gradients(scheme):
-    plain, compiled = (encoder(scheme, num_hidden_layers=1).train() for _ in range(2))  # a layer takes 20 s
+def test_the_default_backend_gives_the_same_numbers_and_gradients():
+    plain, compiled = (encoder("learned+rope+t5", num_hidden_layers=1).train() for _ in range(2))  # a minute a layer
     run = torch.compile(compiled)
     for ids, mask in batches(3):
         expected = plain(ids, attention_mask=mask).last_hidden_state

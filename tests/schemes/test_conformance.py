@@ -56,7 +56,7 @@ def test_sound_schemes_of_a_user_can_be_exported(scheme):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BY_HOOK)  # of all: tests/model/test_export.py and tests/remote_code
 def test_published_schemes_can_be_exported_and_load_as_remote_code(scheme):
     report = check_position(scheme, checks=["export", "remote_code"]).raise_on_failure()
     assert [result.outcome for result in report.results] == ["passed", "passed"]
