@@ -1,5 +1,7 @@
 import gzip
+import io
 import json
+import logging
 import os
 import re
 from collections import Counter
@@ -543,9 +545,12 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
         (lambda p: _not_utf8(p / "a.parquet"), "a.parquet' can't be read: .*UTF8"),
     ],
 )
-def test_files_that_cannot_be_read_are_refused(make, message, tmp_path):
+def test_files_that_cannot_be_read_are_refused(make, message, tmp_path, monkeypatch):
+    logged = io.StringIO()
+    monkeypatch.setattr(logging.getLogger("datasets").handlers[0], "stream", logged)
     with pytest.raises(UserError, match=message):
         read_file(str(make(tmp_path)))
+    assert not logged.getvalue()  # the error is said once
 
 
 @pytest.mark.parametrize("odd", [5, {"a": 5}, ["a"]])

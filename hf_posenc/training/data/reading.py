@@ -6,6 +6,7 @@ import glob
 import io
 import itertools
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -203,6 +204,9 @@ def with_files(what: str, files: Sequence[str]) -> str:
 @contextlib.contextmanager
 def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None]:
     """Turns any error of a reader into one line that names the bad line of a file, or else the innermost cause."""
+    readers = logging.getLogger("datasets.packaged_modules")  # they log the error that they raise
+    before = readers.level
+    readers.setLevel(logging.CRITICAL)
     try:
         yield
     except UserError:
@@ -219,6 +223,8 @@ def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None
         if (wrong := bad_line(files)) is not None:
             raise UserError(wrong) from error
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
+    finally:
+        readers.setLevel(before)
 
 
 def read_rows(rows: IterableDataset, most: int | None, split: str) -> Dataset:
