@@ -229,9 +229,9 @@ def smallest_gap(found: Difference, level: float) -> float | None:
 
         P(T_f(g / e) > c) = 0.8.
 
-    None where there is no standard error: one seed, or a score that is no number.
+    None where there is no spread to go by: one seed, a score that is no number, or the same difference at every seed.
     """
-    if np.isnan(found.error):
+    if np.isnan(found.error) or found.error == 0:
         return None
     critical = stats.t.isf(level / 2, found.freedom)
     return float(found.error * special.nctdtrinc(found.freedom, 1 - POWER, critical))

@@ -1,6 +1,7 @@
 """Intervals and tests against scipy, scikit-learn and simulations with a known truth."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,6 +134,7 @@ def test_a_gap_of_the_named_size_is_found_in_80_percent_of_cases():
     base = constant(np.ones(5))
     spread = Difference(Interval(0.0, 0.0, 0.0, 5), 0.5, error=0.1 / 5**0.5, freedom=4)
     gap = smallest_gap(spread, 0.05)
+    assert smallest_gap(replace(spread, error=0.0), 0.05) is None  # two models that answer one class each
     found = [difference(constant(1 + gap + 0.1 * draw.normal(size=5)), base).p < 0.05 for _ in range(400)]
     assert sum(found) / 400 == pytest.approx(0.8, abs=0.05)
 
