@@ -87,13 +87,15 @@ def predict(
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     config, task = classifier.model.config, task_of(classifier.model.config)
     of_words = task.problem_type == TOKENS
-    read = None
+    read, columns = None, remembered_columns(config)
     if file:
-        read = read_inputs(file, options, remembered_columns(config), of_words=of_words, twice=output is not None)
+        read = read_inputs(file, options, columns, of_words=of_words, twice=output is not None)
     half = best_dtype(classifier.device) == torch.bfloat16 if bf16 is None else bf16 == "true"
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if half and bf16 is None:
         errors.print(IN_BF16, style="dim")
+    if texts and text_pair is None and columns is not None and columns.is_pair:
+        errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
     predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k, bf16=half)
     _give_answers(predictions, task, inputs, output, output_format)

@@ -73,6 +73,7 @@ def plot(
     from hf_posenc.schemes.scheme_file import register_scheme_file
     from hf_posenc.schemes.sources import is_scheme
     from hf_posenc.training.arguments import parse_json_option
+    from hf_posenc.training.progress import without_bars
 
     check_picture_path(output)
     if scheme_file is not None:
@@ -81,17 +82,18 @@ def plot(
     fields = {name: parse_json_option(name, text) for name, text in given.items() if text is not None}
     if fields and (len(sources) > 1 or not is_scheme(sources[0])):
         raise UserError(f"--{next(iter(fields))} goes with one scheme's name. A checkpoint has its own.")
-    read = [
-        PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
-        if is_scheme(source)
-        else PosEncModel.from_pretrained(source, revision=revision or "main", trust_remote_code=True)
-        if trust_remote_code
-        else source
-        for source in sources
-    ]
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
-        figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
+        with without_bars():
+            read = [
+                PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
+                if is_scheme(source)
+                else PosEncModel.from_pretrained(source, revision=revision or "main", trust_remote_code=True)
+                if trust_remote_code
+                else source
+                for source in sources
+            ]
+            figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
     except (ImportError, OSError) as error:
         raise UserError(one_line(error)) from error
     save_figure(figure, output)

@@ -174,7 +174,7 @@ def _no_better_than_majority(found: Assessment, examples: int, units: str, try_t
             f"({chance:.3f})."
         ]
     return [
-        f"It is no better than chance: {found.metric} {score:.3f}; always the most frequent answer: "
+        f"It isn't clearly better than chance: {found.metric} {score:.3f}; always the most frequent answer: "
         f"{chance:.3f} ({examples:,} {units}). {try_this}"
     ]
 

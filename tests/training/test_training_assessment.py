@@ -120,7 +120,7 @@ RIGHT = [0, 1] * 50
     ("what", "says"),
     [
         ({"logits": [[1, 0]] * 100}, "predicts 'no' for all 100"),
-        ({"score": 0.53, "baselines": {"majority": {"test_accuracy": 0.5}}}, "no better than chance"),
+        ({"score": 0.53, "baselines": {"majority": {"test_accuracy": 0.5}}}, "isn't clearly better than chance"),
         (
             {"logits": GOOD[:4], "labels": RIGHT[:4], "score": 1.0, "baselines": {"majority": {"test_accuracy": 0.5}}},
             "4 test examples are too few",

@@ -272,6 +272,15 @@ def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
     assert found == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
 
 
+def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):
+    examples = [{"premise": row["text"], "hypothesis": "karla", "label": row["label"]} for row in rows("train", 48)]
+    train(tmp_path / "run", train_file=write_jsonl(tmp_path / "in.jsonl", examples))
+    said = "trained on pairs of texts. Give the second one with --text-pair."
+    code, _, err = run("predict", tmp_path / "run", "who saw karla")
+    assert (code, said in err) == (0, True)
+    assert said not in run("predict", tmp_path / "run", "who saw karla", "--text-pair", "karla")[2]
+
+
 def test_semicolons_between_columns_are_found_or_said(run, checkpoint, tmp_path):
     (tmp_path / "in.csv").write_text("id;text\n1;who saw karla\n2;b\n")
     for words in ((), ("--delimiter", ";")):
