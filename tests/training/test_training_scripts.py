@@ -299,7 +299,7 @@ BAD = {
     ),
     "unknown strategy": (
         lambda folder, order: {"save_strategy": "often"},
-        "often is not a valid SaveStrategy",
+        "--save_strategy 'often' is unknown. Choose one of no, steps, epoch, best.",
     ),
 }
 
