@@ -28,6 +28,7 @@ def assess(
     history: Sequence[Mapping[str, Any]] = (),
     errors_shown: int = 10,
     pretrained: bool = False,
+    positions: bool = True,
 ) -> Assessment:
     """Assesses the predictions on one split.
 
@@ -44,6 +45,7 @@ def assess(
         history: what the Trainer logged while training.
         errors_shown: how many errors are listed.
         pretrained: whether it began with trained weights; if not, warnings suggest that.
+        positions: whether it has positions; if not, warnings suggest those first.
     """
     found = _standing(split, METRICS[problem_type][0].key, metrics, baselines)
     predicted = predictions_from_logits(logits, problem_type)
@@ -54,7 +56,8 @@ def assess(
     found.errors = _errors(logits, labels, texts, names, problem_type, errors_shown)
     if rows is not None:
         found.errors = [{**error, "row": rows[error["row"] - 1]} for error in found.errors]
-    found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history, pretrained)
+    try_this = _ways_out(history, pretrained, positions)
+    found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history, try_this)
     return found
 
 
@@ -69,14 +72,16 @@ def assess_words(
     *,
     history: Sequence[Mapping[str, Any]] = (),
     pretrained: bool = False,
+    positions: bool = True,
 ) -> Assessment:
     """Assesses the labels of words, (n,) each; the other arguments are those of `assess`."""
     found = _standing(split, metric, metrics, baselines)
     found.classes = _classes(right, predicted, names, names)
     found.confusion = confusion_matrix(right, predicted, labels=names).tolist()
     said = np.array([names.index(name) for name in predicted])
+    try_this = _ways_out(history, pretrained, positions)
     found.warnings = _warnings(
-        found, said, len(right), names, "single_label_classification", history, pretrained, units="words"
+        found, said, len(right), names, "single_label_classification", history, try_this, units="words"
     )
     return found
 
@@ -143,11 +148,10 @@ def _warnings(
     names: Sequence[str],
     problem_type: str,
     history: Sequence[Mapping[str, Any]],
-    pretrained: bool,
+    try_this: str,
     units: str = "examples",
 ) -> list[str]:
     """Why the scores may not mean much, in words."""
-    try_this = _ways_out(history, pretrained)
     one_class = problem_type == "single_label_classification" and len(np.unique(predicted)) == 1
     if one_class and len(names) > 1:
         label = names[int(predicted[0])]
@@ -208,12 +212,13 @@ def _no_better_with_order(found: Assessment, examples: int) -> list[str]:
     ]
 
 
-def _ways_out(history: Sequence[Mapping[str, Any]], pretrained: bool) -> str:
+def _ways_out(history: Sequence[Mapping[str, Any]], pretrained: bool, positions: bool) -> str:
     """What may help; training longer only while the validation loss hasn't risen."""
     losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     weights = "" if pretrained else "start from pretrained weights (--pretrained), "
     longer = "train longer, " if not losses or losses[-1] <= 1.1 * min(losses) else ""
-    sentence = f"{weights}{longer}or give more rows.".removeprefix("or ")
+    order = "" if positions else "choose a scheme that knows word order (--position-embedding-type), "
+    sentence = f"{order}{weights}{longer}or give more rows.".removeprefix("or ")
     return sentence[0].upper() + sentence[1:]
 
 

@@ -101,8 +101,9 @@ class Assessment:
     def _confusion_table(self) -> Table:
         assert self.confusion is not None
         table = Table("right \\ predicted", title="Confusion matrix", title_justify="left")
+        width = 16 if len(self.classes) < 4 else 10  # for 80 columns
         for row in self.classes:
-            table.add_column(escape(short(row["label"], 10)), justify="right")
+            table.add_column(escape(short(row["label"], width)), justify="right")
         for row, counts in zip(self.classes, self.confusion, strict=True):
             table.add_row(escape(short(row["label"], 16)), *(f"{count:,}" for count in counts))
         return table

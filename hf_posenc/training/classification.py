@@ -82,6 +82,7 @@ class Setup(Run):
             history=history,
             errors_shown=self.training.errors_shown,
             pretrained=self.arguments.model_name_or_path is not None,
+            positions=getattr(self.model.config, "position_embedding_type", None) != "none",
         )
 
 

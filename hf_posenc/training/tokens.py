@@ -72,6 +72,7 @@ def train_tokens(
                     baselines,
                     history=learned,
                     pretrained=model.model_name_or_path is not None,
+                    positions=getattr(run.model.config, "position_embedding_type", None) != "none",
                 )
         if not training.do_predict:
             return None

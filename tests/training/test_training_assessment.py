@@ -148,6 +148,8 @@ def test_longer_training_is_advised_unless_the_validation_loss_has_risen(losses:
     assert ("train longer, or" in warning) == longer
     assert "Start from pretrained weights (--pretrained), " in warning
     assert warning.endswith(", or give more rows.")
+    (warning,) = stand([[1, 0]] * 100, RIGHT, history=history, pretrained=True, positions=False).warnings
+    assert "Choose a scheme that knows word order (--position-embedding-type), " in warning
 
 
 @pytest.mark.parametrize(
