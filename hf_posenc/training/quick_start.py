@@ -202,17 +202,18 @@ def _show(results: Sequence[SchemeResult], word_pairs: float, console: Console) 
 
 
 def _next_steps(last: SchemeResult, seed: int, seconds: float, console: Console) -> None:
-    options = {**OPTIONS, "position_embedding_type": last.scheme, "seed": seed, "output_dir": "runs/mine"}
-    command = " ".join(f"--{name} {value}" for name, value in options.items())
+    options = {**OPTIONS, "position_embedding_type": last.scheme, "seed": seed}
+    options |= {"do_eval": "false", "bf16": "false"}
+    command = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
     console.print(f"\n[bold]Checkpoint[/bold]: {last.checkpoint} (README.md, results.json). {seconds:.0f} s in all.")
     console.print("[bold]Next[/bold]")
-    console.print("- Your own file with columns text and label:")
+    console.print("- Your own file with columns text and label, from pretrained weights:")
     console.print(
-        "    python examples/run_classification.py --train_file mine.csv --do_train --do_eval --output_dir runs/mine",
+        "    hf-posenc train -o runs/mine --train-file mine.csv --pretrained sentence-transformers/all-MiniLM-L6-v2",
         soft_wrap=True,
     )
     console.print(f"- What ran here for {last.scheme!r}, to change:")
-    console.print(f"    python examples/run_classification.py --do_train --do_predict {command}", soft_wrap=True)
+    console.print(f"    hf-posenc train -o runs/{last.scheme} {command}", soft_wrap=True)
     console.print("- Elsewhere, without hf_posenc:")
     console.print(
         f'    AutoModelForSequenceClassification.from_pretrained("{last.checkpoint}", trust_remote_code=True)',

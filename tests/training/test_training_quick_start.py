@@ -9,7 +9,8 @@ import torch
 from rich.console import Console
 from training_harness import rows
 
-from hf_posenc.training import UserError, parse_arguments, quick_start, quickstart
+from hf_posenc import cli
+from hf_posenc.training import UserError, quick_start, quickstart
 from hf_posenc.training.baseline import WordPairs
 from hf_posenc.training.quick_start import (
     OPTIONS,
@@ -41,7 +42,7 @@ def test_the_pair_is_one_of_the_test_split():
 
 
 @pytest.mark.slow
-def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path):
+def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch):
     text = StringIO()
     found = quickstart(tmp_path, ("none", "rope"), options=FAST, console=Console(file=text, width=200))
     assert [result.scheme for result in found] == ["none", "rope"]
@@ -54,9 +55,15 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path):
     assert "Same logits there" in shown
     assert str(tmp_path / "rope") in shown
     assert (tmp_path / "rope" / "README.md").exists()
-    line = next(line for line in shown.splitlines() if "--dataset_name blimp_order" in line)
-    data, model, training = parse_arguments(shlex.split(line)[2:])  # what it says ran can be run
-    assert (data.dataset_name, model.position_embedding_type, training.seed) == ("blimp_order", "rope", 0)
+    line = next(line for line in shown.splitlines() if "--dataset-name blimp_order" in line)
+    fast = [f"--{name}={value}" for name, value in FAST.items()]
+    monkeypatch.setattr(sys, "argv", [*shlex.split(line), *fast])  # what it says ran can be run
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    again = json.loads((tmp_path / "runs/rope/results.json").read_text())["metrics"]["test_accuracy"]
+    assert again == found[1].accuracy
     with pytest.raises(UserError, match="already holds another run"):
         quickstart(tmp_path, ("none",), options=FAST, console=Console(file=StringIO()))
 
