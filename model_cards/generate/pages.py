@@ -14,7 +14,7 @@ from hf_posenc.model.positions import POSITIONS
 from hf_posenc.schemes.inspection import describe_schemes
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.studies.conversion import long_table, long_words, short_words, table
-from model_cards.studies.recipe import pretrained_table, scratch_table
+from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
 
 
 def read_results(folder: Path, name: str) -> dict[str, Any]:
@@ -132,7 +132,10 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "conversion": f"{short_words(converted)}\n\n{table(converted)}",
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
         },
-        root / "docs" / "recipe.md": {"scratch": scratch_table(recipe), "pretrained": pretrained_table(recipe)},
+        root / "docs" / "recipe.md": {
+            "scratch": scratch_table(recipe),
+            "pretrained": f"{pretrained_table(recipe)}\n\n{stock_gap(recipe)}",
+        },
     }
     return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
 

@@ -184,6 +184,22 @@ def pretrained_table(results: dict[str, Any]) -> str:
     return markdown_table(("set", "rows", "majority", "word pairs", *names.values(), "seeds"), table)
 
 
+def stock_gap(results: dict[str, Any]) -> str:
+    """How far `learned` is from stock BERT: the mean over sets and sizes of the mean over their common seeds."""
+    gaps: dict[str, list[float]] = {}
+    for key, stock in results["parts"].items():
+        kind, name, rows, _, seed = key.split("/")
+        ours = results["parts"].get(f"pretrained/{name}/{rows}/learned/{seed}")
+        if kind == "stock" and ours is not None:
+            gaps.setdefault(f"{name}/{rows}", []).append(ours["test"]["accuracy"] - stock["test"]["accuracy"])
+    means = [statistics.fmean(seeds) for seeds in gaps.values()]
+    error = statistics.stdev(means) / len(means) ** 0.5
+    return (
+        f"Over the {len(means)} rows, the accuracy of `learned` minus that of stock BERT is "
+        f"{statistics.fmean(means):+.3f} on average (standard error {error:.3f})."
+    )
+
+
 def _runs(results: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
     """The seeds of each kind, set, rows and scheme."""
     runs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
