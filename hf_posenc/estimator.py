@@ -11,7 +11,6 @@
 import contextlib
 import io
 import logging as logging_of_python
-import math
 import random
 import tempfile
 import warnings
@@ -31,6 +30,8 @@ from datasets import (
     List,
     Value,
 )
+from pandas import isna
+from pandas.api.types import is_scalar
 from rich.console import Console
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
@@ -393,7 +394,7 @@ def _require_labels(labels: Any) -> Any:
     if isinstance(labels, str) or getattr(labels, "shape", None) == ():
         raise UserError(f"y is one value, {str(labels)[:40]!r}. Give a list with one label for each text.")
     for number, label in enumerate(labels):
-        if label is None or (isinstance(label, float | np.floating) and math.isnan(label)):
+        if is_scalar(label) and isna(label):
             raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
     return labels
 

@@ -199,6 +199,7 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
         (["a", "b", "c"], [0.5, 1.5, math.nan], "None: the label of text 2"),
         (["a", "b"], [["x"], None], "None: the label of text 1"),
         (["a", "b"], np.array([1, np.nan], np.float32), "None: the label of text 1"),
+        (["a", "b"], pd.array([True, pd.NA], "boolean"), "None: the label of text 1"),
         (["a", "b"], 3, "y is one value, '3'"),
         (["a", "b"], "ab", "y is one value, 'ab'"),
     ],
