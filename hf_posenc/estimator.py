@@ -390,13 +390,13 @@ def _require_labels(labels: Any) -> Any:
     """The labels as a sequence. Refuses missing ones, in words that scikit-learn's own estimators have."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
-    labels = labels if hasattr(labels, "__len__") else np.asarray(labels)
-    if isinstance(labels, str) or getattr(labels, "shape", None) == ():
+    rows = labels if isinstance(labels, Sequence) else np.asarray(labels)
+    if isinstance(labels, str | bytes) or (isinstance(rows, np.ndarray) and rows.ndim == 0):
         raise UserError(f"y is one value, {str(labels)[:40]!r}. Give a list with one label for each text.")
-    for number, label in enumerate(labels):
-        if is_scalar(label) and isna(label):
+    for number, row in enumerate(rows):
+        if np.any(isna(row if is_scalar(row) else np.asarray(row, dtype=object))):
             raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
-    return labels
+    return labels if hasattr(labels, "__len__") else rows
 
 
 def _is_lists(labels: Any) -> bool:
