@@ -255,6 +255,7 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         ),
         (("train", "-o", "x", "--baseline", "maybe"), "(case insensitive). --help lists the options."),
         (("train", "-o", "x", "--epochs", "3"), "'--epochs' is no option. Did you mean --num-train-epochs?"),
+        (("train", "-o", "x", "e"), "'e' is no option. --help lists the options."),
         (("train", "-o", "x", "--eval-strategy", "epohc"), "--eval-strategy 'epohc' is unknown. Choose one of no, "),
         (("train", "-o", "x", "--word-learning-rate-factor", "1e6"), "is out of range. Give a number from 0 to 1000."),
         (("train", "-o", "x", "--lr-scheduler-type", "cosin"), "Error: --lr-scheduler-type: invalid choice: 'cosin'"),

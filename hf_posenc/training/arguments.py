@@ -504,7 +504,7 @@ class OptionParser(HfArgumentParser):
         if rest:
             name = rest[0].split("=")[0]
             typed, known = name.replace("-", "_").replace("__", "--", 1), self._option_string_actions
-            longer = [option for option in known if option.endswith(typed.replace("--", "_"))]  # --epochs
+            longer = [option for option in known if option.endswith(f"_{typed.lstrip('-_')}")]  # --epochs
             near = longer or difflib.get_close_matches(typed, known, n=1)
             raise UserError(
                 f"{name!r} is no option. {f'Did you mean {near[0]}? ' if near else ''}--help lists the options."
