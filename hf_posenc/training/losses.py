@@ -111,8 +111,8 @@ def make_loss(
 
 
 def _given_weights(text: dict[str, Any] | str, labels: Labels) -> Tensor:
-    if isinstance(text, str) and "{" not in text:
-        raise UserError(f'--class_weights {text!r} is no JSON. Give balanced, or {{"rare": 5, "common": 1}}.')
+    if "{" not in str(text):
+        raise UserError(f'--class_weights {text!r} names no labels. Give balanced, or {{"rare": 5, "common": 1}}.')
     given = parse_json_option("class_weights", text) or {}
     unknown = sorted(set(given) ^ set(labels.names))
     if unknown:

@@ -397,8 +397,13 @@ def test_class_weights_find_the_rare_label(tmp_path):
         (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1, "b": -2}'}, "has -2"),
         (
             Labels("single_label_classification", ("a", "b")),
-            {"class_weights": "heavy"},
-            "is no JSON. Give balanced, or ",
+            {"class_weights": "[1, 5]"},
+            r"'\[1, 5\]' names no labels. Give balanced, or ",
+        ),
+        (
+            Labels("single_label_classification", ("a", "b")),
+            {"class_weights": [1, 5]},
+            "names no labels. Give balanced",
         ),
     ],
 )
