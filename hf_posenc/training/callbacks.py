@@ -159,7 +159,7 @@ class DescribeCheckpoints(TrainerCallback):
         """Called after the Trainer has written the folder."""
         name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         folder = Path(str(args.output_dir)) / name
-        if args.process_index != 0 or not folder.is_dir():
+        if not args.should_save or not folder.is_dir():
             return
         metrics = metrics_at(state.global_step, state.log_history)
         files.write_text(folder / "README.md", card_of(self.run, metrics, name))

@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState
 from common import others_slow
 from safetensors.torch import load, load_file, save_file
 from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 import hf_posenc.training.classification as classification
 from hf_posenc import PosEncForSequenceClassification, fit
@@ -422,6 +422,17 @@ def test_an_older_checkpoint_stays_until_the_next_is_whole(order, tmp_path, monk
     train(tmp_path / "run", **options, keep_checkpoints=True)
     assert saved[:4] == [["checkpoint-4"], *[["checkpoint-4", "checkpoint-8"]] * 3]
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-20"]
+
+
+def test_each_node_that_saves_deletes_its_older_checkpoints(tmp_path, monkeypatch):
+    training = RunArguments(output_dir=str(tmp_path), save_on_each_node=True, save_total_limit=1)
+    monkeypatch.setattr(RunArguments, "process_index", 8)  # the first of the second node
+    monkeypatch.setattr(callbacks, "card_of", lambda *_: "")
+    monkeypatch.setattr(callbacks, "results_of", lambda *_: {})
+    for step in (2, 4):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    callbacks.DescribeCheckpoints(None).on_save(training, TrainerState(global_step=4), TrainerControl())
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-4"]
 
 
 def test_a_checkpoint_that_is_written_again_is_whole_only_at_its_end(order, tmp_path, monkeypatch):
