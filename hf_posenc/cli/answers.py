@@ -84,7 +84,12 @@ def predict(
     options = DataArguments(
         delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
     )
-    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+    try:
+        classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+    except UserError as error:
+        if "trust_remote_code=True" in str(error):
+            raise UserError(f"{error} For this command: --trust_remote_code.") from error
+        raise
     config, task = classifier.model.config, task_of(classifier.model.config)
     of_words = task.problem_type == TOKENS
     read, columns = None, remembered_columns(config)

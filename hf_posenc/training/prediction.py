@@ -113,8 +113,7 @@ def load_classifier(
                 f"{checkpoint!r}: model.safetensors is damaged ({error}). Copy or train it anew."
             ) from error
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
-        trust = " For this command: --trust_remote_code." if "trust_remote_code=True" in str(error) else ""
-        raise UserError(f"{checkpoint!r} can't be loaded: {kind}{sentence(error)}{trust}") from error
+        raise UserError(f"{checkpoint!r} can't be loaded: {kind}{sentence(error)}") from error
 
 
 def _check_device(name: str | None) -> None:

@@ -20,9 +20,11 @@ from hf_posenc import (
     PosEncModel,
     PositionScheme,
     cli,
+    load,
     register_position,
     register_scheme_file,
 )
+from hf_posenc.errors import UserError
 from hf_posenc.model.position_combined import CombinedPosition
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +84,8 @@ def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path)
     assert code == 2
     assert "register_position('recency', ...). For this command: --trust-remote-code." in err
     assert "Traceback" not in err
+    with pytest.raises(UserError, match=r"register_position\('recency', \.\.\.\)\.$"):
+        load(out)
     code, _, err = run("train", "--model-name-or-path", out, "--train-file", data, "-o", tmp_path / "more")
     assert code == 2
     assert "register_position('recency', ...). For this command: --trust-remote-code." in err
