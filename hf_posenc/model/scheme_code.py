@@ -105,8 +105,8 @@ def _load_class(config: Any, name: str, reference: str) -> type[PositionScheme]:
         raise ValueError(
             f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code ({reference}) comes with the "
             f"checkpoint{f' {source}' if source else ''}. If you trust it, load the model, or the configuration by "
-            "PosEncConfig, with from_pretrained(..., trust_remote_code=True); if you have the class, register it "
-            f"first: register_position({name!r}, ...)."
+            "PosEncConfig, with from_pretrained(..., trust_remote_code=True), on the command line with "
+            f"--trust-remote-code; if you have the class, register it first: register_position({name!r}, ...)."
         )
     if source is None:
         raise ValueError(

@@ -270,7 +270,7 @@ def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrained
                 "classifier with --ignore_mismatched_sizes."
             ) from error
         if "trust_remote_code=True" in str(error):
-            raise UserError(f"{sentence(error)} For this command: --trust_remote_code.") from error
+            raise UserError(sentence(error)) from error
         raise UserError(
             f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
             "damaged or half-written: download or train it anew."

@@ -82,13 +82,13 @@ def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path)
     assert "--trust-remote-code" in text
     code, _, err = run("predict", out, "good film")
     assert code == 2
-    assert "register_position('recency', ...). For this command: --trust-remote-code." in err
+    assert "on the command line with --trust-remote-code; if you have the class" in err
     assert "Traceback" not in err
-    with pytest.raises(UserError, match=r"register_position\('recency', \.\.\.\)\.$"):
+    with pytest.raises(UserError, match=r"with from_pretrained\(\.\.\., trust_remote_code=True\), on the command line"):
         load(out)
     code, _, err = run("train", "--model-name-or-path", out, "--train-file", data, "-o", tmp_path / "more")
     assert code == 2
-    assert "register_position('recency', ...). For this command: --trust-remote-code." in err
+    assert "on the command line with --trust-remote-code; if you have the class" in err
     assert "damaged" not in err
     code, text, _ = run("predict", out, "good film", "--trust-remote-code", "--format", "jsonl")
     assert code == 0
