@@ -81,8 +81,7 @@ class Setup(Run):
             baselines=self.baselines,
             history=history,
             errors_shown=self.training.errors_shown,
-            pretrained=self.arguments.model_name_or_path is not None,
-            positions=getattr(self.model.config, "position_embedding_type", None) != "none",
+            **self.start,
         )
 
 

@@ -50,6 +50,12 @@ class Run:
     assessment: Assessment | None = field(default=None, kw_only=True)
     """Set when a classifier has been scored."""
 
+    @property
+    def start(self) -> dict[str, bool]:
+        """What `assess` wants to know of the model: whether it began with trained weights, and has positions."""
+        scheme = getattr(self.model.config, "position_embedding_type", None)
+        return {"pretrained": self.arguments.model_name_or_path is not None, "positions": scheme != "none"}
+
 
 @dataclass
 class TrainingResult:

@@ -71,8 +71,7 @@ def train_tokens(
                     metrics,
                     baselines,
                     history=learned,
-                    pretrained=model.model_name_or_path is not None,
-                    positions=getattr(run.model.config, "position_embedding_type", None) != "none",
+                    **run.start,
                 )
         if not training.do_predict:
             return None
