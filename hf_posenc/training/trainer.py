@@ -143,6 +143,7 @@ class RunTrainer(Trainer):
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(*args, **kwargs)
+            self.accelerator.wait_for_everyone()  # each process writes its random state
         finally:
             self.args.save_total_limit = limit
 
