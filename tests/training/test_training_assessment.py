@@ -141,6 +141,17 @@ def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(("classes", "heading"), [(2, "unacceptable 1 "), (3, "unacceptable 1 "), (4, "unaccepta… ")])
+def test_the_confusion_matrix_has_whole_names_where_80_columns_have_room(classes: int, heading: str):
+    names = [f"unacceptable {number}" for number in range(classes)]
+    found = stand(np.eye(classes) * 5, list(range(classes)), names=names)
+    console = Console(file=StringIO(), width=80)
+    found.show(console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert heading in next(line for line in shown.splitlines() if "right \\ predicted" in line)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(("losses", "longer"), [((0.6, 0.65), True), ((0.6, 0.5, 0.9), False), ((), True)])
 def test_longer_training_is_advised_unless_the_validation_loss_has_risen(losses: tuple[float, ...], longer: bool):
     history = [{"eval_loss": loss} for loss in losses]
