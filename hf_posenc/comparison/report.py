@@ -190,8 +190,8 @@ def _how_to_read(study: Study) -> str:
         "of comparisons in its table, the spread over seeds taken to be at least halfway to the schemes' median; else "
         "there is "
         f'"{NO_EVIDENCE}", which is not evidence that there is none: beside it stands the smallest gap that the test '
-        "finds in 80 % of cases with the spread measured here; blank where there was none. The same texts at two "
-        "lengths are compared in pairs. "
+        "finds in 80 % of cases with the spread measured here; blank where the seeds showed no spread. The same "
+        "texts at two lengths are compared in pairs. "
         "The scheme with the best mean is compared with the others after correction for all pairs of schemes, and each "
         "scheme at the longest inputs with itself at the train length after correction for the number of schemes."
     )

@@ -193,10 +193,10 @@ def stock_gap(results: dict[str, Any]) -> str:
         if kind == "stock" and ours is not None:
             gaps.setdefault(f"{name}/{rows}", []).append(ours["test"]["accuracy"] - stock["test"]["accuracy"])
     means = [statistics.fmean(seeds) for seeds in gaps.values()]
-    error = statistics.stdev(means) / len(means) ** 0.5
+    mean, error = round(statistics.fmean(means), 3) + 0.0, statistics.stdev(means) / len(means) ** 0.5  # no -0.000
     return (
         f"Over the {len(means)} rows, the accuracy of `learned` minus that of stock BERT is "
-        f"{statistics.fmean(means):+.3f} on average (standard error {error:.3f})."
+        f"{mean:+.3f} on average (standard error {error:.3f})."
     )
 
 

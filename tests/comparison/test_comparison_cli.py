@@ -49,6 +49,7 @@ def test_options_replace_the_plans(run, tmp_path):
     code, out, _ = run("compare", "-o", tmp_path, *given, "--dry-run")
     assert (code, len(out.splitlines())) == (0, len(POSITIONS))
     assert all(line.startswith("halves-") for line in out.splitlines())
+    assert len(run("compare", "-o", tmp_path, "--quick", "--dry-run")[1].splitlines()) == 12  # by itself: two seeds
 
 
 @pytest.mark.parametrize(
