@@ -16,50 +16,55 @@ from hf_posenc.errors import UserError
 from .application import app, loading, show_metrics
 from .options import IN_BF16, Checkpoint, Delimiter, Revision, TextColumns, TextDelimiter, Trust
 
+_File = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        "-f",
+        help="Read .txt (a text per line), .csv, .tsv, .json, .jsonl (also .gz) or .parquet; - is standard input.",
+    ),
+]
+_Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write .csv, .tsv, .jsonl (also .gz) or .parquet: all columns of the file, and the answers.",
+        show_default=False,
+    ),
+]
+_Format = Annotated[
+    str | None,
+    typer.Option("--format", help="On the screen: `table` (default) or `jsonl` (one JSON object per line)."),
+]
+_Threshold = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those with a probability above this."
+    ),
+]
+_TopK = Annotated[int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels; default: all.")]
+_Bf16 = Annotated[
+    str | None,
+    typer.Option(metavar="[true|false]", help="Mixed precision. Default: where the processor has bfloat16."),
+]
+
 
 @app.command()
 def predict(
     checkpoint: Checkpoint,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--file",
-            "-f",
-            help="Read .txt (a text per line), .csv, .tsv, .json, .jsonl (also .gz) or .parquet; - is standard input.",
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Write .csv, .tsv, .jsonl (also .gz) or .parquet: all columns of the file, and the answers.",
-            show_default=False,
-        ),
-    ] = None,
+    file: _File = None,
+    output: _Output = None,
     delimiter: Delimiter = None,
     text_column_names: TextColumns = None,
     text_column_delimiter: TextDelimiter = None,
-    output_format: Annotated[
-        str | None,
-        typer.Option("--format", help="On the screen: `table` (default) or `jsonl` (one JSON object per line)."),
-    ] = None,
+    output_format: _Format = None,
     batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")] = 32,
-    threshold: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those with a probability above this."
-        ),
-    ] = 0.5,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels; default: all.")
-    ] = None,
-    bf16: Annotated[
-        str | None,
-        typer.Option(metavar="[true|false]", help="Mixed precision. Default: where the processor has bfloat16."),
-    ] = None,
+    threshold: _Threshold = 0.5,
+    top_k: _TopK = None,
+    bf16: _Bf16 = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
@@ -84,12 +89,7 @@ def predict(
     options = DataArguments(
         delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
     )
-    try:
-        classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
-    except UserError as error:
-        if "trust_remote_code=True" in str(error):
-            raise UserError(f"{error} For this command: --trust_remote_code.") from error
-        raise
+    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     config, task = classifier.model.config, task_of(classifier.model.config)
     of_words = task.problem_type == TOKENS
     read, columns = None, remembered_columns(config)

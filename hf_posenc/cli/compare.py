@@ -10,52 +10,58 @@ from hf_posenc.errors import UserError, one_line
 from .application import app, loading
 from .options import complete_preset, numbers, words
 
+_Plan = Annotated[
+    str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
+]
+_Data = Annotated[
+    list[str] | None,
+    typer.Option(help="A folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False),
+]
+_MaskedLM = Annotated[
+    list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
+]
+_SchemeFiles = Annotated[
+    list[str] | None,
+    typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
+]
+_Baseline = Annotated[
+    str | None, typer.Option(help="What the others are compared with; default: the folder's, or the first.")
+]
+_Preset = Annotated[
+    str | None, typer.Option(autocompletion=complete_preset, help="Size: tiny (default), mini, small, base.")
+]
+_Pretrained = Annotated[
+    str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
+]
+_Options = Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")]
+_Search = Annotated[
+    bool,
+    typer.Option(
+        "--search",
+        help="Choose a learning rate for each scheme: 3 trials each, on a seed and data that aren't reported.",
+    ),
+]
+
 
 @app.command()
 def compare(
     output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
-    plan: Annotated[
-        str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
-    ] = None,
+    plan: _Plan = None,
     quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False
-        ),
-    ] = None,
-    masked_lm: Annotated[
-        list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
-    ] = None,
+    data: _Data = None,
+    masked_lm: _MaskedLM = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
-    scheme_file: Annotated[
-        list[str] | None,
-        typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with; default: the folder's, or the first.")
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(autocompletion=complete_preset, help="Size: tiny (default), mini, small, base.")
-    ] = None,
-    pretrained: Annotated[
-        str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
-    ] = None,
+    scheme_file: _SchemeFiles = None,
+    baseline: _Baseline = None,
+    preset: _Preset = None,
+    pretrained: _Pretrained = None,
     train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
     test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,
     train_examples: Annotated[int | None, typer.Option(help="Training examples per task.")] = None,
     test_examples: Annotated[int | None, typer.Option(help="Test examples per part and length.")] = None,
-    options: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")
-    ] = None,
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search",
-            help="Choose a learning rate for each scheme: 3 trials each, on a seed and data that aren't reported.",
-        ),
-    ] = False,
+    options: _Options = None,
+    search: _Search = False,
     shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
 ) -> None:
