@@ -51,7 +51,7 @@ class Run:
     """Set when a classifier has been scored."""
 
     @property
-    def start(self) -> dict[str, bool]:
+    def start(self) -> dict[str, Any]:
         """What `assess` wants to know of the model: whether it began with trained weights, and has positions."""
         scheme = getattr(self.model.config, "position_embedding_type", None)
         return {"pretrained": self.arguments.model_name_or_path is not None, "positions": scheme != "none"}

@@ -156,6 +156,14 @@ def test_a_model_that_word_pairs_beat_is_warned_of() -> None:
     assert fitted.assessment_.baselines["word_pairs"] == 1
 
 
+@pytest.mark.parametrize("scheme", ["none", "rope"])
+def test_a_model_without_positions_is_told_of_schemes(scheme: str) -> None:
+    texts, labels = data(64)
+    with pytest.warns(UserWarning, match="give more rows") as said:
+        hf_posenc.fit(texts, labels, **OPTIONS, max_steps=1, position_embedding_type=scheme)
+    assert any("scheme that knows word order" in str(one.message) for one in said) == (scheme == "none")
+
+
 def test_another_seed_gives_other_weights() -> None:
     texts, labels = data(48)
     one, two = (quick(seed=seed).fit(texts, labels).predict_proba(texts) for seed in (0, 1))
