@@ -23,8 +23,7 @@ All of transformers' TrainingArguments are options too; --help lists them. On tw
 
 from rich import print
 
-from hf_posenc.conversion import fine_tune
-from hf_posenc.training import parse_arguments, run_script
+from hf_posenc.finetuning import fine_tune, parse_arguments, run_script
 
 
 def main() -> None:

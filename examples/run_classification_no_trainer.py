@@ -22,19 +22,9 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
 
+from hf_posenc.finetuning import Setup, epoch_metrics, parse_arguments, run_script, set_up
 from hf_posenc.optimizer import speed_up_positions
-from hf_posenc.training import (
-    ClassificationTrainingArguments,
-    Setup,
-    UserError,
-    ending_clearly,
-    epoch_metrics,
-    parse_arguments,
-    run_script,
-    save_run,
-    set_up,
-    show_best,
-)
+from hf_posenc.training import ClassificationTrainingArguments, UserError, ending_clearly, save_run, show_best
 
 
 @dataclass

@@ -15,7 +15,8 @@ All of transformers' TrainingArguments are options too; --help lists them.
 
 from rich import print
 
-from hf_posenc.training import MaskedLMTrainingArguments, parse_arguments, run_script, train_masked_lm
+from hf_posenc.finetuning import parse_arguments, run_script, train_masked_lm
+from hf_posenc.training import MaskedLMTrainingArguments
 
 
 def main() -> None:

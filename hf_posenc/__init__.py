@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
     from .conversion.to_bert import export_bert
-    from .estimator import PosEncClassifier, PosEncRegressor, fit, load
+    from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .model.configuration_posenc import PRESETS, PosEncConfig
     from .model.modeling_posenc import (
         PosEncForMaskedLM,

@@ -15,8 +15,9 @@ from common import SCHEMES
 from transformers import BertConfig
 
 from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
+from hf_posenc.finetuning import make_arguments, train_classifier
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
-from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
+from hf_posenc.training import Interrupted, UserError
 
 ROOT = Path(__file__).parent.parent
 
@@ -193,7 +194,7 @@ def test_bfloat16_is_picked_where_the_machine_has_it_said_and_can_be_refused(run
         seen.append(training.bf16)
         raise UserError("seen")
 
-    monkeypatch.setattr("hf_posenc.conversion.fine_tune", stop)
+    monkeypatch.setattr("hf_posenc.finetuning.fine_tune", stop)
     for words in ((), ("--bf16", "false"), ("--bf16",), ("--use-cpu", "true")):
         _, _, err = run("train", "-o", "x", *words)
         assert ("bfloat16 mixed precision" in err) == (words == () and best == torch.bfloat16)
@@ -315,7 +316,7 @@ def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
     def stopped(*args, **kwargs):
         raise Interrupted("the newest checkpoint is 'run/checkpoint-7'.")
 
-    monkeypatch.setattr("hf_posenc.conversion.fine_tune", stopped)
+    monkeypatch.setattr("hf_posenc.finetuning.fine_tune", stopped)
     code, _, err = run("train", "-o", str(tmp_path / "run"), "--dataset-name", "blimp_order")
     assert code == 130
     assert err.strip().splitlines()[-1] == "Interrupted: the newest checkpoint is 'run/checkpoint-7'."
@@ -595,7 +596,7 @@ def test_options_reach_training_as_transformers_writes_them(run, monkeypatch, wo
         seen.append(training)
         raise UserError("seen")
 
-    monkeypatch.setattr("hf_posenc.conversion.fine_tune", stop)
+    monkeypatch.setattr("hf_posenc.finetuning.fine_tune", stop)
     code, _, err = run("train", *words)
     assert (code, "seen" in err) == (2, True), err
     if expected.pop("use_cpu", False) and not torch.accelerator.is_available():

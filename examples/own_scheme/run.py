@@ -18,7 +18,7 @@ import sys
 from recency import Recency
 
 import hf_posenc
-from hf_posenc.training import make_arguments, train_classifier
+from hf_posenc.finetuning import make_arguments, train_classifier
 
 STRANGER = """
 import sys

@@ -21,10 +21,11 @@ import gradio as gr
 import pandas as pd
 
 from hf_posenc import POSITIONS, PosEncConfig
+from hf_posenc.data.inputs import Text
 from hf_posenc.errors import one_line
+from hf_posenc.finetuning.prediction import load_classifier, predict
 from hf_posenc.schemes.inspection import inspect_checkpoint
 from hf_posenc.schemes.plots import plot_attention, plot_comparison, plot_position
-from hf_posenc.training.prediction import Text, load_classifier, predict
 
 PRESET = "mini"  # four heads, 256 dimensions: few enough to tell apart in a picture
 CHECKPOINT = os.environ.get("HF_POSENC_CHECKPOINT", "")

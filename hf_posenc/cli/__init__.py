@@ -3,6 +3,6 @@
 from .application import app, main
 
 # Each adds its commands, in the order in which the help lists them.
-from . import train, answers, convert, compare, schemes, publish  # isort: skip  # noqa: F401
+from ..cli import train, answers, convert, compare, schemes, publish  # isort: skip  # noqa: F401
 
 __all__ = ["app", "main"]

@@ -77,13 +77,13 @@ def predict(
     with loading():
         import torch
 
+        from hf_posenc.data import remembered_columns
+        from hf_posenc.data.inputs import NO_TEXT, Text, read_inputs
+        from hf_posenc.data.labels import TOKENS
+        from hf_posenc.data.options import DataArguments
+        from hf_posenc.finetuning.prediction import load_classifier, task_of
+        from hf_posenc.finetuning.prediction import predict as run
         from hf_posenc.machine import best_dtype
-        from hf_posenc.training.arguments import DataArguments
-        from hf_posenc.training.data import remembered_columns
-        from hf_posenc.training.model import TOKENS
-        from hf_posenc.training.prediction import Text, load_classifier, task_of
-        from hf_posenc.training.prediction import predict as run
-        from hf_posenc.training.prediction_files import NO_TEXT, read_inputs
 
     _check_options(texts, text_pair, file, output, output_format, bf16)
     options = DataArguments(
@@ -120,7 +120,8 @@ def _check_options(
     bf16: str | None,
 ) -> None:
     """Refuses options of `predict` that don't fit, before a model is loaded."""
-    from hf_posenc.training.prediction_files import check_input, check_output
+    from hf_posenc.data.inputs import check_input
+    from hf_posenc.finetuning.prediction_files import check_output
 
     if bf16 not in (None, "true", "false"):
         raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
@@ -145,8 +146,9 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
     from rich.markup import escape
     from rich.progress import track
 
-    from hf_posenc.training.model import TOKENS
-    from hf_posenc.training.prediction_files import Inputs, json_line, write_answers
+    from hf_posenc.data.inputs import Inputs
+    from hf_posenc.data.labels import TOKENS
+    from hf_posenc.finetuning.prediction_files import json_line, write_answers
 
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if output is not None:
@@ -204,8 +206,7 @@ def evaluate(
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
     with loading():
-        from hf_posenc.conversion import fine_tune
-        from hf_posenc.training import make_arguments
+        from hf_posenc.finetuning import fine_tune, make_arguments
         from hf_posenc.training.assessment import ERRORS_IN_TERMINAL
 
     if (file is None) == (dataset_name is None):

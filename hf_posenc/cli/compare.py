@@ -145,8 +145,8 @@ def quickstart(
 ) -> None:
     """See word order being learned: a tiny encoder per scheme on real sentences, in about six minutes."""
     with loading():
-        from hf_posenc.training.quick_start import SCHEMES
-        from hf_posenc.training.quick_start import quickstart as run
+        from hf_posenc.finetuning.quick_start import SCHEMES
+        from hf_posenc.finetuning.quick_start import quickstart as run
 
     chosen = tuple(name.strip() for name in schemes.split(",")) if schemes else SCHEMES
     run(output_dir, chosen, seed, overwrite_output_dir=overwrite_output_dir)
@@ -180,13 +180,7 @@ def benchmark(
     """Measure speed and memory of schemes against transformers' encoders, in turns on the same batches."""
     import torch
 
-    from hf_posenc.benchmark import (
-        measure_startup,
-        run_benchmark,
-        speed_table,
-        startup_table,
-        write_results,
-    )
+    from hf_posenc.benchmark import measure_startup, run_benchmark, speed_table, startup_table, write_results
 
     if threads is not None:
         torch.set_num_threads(threads)

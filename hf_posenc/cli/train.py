@@ -173,7 +173,7 @@ class _Train(TyperCommand):
 
 def _list_all_options(wanted: bool) -> None:
     if wanted:
-        from hf_posenc.training import parse_arguments
+        from hf_posenc.finetuning import parse_arguments
 
         parse_arguments(["--help"], "Options of hf-posenc train and of examples/run_classification.py.")
 
@@ -190,8 +190,7 @@ def train(context: typer.Context, help_all: bool, **options: Any) -> None:
     `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
     with loading():
-        from hf_posenc.conversion import fine_tune
-        from hf_posenc.training import parse_arguments
+        from hf_posenc.finetuning import fine_tune, parse_arguments
 
     arguments = ["--do_train", "true", "--do_eval", "true", "--score_test", "true"]
     if options["test_file"]:  # predict even without labels to score

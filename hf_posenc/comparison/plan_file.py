@@ -11,9 +11,10 @@ import yaml
 
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
+from hf_posenc.finetuning.options import make_arguments
 from hf_posenc.model.positions import POSITIONS
 from hf_posenc.schemes.scheme_file import register_scheme_file
-from hf_posenc.training.arguments import MaskedLMTrainingArguments, make_arguments
+from hf_posenc.training.arguments import MaskedLMTrainingArguments
 
 from .checkpoints import check_scheme
 from .plan import DEVELOPMENT_SEED, Plan, SchemeFile, Task

@@ -26,8 +26,8 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 from hf_posenc.errors import UserError
-from hf_posenc.training.tokenizer import SPECIAL_TOKENS
 
 LABELS = ("no", "yes")
 SHORTEST = 32

@@ -12,7 +12,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.training import make_arguments, set_up
+from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.training.baseline import WordPairs, most_frequent
 
 from .outcomes import confusion_outcome, right_outcome

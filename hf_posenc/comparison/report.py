@@ -20,18 +20,7 @@ from .findings import (
     quoted,
     ranking_heading,
 )
-from .page import (
-    PICTURES_NAME,
-    Block,
-    Heading,
-    Picture,
-    Points,
-    Table,
-    Text,
-    anchor,
-    to_html,
-    to_markdown,
-)
+from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
 from .probes import PROBES
 from .statistics import ALPHA, NO_EVIDENCE, Difference, Interval

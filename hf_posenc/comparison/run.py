@@ -29,19 +29,14 @@ from transformers import (
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import finite, write_bytes, write_text
+from hf_posenc.finetuning import make_arguments, train_classifier, train_masked_lm
+from hf_posenc.finetuning.model import position_limit
 from hf_posenc.machine import processor, versions
 from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.training import (
-    MaskedLMTrainingArguments,
-    TrainingResult,
-    make_arguments,
-    train_classifier,
-    train_masked_lm,
-)
+from hf_posenc.training import MaskedLMTrainingArguments, TrainingResult
 from hf_posenc.training.checkpoints import last_complete_checkpoint
 from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import score_logits
-from hf_posenc.training.model import position_limit
 
 from .checkpoints import source_of
 from .outcomes import confusion_outcome, likelihood_outcome, right_outcome

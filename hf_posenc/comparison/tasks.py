@@ -11,10 +11,12 @@ from typing import Any
 from datasets import Dataset, DatasetDict, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
+from hf_posenc.data import encode, find_columns, load_splits, number_labels, read_file, require_columns
+from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
-from hf_posenc.training.arguments import DataArguments, MaskedLMTrainingArguments, make_arguments
-from hf_posenc.training.data import encode, find_columns, load_splits, number_labels, read_file, require_columns
+from hf_posenc.finetuning.options import make_arguments
+from hf_posenc.training.arguments import MaskedLMTrainingArguments
 from hf_posenc.training.masked_lm import join_blocks, mask_once
 
 from .plan import Plan, Run, Task, resolve_data

@@ -2,13 +2,12 @@
 
 `convert` reads a checkpoint (`sources`, then `from_bert` or `from_posenc`), changes its scheme (`swap`, with
 `added_vectors`, `biases` and `rotations`) or extends its tables (`tables`), and heals it on text (`heal`). `to_bert`
-goes back to transformers' BERT. `fine_tune` converts and trains in one call.
+goes back to transformers' BERT.
 """
 
 from .convert import convert
 from .families import FAMILIES, TASKS
-from .fine_tune import fine_tune
 from .report import Accounting, Agreement, ConversionReport
 from .to_bert import export_bert
 
-__all__ = ["FAMILIES", "TASKS", "Accounting", "Agreement", "ConversionReport", "convert", "export_bert", "fine_tune"]
+__all__ = ["FAMILIES", "TASKS", "Accounting", "Agreement", "ConversionReport", "convert", "export_bert"]

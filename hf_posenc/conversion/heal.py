@@ -19,11 +19,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, TrainingArguments
 from transformers.utils import logging
 
+from ..data.inputs import read_inputs
 from ..errors import Diverged, Interrupted
 from ..files import write_json
 from ..training.callbacks import StopOnInterrupt
 from ..training.checkpoints import newest_complete
-from ..training.prediction_files import read_inputs
 from .heal_trainer import Clock, Distillation, ProgressBar, Rows, SaveByTime
 from .measure import check_tokens, encode, pad_rows, special_tokens
 from .sources import fingerprint

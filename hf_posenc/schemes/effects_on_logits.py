@@ -7,16 +7,7 @@ import torch
 from torch import Tensor
 
 from .hooks import grid_of, one_text
-from .panel_types import (
-    DEFAULT_POSITIONS,
-    Effect,
-    Lines,
-    Maps,
-    Panel,
-    colour_limits,
-    from_three_positions,
-    to_numpy,
-)
+from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Panel, colour_limits, from_three_positions, to_numpy
 from .sources import Subject, size_of
 
 _MOST_MAPS = 12

@@ -1,128 +1,19 @@
 """The options of training, as dataclasses for `transformers.HfArgumentParser`; names as in transformers' scripts."""
 
-import difflib
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import is_torch_xla_available
 
-from ..errors import UserError, one_line
-from ..model.position_math import did_you_mean
-
-TASKS = ("classification", "regression", "tokens")
-
-
-@dataclass
-class DataArguments:
-    """Which text, which labels."""
-
-    dataset_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "A data set of the Hub, a folder that holds train, validation and test files, or blimp_order, "
-            "which comes with this package."
-        },
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "The configuration of a Hub data set."})
-    train_file: str | None = field(
-        default=None, metadata={"help": "Training data: .csv, .tsv, .json, .jsonl (all also .gz) or .parquet."}
-    )
-    validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same form."})
-    test_file: str | None = field(default=None, metadata={"help": "Test data, in the same form; may lack labels."})
-    delimiter: str | None = field(
-        default=None,
-        metadata={"help": "Between the columns of a .csv or .tsv: one character, or tab. Default: found in the file."},
-    )
-    train_split_name: str | None = field(default=None, metadata={"help": "The training split, if not train."})
-    validation_split_name: str | None = field(
-        default=None, metadata={"help": "The validation split, if not validation, valid, val or dev."}
-    )
-    test_split_name: str | None = field(default=None, metadata={"help": "The test split, if not test."})
-    validation_split_percentage: int = field(
-        default=10,
-        metadata={"help": "Percentage of the training data to validate on, where there is no validation split."},
-    )
-    text_column_names: str | None = field(
-        default=None,
-        metadata={"help": "Column with the text; two, joined by a comma, for sentence pairs. Default: found by name."},
-    )
-    text_column_delimiter: str | None = field(
-        default=None, metadata={"help": "Join all text columns to one text with this between them; no pairs."}
-    )
-    label_column_name: str | None = field(default=None, metadata={"help": "Column with the label. Default: label."})
-    label_delimiter: str | None = field(
-        default=None,
-        metadata={"help": "Several labels in one cell of a csv, with this between them: multi-label classification."},
-    )
-    task: str | None = field(
-        default=None,
-        metadata={
-            "help": "classification, regression, or tokens: a label for each word of a list. Default: a regression if "
-            "the labels are real numbers (few whole ones such as 0.0 and 1.0 are labels), else classification."
-        },
-    )
-    do_regression: bool = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "An older name: true for --task regression, false for classification."}
-    )
-    skip_missing: bool = field(
-        default=False, metadata={"help": "Leave rows without a label or without text out; otherwise the former end it."}
-    )
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={"help": "Longer inputs are truncated to this many tokens. Default: the tokenizer's limit, else 512."},
-    )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize anew even if it was done before."})
-    streaming: bool = field(
-        default=False,
-        metadata={
-            "help": "Read the training data while training, for data that doesn't fit into memory or on the disk; "
-            "needs --max_steps."
-        },
-    )
-    shuffle_buffer_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "With --streaming: draw from this many examples, held in memory. Default: 10000; 1: in order."
-        },
-    )
-    class_names: str | None = field(
-        default=None,
-        metadata={
-            "help": "With --streaming: the labels, joined by a comma. Default: found by reading the data once before "
-            "training."
-        },
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first n training examples only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use the first n validation examples only."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Use the first n test examples only."})
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-            value = getattr(self, name)
-            if value is not None and not _COUNT.holds(value):
-                raise UserError(f"--{name} {value} is out of range. Give {_COUNT.text}.")
-        if self.delimiter in ("tab", "\\t"):
-            self.delimiter = "\t"
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
-            raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
-        if self.task not in (None, *TASKS):
-            raise UserError(f"--task {self.task!r} is unknown. Choose {', '.join(TASKS[:-1])} or {TASKS[-1]}.")
-        if self.do_regression is not None:
-            task = "regression" if self.do_regression else "classification"
-            if self.task not in (None, task):
-                raise UserError(f"--task {self.task} and --do_regression {self.do_regression} disagree. Give --task.")
-            self.task = task
+from ..data.options import COUNT, Range
+from ..errors import UserError
 
 
 @dataclass
@@ -214,26 +105,17 @@ class ModelArguments:
     )
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The numbers that an option takes."""
-
-    text: str
-    holds: Callable[[float], bool]
-
-
-_COUNT = _Range("a whole number from 1", lambda value: value >= 1 and value == int(value))
-_POSITIVE = _Range("a positive number", lambda value: 0 < value < math.inf)
-_NOT_NEGATIVE = _Range("0 or a positive number", lambda value: 0 <= value < math.inf)
-_FACTOR = _Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
-_SHARE = _Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
-_SEED = _Range("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32)
+_POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
+_NOT_NEGATIVE = Range("0 or a positive number", lambda value: 0 <= value < math.inf)
+_FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
+_SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
+_SEED = Range("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32)
 _RANGES = {
-    "per_device_train_batch_size": _COUNT,
-    "per_device_eval_batch_size": _COUNT,
-    "gradient_accumulation_steps": _COUNT,
+    "per_device_train_batch_size": COUNT,
+    "per_device_eval_batch_size": COUNT,
+    "gradient_accumulation_steps": COUNT,
     "num_train_epochs": _POSITIVE,
-    "max_steps": _Range("a whole number from 1, or -1 for none", lambda value: value == -1 or value >= 1),
+    "max_steps": Range("a whole number from 1, or -1 for none", lambda value: value == -1 or value >= 1),
     "learning_rate": _NOT_NEGATIVE,
     "weight_decay": _NOT_NEGATIVE,
     "position_learning_rate_factor": _FACTOR,
@@ -247,12 +129,12 @@ _RANGES = {
     "eval_steps": _POSITIVE,
     "save_steps": _POSITIVE,
     "logging_steps": _POSITIVE,
-    "save_total_limit": _COUNT,
-    "early_stopping_patience": _COUNT,
+    "save_total_limit": COUNT,
+    "early_stopping_patience": COUNT,
     "early_stopping_threshold": _NOT_NEGATIVE,
-    "dataloader_num_workers": _Range("a whole number from 0", lambda value: value >= 0),
-    "errors_shown": _Range("a whole number from 0", lambda value: value >= 0),
-    "search": _Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
+    "dataloader_num_workers": Range("a whole number from 0", lambda value: value >= 0),
+    "errors_shown": Range("a whole number from 0", lambda value: value >= 0),
+    "search": Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
     "seed": _SEED,
     "data_seed": _SEED,
 }
@@ -487,84 +369,6 @@ class MaskedLMTrainingArguments(RunArguments):
     )
 
 
-class OptionParser(HfArgumentParser):
-    """Transformers' parser without abbreviated options, and with errors of one line."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        """Raises a UserError instead of printing hundreds of options."""
-        option, colon, text = message.removeprefix("argument ").rstrip(".").partition(":")
-        raise UserError(f"{option.partition('/')[0]}{colon}{text}. --help lists the options.")
-
-    def parse(self, arguments: Sequence[str]) -> tuple[Any, ...]:
-        """The dataclasses. Refuses unknown options, and suggests the nearest one."""
-        *parsed, rest = self.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
-        if rest:
-            name = rest[0].split("=")[0]
-            typed, known = name.replace("-", "_").replace("__", "--", 1), self._option_string_actions
-            longer = [option for option in known if option.endswith(f"_{typed.lstrip('-_')}")]  # --epochs
-            near = longer or difflib.get_close_matches(typed, known, n=1)
-            raise UserError(
-                f"{name!r} is no option. {f'Did you mean {near[0]}? ' if near else ''}--help lists the options."
-            )
-        return tuple(parsed)
-
-    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """The dataclasses, from keywords or a .json file. Refuses unknown options, and suggests the nearest one."""
-        known = {action.dest for action in self._actions}
-        if unknown := next((name for name in args if name not in known), None):
-            raise UserError(
-                f"{unknown!r} is no option. {did_you_mean(unknown, known)}`hf-posenc train --help` lists the options, "
-                "written there with dashes."
-            )
-        return super().parse_dict(args, allow_extra_keys)
-
-
-def parse_arguments(
-    argv: Sequence[str] | None = None,
-    description: str | None = None,
-    training_class: type[Any] = ClassificationTrainingArguments,
-) -> tuple[DataArguments, ModelArguments, Any]:
-    """Reads the options of a script from its command line, or from the one .json file that is named there.
-
-    Args:
-        argv: the options. None: those of this process.
-        description: what --help says first.
-        training_class: `ClassificationTrainingArguments`, `MaskedLMTrainingArguments`, or your own dataclass.
-
-    Raises:
-        UserError: an option doesn't exist, or a value isn't accepted.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = OptionParser((DataArguments, ModelArguments, training_class), description=description)
-    try:
-        if len(arguments) == 1 and arguments[0].endswith(".json"):
-            data, model, training = parser.parse_json_file(json_file=str(Path(arguments[0]).absolute()))
-        else:
-            data, model, training = parser.parse(arguments)
-    except (ValueError, TypeError, OSError) as error:
-        raise UserError(one_line(error)) from error
-    return data, model, training
-
-
-def make_arguments(
-    training_class: type[RunArguments] = ClassificationTrainingArguments, /, **options: Any
-) -> tuple[DataArguments, ModelArguments, Any]:
-    """Options by keyword: `make_arguments(dataset_name="blimp_order", do_train=True, output_dir="run")`.
-
-    Raises:
-        UserError: an option doesn't exist or a value isn't accepted.
-    """
-    parser = OptionParser((DataArguments, ModelArguments, training_class))  # type: ignore[arg-type]
-    try:
-        data, model, training = parser.parse_dict(options)
-    except (ValueError, TypeError) as error:
-        raise UserError(one_line(error)) from error
-    return data, model, training
-
-
 def parse_json_option(name: str, value: dict[str, Any] | str | None) -> dict[str, Any] | None:
     """The value of an option that is a JSON object.
 
@@ -580,27 +384,6 @@ def parse_json_option(name: str, value: dict[str, Any] | str | None) -> dict[str
     if not isinstance(parsed, dict):
         raise UserError(f"--{name} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
     return parsed
-
-
-def parse_overrides(text: str | None, accepted: Sequence[str]) -> dict[str, Any]:
-    """`a=1,b=gelu` as a dictionary; values are JSON where they can be, else strings.
-
-    Raises:
-        UserError: a part has no `=`, or a name isn't accepted.
-    """
-    overrides: dict[str, Any] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or name not in accepted:
-            raise UserError(
-                f"--config_overrides {part!r}: give name=value,name=value with fields of PosEncConfig: "
-                f"{', '.join(accepted)}."
-            )
-        try:
-            overrides[name] = json.loads(value)
-        except json.JSONDecodeError:
-            overrides[name] = value
-    return overrides
 
 
 def as_dict(arguments: Any) -> dict[str, Any]:

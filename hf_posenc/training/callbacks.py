@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from .. import files
 from ..errors import Diverged
-from . import checkpoints
+from ..training import checkpoints
 from .arguments import RunArguments
 from .lora import has_lora
 from .run import Run

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..data.labels import Labels
 from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, parse_json_option
-from .data.labels import Labels
 
 
 class ClassificationLoss:

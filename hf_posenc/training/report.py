@@ -13,12 +13,11 @@ from rich.table import Table
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..data.columns import Columns
+from ..data.labels import TOKENS, Labels
 from ..machine import versions
 from ..markdown import plain, render
 from .assessment import Assessment
-from .data.columns import Columns
-from .data.labels import Labels
-from .model import TOKENS
 
 POSENC_MODEL_TYPE = "posenc"
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")

@@ -6,8 +6,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ..data.options import DataArguments
 from ..errors import UserError
-from .arguments import DataArguments, RunArguments, as_dict
+from .arguments import RunArguments, as_dict
 from .checkpoints import RESULTS_NAME
 from .lora import has_lora
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from .. import files
+from ..data.labels import Labels
+from ..data.options import DataArguments
 from ..errors import Diverged
 from ..machine import versions
-from . import checkpoints
-from .arguments import DataArguments, as_dict, strategy_name
-from .data.labels import Labels
+from ..training import checkpoints
+from .arguments import as_dict, strategy_name
 from .metrics import answers_from_logits
 from .report import display_name, model_card
 from .run import Run

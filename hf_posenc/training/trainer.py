@@ -22,7 +22,7 @@ from transformers.utils import PushInProgress, logging
 from .. import files
 from ..errors import Interrupted, UserError, as_typed, one_line
 from ..optimizer import speed_up_positions
-from . import checkpoints
+from ..training import checkpoints
 from .arguments import RunArguments, strategy_name
 from .callbacks import (
     BestCheckpointIsHere,

@@ -8,8 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
-IGNORED = -100
-"""The label of special tokens, and of all pieces of a word after its first."""
+from ..data.words import IGNORED
 
 
 @torch.no_grad()

@@ -18,16 +18,7 @@ from hf_posenc.comparison.findings import gap_number, gap_text, in_brackets, int
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import known_plans
 from hf_posenc.comparison.references import WORD_PAIRS
-from hf_posenc.comparison.statistics import (
-    LEARNED,
-    NO_EVIDENCE,
-    Difference,
-    Interval,
-    Sample,
-    holm,
-    interval,
-    paired,
-)
+from hf_posenc.comparison.statistics import LEARNED, NO_EVIDENCE, Difference, Interval, Sample, holm, interval, paired
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.markdown import markdown_table, render
 from hf_posenc.model.configuration_posenc import PosEncConfig
@@ -135,7 +126,7 @@ class QuickStart:
     def command(self) -> str:
         """What measures it again."""
         seeds = " ".join(map(str, self.seeds))
-        return f"python -m hf_posenc.training.quick_start --output_dir runs/seeds --seeds {seeds}"
+        return f"python -m hf_posenc.finetuning.quick_start --output_dir runs/seeds --seeds {seeds}"
 
     @cached_property
     def differences(self) -> dict[str, Difference]:

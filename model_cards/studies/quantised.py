@@ -24,14 +24,14 @@ from rich.console import Console
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from hf_posenc.data import example_data, read_file
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json
+from hf_posenc.finetuning.classification import train_classifier
+from hf_posenc.finetuning.options import make_arguments
+from hf_posenc.finetuning.quick_start import OPTIONS
 from hf_posenc.machine import versions
 from hf_posenc.markdown import markdown_table
-from hf_posenc.training.arguments import make_arguments
-from hf_posenc.training.classification import train_classifier
-from hf_posenc.training.data import example_data, read_file
-from hf_posenc.training.quick_start import OPTIONS
 
 SCHEMES = ("learned", "lspe", "rope")
 """A table, a network and a rotation, all of which learn the quick start's task."""

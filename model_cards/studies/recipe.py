@@ -26,12 +26,12 @@ import torch
 from datasets import Dataset, DatasetDict
 from rich.console import Console
 
-from hf_posenc.conversion import fine_tune
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json
+from hf_posenc.finetuning import fine_tune
+from hf_posenc.finetuning.options import make_arguments
 from hf_posenc.machine import versions
 from hf_posenc.markdown import markdown_table
-from hf_posenc.training.arguments import make_arguments
 from model_cards.studies.conversion import minilm_folder, read_rows
 
 COMPARISONS = "comparisons"

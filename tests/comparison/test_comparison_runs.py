@@ -26,11 +26,12 @@ from hf_posenc.comparison.executor import Clock, duration
 from hf_posenc.comparison.plan import Run
 from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
+from hf_posenc.data import read_file
+from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.files import write_json
-from hf_posenc.training import Interrupted, UserError, make_arguments, set_up
-from hf_posenc.training.classification import EpochMetrics
-from hf_posenc.training.data import read_file
-from hf_posenc.training.tokenizer import train_tokenizer
+from hf_posenc.finetuning import make_arguments, set_up
+from hf_posenc.finetuning.classification import EpochMetrics
+from hf_posenc.training import Interrupted, UserError
 
 
 def quiet() -> Console:

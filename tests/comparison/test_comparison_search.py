@@ -17,11 +17,11 @@ from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.run import to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
+from hf_posenc.data import read_file
+from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Diverged
 from hf_posenc.files import write_json
 from hf_posenc.training import UserError
-from hf_posenc.training.data import read_file
-from hf_posenc.training.tokenizer import train_tokenizer
 
 
 def quiet():

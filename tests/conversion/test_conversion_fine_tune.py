@@ -16,10 +16,11 @@ from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
 from hf_posenc import POSITIONS
-from hf_posenc.conversion import convert, fine_tune
-from hf_posenc.training import Interrupted, UserError, make_arguments, train_classifier
+from hf_posenc.conversion import convert
+from hf_posenc.finetuning import fine_tune, make_arguments, train_classifier
+from hf_posenc.training import Interrupted, UserError
 
-MODULE = importlib.import_module("hf_posenc.conversion.fine_tune")  # whose function the package has under its name
+MODULE = importlib.import_module("hf_posenc.finetuning.train")  # whose function the package has under its name
 
 
 @pytest.fixture

@@ -27,10 +27,9 @@ from hf_posenc.comparison.report import make_report
 from hf_posenc.comparison.results_folder import load_plan, load_runs
 from hf_posenc.comparison.study import Study
 from hf_posenc.conversion.loading import load
-from hf_posenc.training import DataArguments, train_tokenizer
-from hf_posenc.training.data import blank_rows, find_columns, number_labels, read_file, texts
-from hf_posenc.training.prediction import Text, load_classifier, predict
-from hf_posenc.training.prediction_files import read_inputs
+from hf_posenc.data import DataArguments, blank_rows, find_columns, number_labels, read_file, texts, train_tokenizer
+from hf_posenc.data.inputs import Text, read_inputs
+from hf_posenc.finetuning.prediction import load_classifier, predict
 
 pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("HF_POSENC_FUZZ_SECONDS", "0"))
@@ -286,7 +285,7 @@ def read_training(path):
 
 
 def read_stream(path):
-    from hf_posenc.training.data.reading import read_rows
+    from hf_posenc.data.reading import read_rows
 
     if ".json" not in Path(path).suffixes:
         read_rows(read_file(path, streaming=True), 5, "train")

@@ -16,7 +16,7 @@ from remote_code_harness import BATCH, TEXTS, outputs, tiny_config, tiny_model, 
 from safetensors.torch import save_file
 
 from hf_posenc import PosEncConfig, register_scheme_file
-from hf_posenc.training import make_arguments, train_classifier
+from hf_posenc.finetuning import make_arguments, train_classifier
 
 HEAD = "PosEncForSequenceClassification"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"

@@ -11,13 +11,7 @@ from references import REFERENCES, encode
 from torch.autograd import forward_ad
 
 import hf_posenc
-from hf_posenc import (
-    POSITIONS,
-    AddedPosition,
-    PosEncForSequenceClassification,
-    PosEncModel,
-    make_position,
-)
+from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel, make_position
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]

@@ -261,9 +261,7 @@ STRIPES = '''
 """A scheme that has a helper in a file beside it."""
 from __future__ import annotations
 import torch
-from hf_posenc import (
-    AddedPosition,  # the import may have several lines
-)
+from hf_posenc import AddedPosition
 from .stripe_width import WIDTH; from torch import nn
 from  hf_posenc.model.position_math import per_distinct_position, require_size as checked; import math
 

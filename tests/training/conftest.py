@@ -35,7 +35,7 @@ def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
     The confusion matrix is drawn where it is looked at.
     """
-    monkeypatch.setattr("hf_posenc.training.classification.baseline_scores", _remembered_scores)
+    monkeypatch.setattr("hf_posenc.finetuning.classification.baseline_scores", _remembered_scores)
     if request.path.stem != "test_training_assessment":
         monkeypatch.setattr("hf_posenc.training.assessment.Assessment.draw", lambda *_: None)
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from training_harness import results, rows, train, write_csv, write_jsonl
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.data import Columns, Labels
 from hf_posenc.training.assess import assess
 from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
-from hf_posenc.training.data import Columns, Labels
 from hf_posenc.training.report import model_card
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"

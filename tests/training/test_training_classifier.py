@@ -36,15 +36,9 @@ from transformers import (
 )
 
 from hf_posenc import PosEncForSequenceClassification
-from hf_posenc.training import (
-    ClassificationLoss,
-    Labels,
-    UserError,
-    make_arguments,
-    parse_arguments,
-    set_up,
-    train_classifier,
-)
+from hf_posenc.data import Labels
+from hf_posenc.finetuning import make_arguments, parse_arguments, set_up, train_classifier
+from hf_posenc.training import ClassificationLoss, UserError
 from hf_posenc.training.losses import make_loss
 from hf_posenc.training.trainer import one_cycle_schedule
 

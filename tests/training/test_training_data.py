@@ -16,18 +16,22 @@ from training_harness import rows, write_csv, write_jsonl
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
-from hf_posenc.training import DataArguments, Labels, UserError, example_data, train_tokenizer
-from hf_posenc.training.data import (
+from hf_posenc.data import (
     Columns,
+    DataArguments,
+    Labels,
     encode,
+    example_data,
     find_columns,
     load_splits,
     number_labels,
     read_file,
     remember_columns,
     remembered_columns,
+    train_tokenizer,
 )
-from hf_posenc.training.data.validation_split import groups_of, hold_out
+from hf_posenc.data.validation_split import groups_of, hold_out
+from hf_posenc.training import UserError
 
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
 
@@ -183,7 +187,7 @@ def test_real_numbers_are_labels_where_that_is_asked():
 
 def test_many_whole_numbers_are_labels_but_that_is_said(monkeypatch):
     messages = []
-    monkeypatch.setattr("hf_posenc.training.data.labels.logger.warning", messages.append)
+    monkeypatch.setattr("hf_posenc.data.labels.logger.warning", messages.append)
     assert len(numbered(list(range(40)))[0].names) == 40
     assert messages[0].startswith("Column 'label' has 40 different whole numbers in 40 rows, each of which is a label")
 
@@ -191,7 +195,7 @@ def test_many_whole_numbers_are_labels_but_that_is_said(monkeypatch):
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
 def test_rows_without_a_label_are_left_out_where_that_is_asked(cells, monkeypatch):
     messages = []
-    monkeypatch.setattr("hf_posenc.training.data.labels.logger.warning", messages.append)
+    monkeypatch.setattr("hf_posenc.data.labels.logger.warning", messages.append)
     _, found = numbered(cells, skip_missing=True)
     assert [value is None for value in found["train"]] == [False, True, False]
     assert messages == ["1 of 3 train rows have no label and are left out (--skip_missing), first row 2."]
@@ -501,7 +505,7 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
     tokenizer = train_tokenizer(["a b c"], vocab_size=50)
     texts = ["a b c a b c a b c"] * long + ["a b"] * (100 - long)
     messages = []
-    monkeypatch.setattr("hf_posenc.training.data.encoding.logger.warning", messages.append)
+    monkeypatch.setattr("hf_posenc.data.encoding.logger.warning", messages.append)
     found = encoded(texts, tokenizer, 6)
     assert max(map(len, found["input_ids"])) == 6
     expected = "2 of 100 train inputs (2.0%) have more than 6 tokens and were truncated. Raise --max_seq_length"

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from training_harness import results, train
 from transformers import AutoModelForSequenceClassification
 
-from hf_posenc.training import UserError, make_arguments, set_up
+from hf_posenc.finetuning import make_arguments, set_up
+from hf_posenc.training import UserError
 from hf_posenc.training import lora as lora_module
 from hf_posenc.training.lora import has_lora, merge, merged_weights
 

@@ -10,14 +10,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from hf_posenc.training import (
-    MaskedLMTrainingArguments,
-    UserError,
-    make_arguments,
-    train_classifier,
-    train_masked_lm,
-    train_tokenizer,
-)
+from hf_posenc.data import train_tokenizer
+from hf_posenc.finetuning import make_arguments, train_classifier, train_masked_lm
+from hf_posenc.training import MaskedLMTrainingArguments, UserError
 from hf_posenc.training.masked_lm import mask_once, token_sums, token_weighted_metrics
 
 TEXTS = ["the dog saw the cat that karla fed", "a cat saw herself", "who fed the old dog and the cat that saw it"]
@@ -66,7 +61,7 @@ def test_perplexity_is_exp_of_the_mean_over_all_masked_tokens(trained):
     """By hand, one validation text at a time, from the saved checkpoint."""
     tokenizer = AutoTokenizer.from_pretrained(trained.output_dir)
     model = AutoModelForMaskedLM.from_pretrained(trained.output_dir).eval()
-    from hf_posenc.training.data import load_splits
+    from hf_posenc.data import load_splits
 
     data, _, _ = make_arguments(MaskedLMTrainingArguments, **options(trained.output_dir))
     texts = load_splits(data)["validation"]["text"][:100]

@@ -16,10 +16,10 @@ from training_harness import read_jsonl, rows, train, write_csv, write_jsonl
 
 import hf_posenc
 from hf_posenc import cli
-from hf_posenc.conversion import fine_tune
-from hf_posenc.training import UserError, make_arguments
-from hf_posenc.training.prediction import Text, load_classifier, predict
-from hf_posenc.training.prediction_files import read_inputs
+from hf_posenc.data.inputs import Text, read_inputs
+from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.training import UserError
 
 TEXTS = ["who saw karla", 'a "quoted", text', "naïve\nlines"]
 ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, text in enumerate(TEXTS)]
@@ -318,7 +318,7 @@ def test_a_run_that_fails_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
         yield from ()
         raise UserError("no more")
 
-    monkeypatch.setattr("hf_posenc.training.prediction.predict", fail)
+    monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", fail)
     assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 2
     assert output.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]

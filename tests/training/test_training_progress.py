@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 from training_harness import SMALL
 
-from hf_posenc.training import make_arguments, progress, train_classifier
+from hf_posenc.finetuning import make_arguments, train_classifier
+from hf_posenc.training import progress
 
 
 class Terminal(io.StringIO):

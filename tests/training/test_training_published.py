@@ -6,8 +6,10 @@ import pytest
 from common import others_slow
 from training_harness import assert_same_weights, copy_until, train, write_csv
 
-from hf_posenc.training import MaskedLMTrainingArguments, UserError, make_arguments, train_masked_lm
-from hf_posenc.training.arguments import DataArguments, ModelArguments, RunArguments, as_dict
+from hf_posenc.data.options import DataArguments
+from hf_posenc.finetuning import make_arguments, train_masked_lm
+from hf_posenc.training import MaskedLMTrainingArguments, UserError
+from hf_posenc.training.arguments import ModelArguments, RunArguments, as_dict
 
 EXAMPLES = [{"text": f"{word} film number {n}", "label": word} for n in range(12) for word in ("good", "bad")]
 

@@ -11,7 +11,7 @@ from safetensors.torch import load, load_file, save_file
 from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-import hf_posenc.training.classification as classification
+import hf_posenc.finetuning.classification as classification
 from hf_posenc import PosEncForSequenceClassification, fit
 from hf_posenc.errors import Diverged
 from hf_posenc.files import take_place, write_json

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from training_harness import SMALL, results, rows, write_jsonl
 
-from hf_posenc.conversion import fine_tune
 from hf_posenc.errors import Diverged
-from hf_posenc.training import UserError, make_arguments
-from hf_posenc.training import search as searching
+from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.finetuning import search as searching
+from hf_posenc.training import UserError
 from hf_posenc.training.trainer import RunTrainer
 
 START = {"config_overrides": SMALL["config_overrides"].replace(",initializer_range=0.05", "")}

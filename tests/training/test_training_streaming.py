@@ -27,8 +27,9 @@ from training_harness import (
     write_jsonl,
 )
 
-from hf_posenc.training import UserError, make_arguments, set_up, train_tokenizer
-from hf_posenc.training.data import first_reading
+from hf_posenc.data import first_reading, train_tokenizer
+from hf_posenc.finetuning import make_arguments, set_up
+from hf_posenc.training import UserError
 
 STREAMED: dict[str, Any] = {"streaming": True, "max_steps": 12, "do_eval": True, "save_strategy": None}
 
@@ -208,7 +209,7 @@ def test_a_data_set_of_the_hub_is_streamed(tmp_path: Path, monkeypatch: pytest.M
             {split: Dataset.from_list(rows("train", count)).to_iterable_dataset() for split, count in parts.items()}
         )
 
-    monkeypatch.setattr("hf_posenc.training.data.splits.load_dataset", load)
+    monkeypatch.setattr("hf_posenc.data.splits.load_dataset", load)
     setup = stream(tmp_path / "run", dataset_name="me/huge", do_eval=True, max_train_samples=30)
     assert given == [("me/huge", True)]
     assert setup.encoded["validation"].num_rows == 10

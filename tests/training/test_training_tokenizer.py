@@ -5,7 +5,8 @@ import pytest
 from training_harness import ROOT
 from transformers import AutoTokenizer
 
-from hf_posenc.training import UserError, load_tokenizer, train_tokenizer
+from hf_posenc.data import load_tokenizer, train_tokenizer
+from hf_posenc.training import UserError
 
 TEXTS = ["Whose cup does Emily fix?", "the dog chased the cat, naïvely.", "All hills are there existing."] * 5
 
@@ -51,7 +52,7 @@ def test_the_five_marks_alone_are_special():
 
 NUMBERING = """
 import hashlib
-from hf_posenc.training import train_tokenizer
+from hf_posenc.data import train_tokenizer
 texts = [f"word{i} {chr(97 + i % 26) * 3} ba{chr(98 + i % 20)}na" for i in range(300)]
 for kind in ("wordpiece", "bpe"):
     print(hashlib.sha256(train_tokenizer(texts, kind, 500).backend_tokenizer.to_str().encode()).hexdigest())

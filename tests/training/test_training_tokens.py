@@ -11,10 +11,12 @@ from rich.console import Console
 from training_harness import SMALL, read_jsonl, results, rows, write_jsonl
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
-from hf_posenc.conversion import fine_tune
-from hf_posenc.training import TrainingResult, UserError, make_arguments, train_tokenizer
+from hf_posenc.data import train_tokenizer
+from hf_posenc.data.encoding import word_pieces
+from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.finetuning.prediction import label_words
+from hf_posenc.training import TrainingResult, UserError
 from hf_posenc.training.baseline import word_label_answers
-from hf_posenc.training.prediction import label_words, word_pieces
 from hf_posenc.training.word_metrics import span_scores, spans
 
 NAMES = ["B-DET", "B-PRO", "O"]

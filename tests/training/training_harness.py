@@ -16,7 +16,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_posenc.training import TrainingResult, example_data, make_arguments, train_classifier
+from hf_posenc.data import example_data
+from hf_posenc.finetuning import make_arguments, train_classifier
+from hf_posenc.training import TrainingResult
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "run_classification.py"

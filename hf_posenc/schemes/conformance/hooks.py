@@ -11,17 +11,7 @@ from torch import Tensor, nn
 
 from ...model.position_base import PositionScheme
 from ...model.positions import _ELSEWHERE, _SIZES, own_arguments
-from .case import (
-    DIFFERENT,
-    HOOKS,
-    SEQUENCES,
-    Case,
-    Failure,
-    Skip,
-    largest_difference,
-    pad_batch,
-    watch,
-)
+from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, watch
 
 _EXTRAS = {
     "embed": ("input_ids", "sequence"),

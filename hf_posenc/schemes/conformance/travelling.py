@@ -16,16 +16,7 @@ from torch import Tensor, nn
 from hf_posenc.stranger import StrangerFailed, ask_stranger
 
 from ...model.modeling_posenc import PosEncForSequenceClassification
-from .case import (
-    SEQUENCES,
-    Case,
-    Failure,
-    Skip,
-    describe,
-    draw_tokens,
-    pad_batch,
-    require_same,
-)
+from .case import SEQUENCES, Case, Failure, Skip, describe, draw_tokens, pad_batch, require_same
 
 
 def check_device(case: Case) -> None:

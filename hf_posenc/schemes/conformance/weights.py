@@ -4,16 +4,7 @@ import torch
 from torch import Tensor
 
 from ...model.modeling_posenc import PosEncForSequenceClassification
-from .case import (
-    LONGEST,
-    SEQUENCES,
-    Case,
-    Failure,
-    describe,
-    draw_tokens,
-    pad_batch,
-    require_same,
-)
+from .case import LONGEST, SEQUENCES, Case, Failure, describe, draw_tokens, pad_batch, require_same
 
 
 def _gradients(model: PosEncForSequenceClassification) -> dict[str, Tensor | None]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -84,3 +85,19 @@ def texts(rows: Dataset | IterableDataset, columns: Columns, files: Sequence[str
             first, second = columns.texts(cast(dict[str, list[Any]], batch))
             yield from first
             yield from second or ()
+
+
+def word_pieces(
+    tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_length: int
+) -> tuple[dict[str, list[int]], dict[int, int]]:
+    """A sentence as at most `max_length` tokens, and the place of each word's first token.
+
+    The words are joined by blanks, as they stand in a text that is labelled later, and found by their characters.
+    """
+    encoded = tokenizer(" ".join(words), truncation=True, max_length=max_length, return_offsets_mapping=True)
+    owner = np.repeat(np.arange(len(words)), [len(word) + 1 for word in words])  # a blank belongs to the word before
+    firsts: dict[int, int] = {}
+    for place, (start, end) in enumerate(encoded.pop("offset_mapping")):
+        if end > start:  # a byte-level token may begin with the blank before its word
+            firsts.setdefault(int(owner[end - 1]), place)
+    return dict(encoded), firsts

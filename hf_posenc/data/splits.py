@@ -8,8 +8,8 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_from_disk
 
-from ...errors import UserError, check_local
-from ..arguments import DataArguments
+from ..errors import UserError, check_local
+from .options import DataArguments
 from .reading import READERS, read_file, reading, refuse_delimiter
 
 SPLITS = ("train", "validation", "test")

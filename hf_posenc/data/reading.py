@@ -14,8 +14,8 @@ from typing import Any, cast
 import pandas as pd
 from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 
-from ...errors import UserError, disk_error, sentence
-from ..text_lines import bad_line, open_bytes
+from ..errors import UserError, disk_error, sentence
+from .text_lines import bad_line, open_bytes
 
 READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 _DELIMITERS = (",", ";", "\t", "|")

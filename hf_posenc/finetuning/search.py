@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import qmc
 
+from ..data.options import DataArguments
 from ..errors import Diverged, UserError
-from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
+from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.metrics import METRICS
+from ..training.progress import quiet_warnings, without_bars
+from ..training.report import POSENC_MODEL_TYPE
 from .classification import Setup, make_trainer, set_up
-from .metrics import METRICS
-from .progress import quiet_warnings, without_bars
-from .report import POSENC_MODEL_TYPE
 
 SHARE = 3
 """A trial takes 1 / SHARE of the steps."""

@@ -5,11 +5,11 @@ import itertools
 import zlib
 from typing import Any
 
-from ...errors import UserError
-from ..arguments import DataArguments
+from ..errors import UserError
 from .cells import is_missing, row_name
 from .columns import Columns
 from .label_values import read_values
+from .options import DataArguments
 from .validation_split import in_shares
 
 MOST_LABELS = 10_000

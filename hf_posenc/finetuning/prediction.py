@@ -1,6 +1,6 @@
 """Labels with probabilities for texts, from a checkpoint."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,28 +16,13 @@ from transformers import (
     pipeline,
 )
 
+from hf_posenc.data.encoding import word_pieces
+from hf_posenc.data.inputs import Text
+from hf_posenc.data.labels import TOKENS
 from hf_posenc.errors import UserError, check_is_checkpoint, one_line, sentence
+from hf_posenc.finetuning.model import check_complete, labels_words, require_head
 from hf_posenc.training.metrics import answers_from_logits, require_finite
-from hf_posenc.training.model import TOKENS, check_complete, labels_words, require_head
 from hf_posenc.training.progress import errors_alone, without_bars
-
-
-@dataclass(frozen=True)
-class Text:
-    """One input: a text, or a pair of them."""
-
-    text: str
-    text_pair: str | None = None
-    row: Mapping[str, Any] | None = None
-    """Where it comes from a file: all columns of its row, which are kept."""
-    words: Sequence[str] | None = None
-    """The words of the text, for a model that labels words. None: those between blanks."""
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        """The columns of the input to write beside the answer."""
-        pair = {} if self.text_pair is None else {"text_pair": self.text_pair}
-        return {"text": self.text, **pair} if self.row is None else self.row
 
 
 @dataclass(frozen=True)
@@ -182,22 +167,6 @@ def _of_words(classifier: Any, batch: Sequence[Text]) -> list[dict[str, Any]]:
     words = [text.text.split() if text.words is None else text.words for text in batch]
     labels = label_words(classifier.model, classifier.tokenizer, words, len(batch))
     return [{"words": list(own), "labels": found} for own, found in zip(words, labels, strict=True)]
-
-
-def word_pieces(
-    tokenizer: PreTrainedTokenizerBase, words: Sequence[str], max_length: int
-) -> tuple[dict[str, list[int]], dict[int, int]]:
-    """A sentence as at most `max_length` tokens, and the place of each word's first token.
-
-    The words are joined by blanks, as they stand in a text that is labelled later, and found by their characters.
-    """
-    encoded = tokenizer(" ".join(words), truncation=True, max_length=max_length, return_offsets_mapping=True)
-    owner = np.repeat(np.arange(len(words)), [len(word) + 1 for word in words])  # a blank belongs to the word before
-    firsts: dict[int, int] = {}
-    for place, (start, end) in enumerate(encoded.pop("offset_mapping")):
-        if end > start:  # a byte-level token may begin with the blank before its word
-            firsts.setdefault(int(owner[end - 1]), place)
-    return dict(encoded), firsts
 
 
 @torch.no_grad()

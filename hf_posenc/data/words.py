@@ -1,22 +1,28 @@
 """Rows that are lists of words, with a label for each word."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, List
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..errors import UserError
-from .arguments import ClassificationTrainingArguments, DataArguments
-from .data.columns import Columns, require_columns
-from .data.in_memory import InMemory
-from .data.labels import Labels
-from .model import TOKENS
-from .prediction import word_pieces
-from .word_metrics import IGNORED
+from .columns import Columns, require_columns
+from .encoding import word_pieces
+from .in_memory import InMemory
+from .labels import TOKENS, Labels
+from .options import DataArguments
+
+if TYPE_CHECKING:
+    from ..training.arguments import ClassificationTrainingArguments
+
 
 logger = logging.get_logger(__name__)
+
+IGNORED = -100
+"""The label of special tokens, and of all pieces of a word after its first."""
+
 
 _WORDS = ("tokens", "words")
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags", "label")
@@ -31,7 +37,7 @@ class Words(InMemory):
 
     labels: Labels
 
-    def __init__(self, found: DatasetDict, data: DataArguments, training: ClassificationTrainingArguments) -> None:
+    def __init__(self, found: DatasetDict, data: DataArguments, training: "ClassificationTrainingArguments") -> None:
         super().__init__(found, data, training, _find_columns)
         training.do_predict = training.do_predict or "test" in self.splits
         self.read = {split: _read(rows, self.columns, split) for split, rows in self.splits.items()}

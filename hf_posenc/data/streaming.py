@@ -9,26 +9,28 @@ are set aside from the training data.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, List
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ...errors import UserError
-from ..arguments import DEFAULT_STEPS, ClassificationTrainingArguments, DataArguments, strategy_name
-from ..checkpoints import step_of
+from ..errors import UserError
 from .cells import is_csv_data, is_missing
 from .columns import find_columns, require_columns
 from .encoding import encode, texts, tokenize_texts
 from .first_reading import DistinctLabels, HeldOut
 from .label_values import read_values
 from .labels import Labels, apply_labels
+from .options import DataArguments
 from .reading import files_of, read_rows, reading
 from .rows import check_splits
 from .source import Source
 from .validation_split import check_percentage
+
+if TYPE_CHECKING:
+    from ..training.arguments import ClassificationTrainingArguments
 
 logger = logging.get_logger(__name__)
 
@@ -42,54 +44,6 @@ TOKENIZER_ROWS = 100_000
 """How many first rows a tokenizer is trained on."""
 _BATCH = 256
 _WHAT, _WAY_OUT = "The training data", "Mend the data, or leave these rows out."
-
-
-def check_streaming(data: DataArguments, training: ClassificationTrainingArguments) -> None:
-    """Refuses options that don't go with a stream; what happens once per epoch happens ten times in the run instead.
-
-    Raises:
-        UserError: an option doesn't go with a stream, or needs one.
-    """
-    if not data.streaming:
-        for name in ("shuffle_buffer_size", "class_names"):
-            if getattr(data, name) is not None:
-                raise UserError(f"--{name} {getattr(data, name)} is for --streaming. Give that too, or leave it out.")
-        return
-    if not training.do_train:
-        raise UserError("--streaming is for training data, and there is no --do_train. Leave it out.")
-    if training.max_steps <= 0:
-        raise UserError(
-            "--streaming needs --max_steps: a stream doesn't say how long it is. One pass is the number of training "
-            "examples divided by the batch size."
-        )
-    if data.shuffle_buffer_size is not None and data.shuffle_buffer_size < 1:
-        raise UserError(
-            f"--shuffle_buffer_size {data.shuffle_buffer_size} is out of range. Give 1 or more; 1: in order."
-        )
-    refused: dict[str, tuple[Any, str]] = {
-        "class_weights": (training.class_weights, "they are scaled by the labels of all training examples"),
-        "train_sampling_strategy": (
-            strategy_name(training.train_sampling_strategy) != "random" and training.train_sampling_strategy,
-            "examples come in the order of the stream, shuffled in a buffer (--shuffle_buffer_size)",
-        ),
-        "preprocessing_num_workers": (data.preprocessing_num_workers, "examples are tokenized as they are read"),
-        "dataloader_num_workers": (
-            training.dataloader_num_workers > 1 and training.dataloader_num_workers,
-            "one process reads the stream",
-        ),
-    }
-    for name, (value, why) in refused.items():
-        if value:
-            raise UserError(f"--{name} {strategy_name(value)} can't be with --streaming: {why}. Leave one of them out.")
-    tenth = max(1, training.max_steps // 10)
-    for kind in ("eval", "save", "logging"):
-        strategy = getattr(training, f"{kind}_strategy")
-        if strategy_name(strategy) == "epoch":
-            setattr(training, f"{kind}_strategy", type(strategy)("steps"))
-            if getattr(training, f"{kind}_steps") == DEFAULT_STEPS[kind]:  # else it was given
-                setattr(training, f"{kind}_steps", tenth)
-    # Each process reads the stream itself: dispatched batches would need equal lengths.
-    training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
 
 
 class Stream(Source):
@@ -109,7 +63,7 @@ class Stream(Source):
     seen_batches = 1000
 
     def __init__(
-        self, found: Mapping[str, IterableDataset], data: DataArguments, training: ClassificationTrainingArguments
+        self, found: Mapping[str, IterableDataset], data: DataArguments, training: "ClassificationTrainingArguments"
     ) -> None:
         check_splits(found, training)
         rows = found["train"] if data.max_train_samples is None else found["train"].take(data.max_train_samples)
@@ -279,12 +233,7 @@ class Stream(Source):
             seed = self.training.seed if self.training.data_seed is None else self.training.data_seed
             rows = rows.shuffle(seed=seed, buffer_size=buffer)
         rows = rows.map(convert, batched=True, batch_size=_BATCH, remove_columns=sample.column_names)
-        return {**encoded, "train": Passes(rows, self._count, self._has_ended())}
-
-    def _has_ended(self) -> bool:
-        """Whether the run is resumed after its last step."""
-        resumed = self.training.resume_from_checkpoint
-        return resumed is not None and self.training.max_steps <= step_of(resumed)
+        return {**encoded, "train": Passes(rows, self._count)}
 
     def training_examples(self, most: int) -> tuple[list[list[str]], list[Any]]:
         """The first training rows."""

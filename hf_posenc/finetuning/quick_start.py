@@ -1,9 +1,9 @@
 """The quick start: the same tiny encoder under several positional schemes, on data that word order alone decides.
 
-    python -m hf_posenc.training.quick_start --output_dir quickstart
-    python -m hf_posenc.training.quick_start --output_dir runs/seeds --seeds 0 1 2 3 4
+    python -m hf_posenc.finetuning.quick_start --output_dir quickstart
+    python -m hf_posenc.finetuning.quick_start --output_dir runs/seeds --seeds 0 1 2 3 4
 
-    python -m hf_posenc.training.quick_start --baselines model_cards/results/quickstart.json
+    python -m hf_posenc.finetuning.quick_start --baselines model_cards/results/quickstart.json
 
 The second line measures mean and spread over seeds, the third anew what has to be beaten, in seconds.
 """
@@ -26,17 +26,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_posenc.model.positions import scheme_class
 
+from ..data.columns import find_columns
+from ..data.labels import number_labels
+from ..data.splits import load_splits
 from ..errors import UserError, run_script
 from ..files import write_json
 from ..stranger import StrangerFailed, ask_stranger
-from .arguments import make_arguments
-from .baseline import baseline_scores
-from .checkpoints import check_output_dir
+from ..training.baseline import baseline_scores
+from ..training.checkpoints import check_output_dir
+from ..training.run import TrainingResult
 from .classification import train_classifier
-from .data.columns import find_columns
-from .data.labels import number_labels
-from .data.splits import load_splits
-from .run import TrainingResult
+from .options import make_arguments
 
 SCHEMES = ("none", "sinusoidal", "learned", "lspe", "rope")
 

@@ -9,12 +9,15 @@ from typing import Any
 from datasets import Dataset
 from transformers.utils import logging
 
-from ...errors import UserError
+from ..errors import UserError
 from .cells import is_csv_data
 from .columns import Columns, require_columns
 from .label_values import LabelColumn, read_values
 
 logger = logging.get_logger(__name__)
+
+TOKENS = "token_classification"
+"""The problem type of a label for each word; transformers has none for it."""
 
 
 @dataclass(frozen=True)

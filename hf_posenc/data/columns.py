@@ -6,9 +6,9 @@ from typing import Any
 
 from datasets import Dataset, Value
 
-from ...errors import UserError
-from ..arguments import DataArguments
+from ..errors import UserError
 from .cells import as_written, is_csv_data, row_name
+from .options import DataArguments
 
 _PAIRS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),

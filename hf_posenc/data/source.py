@@ -2,19 +2,23 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ...errors import UserError
-from ..arguments import DataArguments, RunArguments
+from ..errors import UserError
 from .cells import is_csv_data, row_number
 from .columns import Columns, require_columns
 from .encoding import encode
 from .labels import Labels, number_labels
+from .options import DataArguments
 from .rows import choose_rows, scores_test
+
+if TYPE_CHECKING:
+    from ..training.arguments import RunArguments
+
 
 logger = logging.get_logger(__name__)
 
@@ -34,7 +38,7 @@ class Source(ABC):
     seen_batches: int | None = None
     """How many of the last batches the `train_...` metrics cover. None: all."""
 
-    def __init__(self, splits: DatasetDict, columns: Columns, data: DataArguments, training: RunArguments) -> None:
+    def __init__(self, splits: DatasetDict, columns: Columns, data: DataArguments, training: "RunArguments") -> None:
         self.splits = splits
         self.columns = columns
         self.data = data

@@ -2,22 +2,26 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from datasets import Dataset, DatasetDict
 from transformers.utils import logging
 
-from ...errors import UserError
-from ..arguments import DataArguments, RunArguments
+from ..errors import UserError
 from .cells import is_csv_data, row_name
 from .columns import Columns
 from .labels import Labels
+from .options import DataArguments
 from .validation_split import groups_of, hold_out
+
+if TYPE_CHECKING:
+    from ..training.arguments import RunArguments
+
 
 logger = logging.get_logger(__name__)
 
 
-def check_splits(found: Collection[str], training: RunArguments) -> None:
+def check_splits(found: Collection[str], training: "RunArguments") -> None:
     """Raises a UserError if the data lacks a split that the run needs."""
     there = ", ".join(found)
     if training.do_train and "train" not in found:
@@ -28,7 +32,7 @@ def check_splits(found: Collection[str], training: RunArguments) -> None:
         raise UserError(f"--do_eval needs validation data, there is {there}. Give --validation_file.")
 
 
-def wanted_splits(splits: DatasetDict, data: DataArguments, training: RunArguments) -> DatasetDict:
+def wanted_splits(splits: DatasetDict, data: DataArguments, training: "RunArguments") -> DatasetDict:
     """The splits that this run uses; the test split also if `score_test` asks for it.
 
     Validation and test are cut to the sizes asked for; `choose_rows` does the rest. Without
@@ -50,7 +54,7 @@ def wanted_splits(splits: DatasetDict, data: DataArguments, training: RunArgumen
     return DatasetDict(chosen)
 
 
-def scores_test(training: RunArguments) -> bool:
+def scores_test(training: "RunArguments") -> bool:
     """Whether the test split is scored if it has labels; a masked language model has no such option."""
     return bool(getattr(training, "score_test", False))
 

@@ -12,20 +12,17 @@ from pathlib import Path
 from datasets import DatasetDict
 from rich.console import Console
 
+from ..conversion.convert import convert
+from ..conversion.output import REPORT_NAME
+from ..data.options import DataArguments
 from ..errors import Interrupted, UserError, one_line
-from ..training import TrainingResult, checkpoints, train_classifier
-from ..training.arguments import (
-    ClassificationTrainingArguments,
-    DataArguments,
-    ModelArguments,
-    parse_json_option,
-)
-from ..training.model import labels_words, load_config, prepare_scheme
+from ..training import TrainingResult, checkpoints
+from ..training.arguments import ClassificationTrainingArguments, ModelArguments, parse_json_option
 from ..training.progress import quiet_warnings, without_bars, working
-from ..training.search import search
-from ..training.tokens import train_tokens
-from .convert import convert
-from .output import REPORT_NAME
+from .classification import train_classifier
+from .model import labels_words, load_config, prepare_scheme
+from .search import search
+from .tokens import train_tokens
 
 
 @without_bars()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
+from ..errors import UserError
 from .labels import Labels
 
 

@@ -1,17 +1,20 @@
 """The source whose training rows are in memory, or memory-mapped."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from ..arguments import DataArguments, RunArguments
 from .columns import Columns, find_columns
 from .encoding import texts
 from .labels import Labels
+from .options import DataArguments
 from .rows import wanted_splits
 from .source import Source
+
+if TYPE_CHECKING:
+    from ..training.arguments import RunArguments
 
 
 class InMemory(Source):
@@ -31,7 +34,7 @@ class InMemory(Source):
         self,
         found: DatasetDict,
         data: DataArguments,
-        training: RunArguments,
+        training: "RunArguments",
         find: Callable[[Dataset, DataArguments], Columns] = find_columns,
     ) -> None:
         splits = wanted_splits(found, data, training)

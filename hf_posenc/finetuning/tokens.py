@@ -9,17 +9,19 @@ from datasets import DatasetDict
 from rich.console import Console
 from transformers import DataCollatorForTokenClassification
 
+from ..data.options import DataArguments
+from ..data.splits import load_splits
+from ..data.words import Words
 from ..errors import UserError
-from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
-from .assess import assess_words
-from .baseline import word_label_answers
-from .data.splits import load_splits
+from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.assess import assess_words
+from ..training.baseline import word_label_answers
+from ..training.progress import without_bars
+from ..training.run import Run, TrainingResult
+from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
+from ..training.word_metrics import WordMetrics, answers_and_losses, marks_spans, word_scores
 from .prediction import label_words
-from .progress import without_bars
-from .run import Run, TrainingResult, check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
-from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
-from .word_metrics import WordMetrics, answers_and_losses, marks_spans, word_scores
-from .words import Words
+from .start import check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
 
 
 @without_bars()

@@ -5,7 +5,7 @@ from typing import Any
 
 from datasets import ClassLabel, List
 
-from ...errors import UserError
+from ..errors import UserError
 from .cells import as_written, is_missing, row_name
 
 

@@ -20,20 +20,22 @@ from transformers import (
     TrainerState,
 )
 
-from .arguments import ClassificationTrainingArguments, DataArguments, ModelArguments
-from .assess import assess
-from .baseline import MOST_ROWS, Texts, baseline_scores
-from .data.columns import find_columns, remember_columns, remembered_columns
-from .data.in_memory import InMemory
-from .data.labels import Labels
-from .data.source import Source
-from .data.splits import load_splits
-from .data.streaming import Passes, Stream, check_streaming
-from .losses import ClassificationLoss, make_loss
-from .metrics import METRICS, MacroF1, compute_metrics_for
-from .progress import without_bars, working
-from .run import Run, TrainingResult, check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
-from .trainer import RunTrainer, add_callbacks_and_schedule, carry_out
+from ..data.columns import find_columns, remember_columns, remembered_columns
+from ..data.in_memory import InMemory
+from ..data.labels import Labels
+from ..data.options import DataArguments
+from ..data.source import Source
+from ..data.splits import load_splits
+from ..data.streaming import Passes, Stream
+from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.assess import assess
+from ..training.baseline import MOST_ROWS, Texts, baseline_scores
+from ..training.losses import ClassificationLoss, make_loss
+from ..training.metrics import METRICS, MacroF1, compute_metrics_for
+from ..training.progress import without_bars, working
+from ..training.run import Run, TrainingResult
+from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
+from .start import check_best_metric, check_streaming, introduce, make_model_and_encode, make_tokenizer, prepare_start
 
 _PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
@@ -209,7 +211,7 @@ def train_classifier(
         rows: the splits, where they are in memory; see `set_up`.
         console: where the summary is printed. None: standard output.
         controls: metrics of other models on the same data, by name, to set beside the baselines' (`none`).
-        search: what `hf_posenc.training.search` tried before, for `results.json`.
+        search: what `hf_posenc.finetuning.search` tried before, for `results.json`.
 
     Raises:
         UserError: something in the options or the data is wrong, or the disk is full.

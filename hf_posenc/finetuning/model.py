@@ -14,22 +14,22 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from ..data.labels import TOKENS, Labels
+from ..data.options import DataArguments
+from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, check_local, one_line, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
 from ..schemes.scheme_file import register_scheme_file
-from .arguments import DataArguments, ModelArguments, parse_json_option, parse_overrides
-from .checkpoints import not_finite
-from .data.labels import Labels
-from .lora import add_lora
-from .progress import errors_alone
-from .tokenizer import DEFAULT_MAX_LENGTH
+from ..training.arguments import ModelArguments, parse_json_option
+from ..training.checkpoints import not_finite
+from ..training.lora import add_lora
+from ..training.progress import errors_alone
+from .options import parse_overrides
 
 logger = logging.get_logger(__name__)
 
-TOKENS = "token_classification"
-"""The problem type of a label for each word; transformers has none for it."""
 NEW_CLASSIFIER: dict[str, Any] = {"hidden_dropout_prob": 0.0}
 """Fields of a new classifier's configuration that differ from `PosEncConfig.from_preset`'s."""
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")

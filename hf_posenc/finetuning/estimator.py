@@ -40,17 +40,17 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers.utils import logging
 
-from .conversion.fine_tune import fine_tune
-from .errors import Interrupted, UserError
-from .machine import best_dtype
-from .training import checkpoints
-from .training.arguments import make_arguments
-from .training.metrics import predictions_from_logits, probabilities_from_logits, require_finite
-from .training.model import require_head
-from .training.prediction import load_classifier
-from .training.progress import without_bars
-from .training.saving import save_run
-from .training.tokenizer import load_tokenizer
+from ..data.tokenizer import load_tokenizer
+from ..errors import Interrupted, UserError
+from ..machine import best_dtype
+from ..training import checkpoints
+from ..training.metrics import predictions_from_logits, probabilities_from_logits, require_finite
+from ..training.progress import without_bars
+from ..training.saving import save_run
+from .model import require_head
+from .options import make_arguments
+from .prediction import load_classifier
+from .train import fine_tune
 
 _TEXTS = ("text", "text_pair")
 _BATCH = 64

@@ -1,0 +1,35 @@
+"""Fine-tuning: from a file or a Hub data set to a checkpoint, and from a checkpoint to answers.
+
+- `options` reads the options, `start` prepares a run, `model` makes or loads the model.
+- `train` owns the whole; `classification`, `tokens` and `masked_lm` train by task, `search` tries rates before.
+- `estimator`: `fit`, `load` and the estimators of scikit-learn's kind. `quick_start`: what `make quickstart` runs.
+- `prediction`, `prediction_files`: answers for texts and files.
+"""
+
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ..errors import run_script
+    from .classification import Setup, epoch_metrics, set_up, train_classifier
+    from .masked_lm import train_masked_lm
+    from .options import make_arguments, parse_arguments
+    from .quick_start import quickstart
+    from .train import fine_tune
+
+__all__ = [
+    "Setup",
+    "epoch_metrics",
+    "fine_tune",
+    "make_arguments",
+    "parse_arguments",
+    "quickstart",
+    "run_script",
+    "set_up",
+    "train_classifier",
+    "train_masked_lm",
+]
+
+# `python -m hf_posenc.finetuning.quick_start` warns if its module is imported already.
+__getattr__ = lazy_names(__name__, __file__)

@@ -1,0 +1,128 @@
+"""Training a masked language model: from text to a checkpoint, through the stock Trainer."""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from datasets import Dataset
+from rich.console import Console
+from transformers import PreTrainedTokenizerBase
+
+from ..data.columns import find_columns, remember_columns, remembered_columns
+from ..data.in_memory import InMemory
+from ..data.options import DataArguments
+from ..data.splits import load_splits
+from ..errors import UserError
+from ..training.arguments import MaskedLMTrainingArguments, ModelArguments
+from ..training.masked_lm import MaskAnew, MaskingCollator, join_blocks, mask_once, token_sums, token_weighted_metrics
+from ..training.progress import without_bars, working
+from ..training.recipe import default_learning_rate
+from ..training.report import Summary
+from ..training.run import Run, TrainingResult
+from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
+from .start import check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
+
+
+@without_bars()
+def train_masked_lm(
+    data: DataArguments,
+    model: ModelArguments,
+    training: MaskedLMTrainingArguments,
+    *,
+    console: Console | None = None,
+) -> TrainingResult:
+    """Trains and evaluates a masked language model, as `training.do_train` and `do_eval` say, with the stock Trainer.
+
+    Perplexity is exp of the mean negative log-likelihood over all masked tokens of the validation text, each token
+    counting once; the tokens that are masked there are the same in every run on the same tokens: schemes compare.
+
+    Args:
+        data: which text; label options have no effect.
+        model: which model: a new PosEnc encoder, or a checkpoint (a classifier's encoder gets a new head).
+        training: transformers' TrainingArguments and a few more.
+        console: where the summary is printed. None: standard output.
+
+    Raises:
+        UserError: something in the options or the data is wrong, or the disk is full.
+        Interrupted: Ctrl-C; a checkpoint was saved.
+    """
+    started = time.time()
+    console = console or Console()
+    _check_options(data, training)
+    with working("Preparing: data, tokenizer, model", console):
+        run, encoded = _set_up(data, model, training)
+    introduce(run, console)
+    collator = MaskingCollator(run.tokenizer, training.mlm_probability, training.seed)
+    trainer = RunTrainer(
+        run,
+        encoded,
+        console,
+        data_collator=collator,
+        compute_metrics=token_weighted_metrics,
+        preprocess_logits_for_metrics=token_sums,
+    )
+    trainer.add_callback(MaskAnew(collator))
+    add_callbacks_and_schedule(trainer)
+
+    def score(metrics: dict[str, float]) -> None:
+        if training.do_eval:
+            metrics |= trainer.evaluate()
+
+    return carry_out(trainer, score, started, console)
+
+
+def _check_options(data: DataArguments, training: MaskedLMTrainingArguments) -> None:
+    if not (training.do_train or training.do_eval or training.do_predict):
+        raise UserError("Nothing to do. Give at least one of --do_train, --do_eval.")
+    if training.do_predict:
+        raise UserError("--do_predict: a masked language model has no labels to predict. Use --do_eval.")
+    if data.streaming:
+        raise UserError("--streaming is for text classification; masked language models read their text whole.")
+    if not 0 < training.mlm_probability < 1:
+        raise UserError(f"--mlm_probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
+    check_best_metric(training, ("perplexity", "nll", "accuracy"))
+
+
+def _set_up(
+    data: DataArguments, model: ModelArguments, training: MaskedLMTrainingArguments
+) -> tuple[Run, Mapping[str, Any]]:
+    resume_from, config = prepare_start(model, training, "ForMaskedLM")
+    with training.main_process_first(desc="reading the data"):
+        known = None if training.do_train else remembered_columns(config)
+        found = load_splits(data, model.token, model.cache_dir)
+        source = MaskedText(found, data, training, partial(find_columns, known=known))
+        source.choose_rows()
+        tokenizer = make_tokenizer(model, data, source.texts(), resume_from)
+    if tokenizer.mask_token_id is None:
+        raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
+    run, encoded = make_model_and_encode(source, model, config, tokenizer, resume_from, _fill_in)
+    if training.do_train:
+        remember_columns(run.model.config, source.columns)
+    return run, encoded
+
+
+def _fill_in(
+    training: MaskedLMTrainingArguments, arguments: ModelArguments, summary: Summary, hidden_size: int
+) -> None:
+    """Sets the learning rate and the epochs, where they aren't given."""
+    if training.learning_rate is None:
+        training.learning_rate = default_learning_rate(arguments.model_name_or_path is not None, hidden_size)
+    if training.num_train_epochs is None:
+        training.num_train_epochs = 3
+
+
+class MaskedText(InMemory):
+    """Text in memory; validation rows are masked once."""
+
+    training: MaskedLMTrainingArguments
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> dict[str, Dataset]:
+        """All splits: texts, or blocks of `max_length` tokens."""
+        by_line = self.training.line_by_line
+        encoded = super().encode(tokenizer, max_length if by_line else 2**31 - 1)
+        if not by_line:
+            encoded = {split: join_blocks(tokens, max_length) for split, tokens in encoded.items()}
+        if "validation" in encoded:
+            encoded["validation"] = mask_once(encoded["validation"], tokenizer, self.training.mlm_probability)
+        return encoded

@@ -1,0 +1,189 @@
+"""Reads files of texts and writes files of answers row by row; answers keep the input's columns."""
+
+import csv
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..data.inputs import Text
+from ..data.labels import TOKENS
+from ..errors import UserError, disk_error, one_line
+from ..files import written_whole
+from .prediction import Prediction, Task
+
+WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
+"""What `--output` writes; the first three also as .gz."""
+_BETWEEN_LABELS = "|"
+_CHUNK = 1000
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def check_output(path: str, source: str | None = None) -> str:
+    """The format that a path's suffix names.
+
+    Raises:
+        UserError: it names none, or the file is the one that is read.
+    """
+    file = Path(path)
+    kind = Path(path.removesuffix(".gz")).suffix.lower()
+    if kind not in WRITTEN or (kind == ".parquet" and path.endswith(".gz")):
+        raise UserError(
+            f"--output {path!r} names no format. End it in {', '.join(WRITTEN)}; the first three also as .gz."
+        )
+    if file.is_dir():
+        raise UserError(f"--output {path!r} is a folder. Give the name of a file.")
+    if source is not None and source != "-" and file.exists() and file.samefile(source):
+        raise UserError(f"--output {path!r} is the file that is read. Name another.")
+    return kind
+
+
+def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
+    """New names of the input's columns that an answer also has: `label` becomes `input_label`."""
+    columns, answer = list(columns), set(answer)
+    taken = answer | set(columns)
+    names = {}
+    for name in columns:
+        new = name
+        while name in answer and new in taken:
+            new = f"input_{new}"
+        taken.add(new)
+        names[name] = new
+    return names
+
+
+def answered_row(prediction: Prediction, task: Task) -> dict[str, Any]:
+    """A row of JSON: the columns of the input, then the answer."""
+    columns = prediction.input.columns
+    kept = kept_names(columns, task.columns)
+    return {kept[name]: value for name, value in columns.items()} | prediction.answer
+
+
+def json_line(prediction: Prediction, task: Task) -> str:
+    """One line of JSON."""
+    return json.dumps(answered_row(prediction, task), ensure_ascii=False, default=str)
+
+
+def write_answers(
+    path: str, predictions: Iterable[Prediction], task: Task, inputs: Iterable[Text], names: Sequence[str]
+) -> int:
+    """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
+
+    Args:
+        path: see `check_output`; its folder is made.
+        predictions: written as they come.
+        task: what the answers are.
+        inputs: what the predictions are of, to be read once more where the format wants to know their types.
+        names: all columns of the inputs.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UserError: it can't be written.
+    """
+    kind = check_output(path)
+    try:
+        with written_whole(path) as temporary:
+            if kind == ".jsonl":
+                return _write_jsonl(temporary, path.endswith(".gz"), (json_line(one, task) for one in predictions))
+            columns = _flat_columns(task)
+            kept = kept_names(names, columns)
+            rows = (_flat_row(one, task, kept) for one in predictions)
+            if kind == ".parquet":
+                return _write_parquet(temporary, rows, _schema(inputs, kept, columns))
+            delimiter = "\t" if kind == ".tsv" else ","
+            return _write_csv(temporary, path.endswith(".gz"), rows, [*kept.values(), *columns], delimiter)
+    except OSError as error:
+        raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
+
+
+def _flat_columns(task: Task) -> dict[str, pa.DataType]:
+    """An answer as columns of one value each, for tables."""
+    if task.problem_type == "regression":
+        names = ["prediction"] if len(task.names) == 1 else [f"prediction_{name}" for name in task.names]
+        return dict.fromkeys(names, pa.float64())
+    if task.problem_type == TOKENS:
+        return dict.fromkeys(task.columns, pa.list_(pa.string()))
+    label = pa.list_(pa.string()) if task.problem_type == "multi_label_classification" else pa.string()
+    return {"label": label, **{f"probability_{name}": pa.float64() for name in task.names}}
+
+
+def _flat_row(prediction: Prediction, task: Task, kept: Mapping[str, str]) -> dict[str, Any]:
+    answer = prediction.answer
+    row = {kept[name]: value for name, value in prediction.input.columns.items()}
+    if "words" in answer:
+        return row | answer
+    if "prediction" in answer:
+        return row | {"prediction": answer["prediction"]}
+    if "predictions" in answer:
+        return row | {f"prediction_{name}": value for name, value in answer["predictions"].items()}
+    return row | {
+        "label": answer["label"],
+        **{f"probability_{name}": answer["probabilities"].get(name) for name in task.names},
+    }
+
+
+def _open_to_write(path: Path, zipped: bool) -> Any:
+    if zipped:
+        return gzip.open(path, "wt", encoding="utf-8", newline="")
+    return path.open("w", encoding="utf-8", newline="")
+
+
+def _write_jsonl(path: Path, zipped: bool, lines: Iterable[str]) -> int:
+    with _open_to_write(path, zipped) as handle:
+        return sum(handle.write(f"{line}\n") > 0 for line in lines)
+
+
+def _write_csv(path: Path, zipped: bool, rows: Iterable[dict[str, Any]], names: list[str], delimiter: str) -> int:
+    with _open_to_write(path, zipped) as handle:
+        writer = csv.DictWriter(handle, names, delimiter=delimiter, lineterminator="\n")
+        writer.writeheader()
+        return sum(writer.writerow({name: _cell(value) for name, value in row.items()}) > 0 for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    """One value: several labels are joined, other lists and objects are JSON."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return _BETWEEN_LABELS.join(value)
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else value
+
+
+def _schema(inputs: Iterable[Text], kept: Mapping[str, str], columns: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The types of all columns; pyarrow infers those of the input from all values."""
+    found = pa.schema([])
+    for chunk in _chunks(inputs):
+        try:
+            table = pa.Table.from_pylist([{name: text.columns.get(name) for name in kept} for text in chunk])
+            found = pa.unify_schemas([found, table.schema], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UserError(
+                f"The columns of the input don't fit a .parquet file: {one_line(error)}. Give --output a .jsonl file."
+            ) from error
+    fields = [pa.field(new, found.field(name).type) for name, new in kept.items()]
+    return pa.schema([*fields, *(pa.field(name, kind) for name, kind in columns.items())])
+
+
+def _write_parquet(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> int:
+    count = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for chunk in _chunks(rows):
+            count += len(chunk)
+            writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
+    return count
+
+
+def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, _CHUNK)):
+        yield chunk
