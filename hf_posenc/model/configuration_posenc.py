@@ -422,14 +422,11 @@ class PosEncConfig(PreTrainedConfig):
         self.resolve()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses what the constructor refuses when a field is set later: a misspelt name, a value out of range."""
+        """Checks a field as the constructor does. Any other name may be set too, as on every transformers config."""
         if name in _ROPE_OF_TRAINING:
             raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
         if name in self.__dataclass_fields__:
             _require(name, value, self.__dataclass_fields__[name].metadata.get("check"))
-        # Other libraries set max_seq_length and the like.
-        elif not hasattr(self, name) and _OTHER_NAMES.get(name) != "max_position_embeddings":
-            self._refuse_misspelt(name, value, cutoff=0.9)
         super().__setattr__(name, value)
 
     def validate_rope(self) -> None:
@@ -441,7 +438,7 @@ class PosEncConfig(PreTrainedConfig):
         self.rope_parameters = _take_rope(kwargs) or None
         return kwargs
 
-    def _refuse_misspelt(self, key: str, value: Any, cutoff: float = 0.8) -> None:
+    def _refuse_misspelt(self, key: str, value: Any) -> None:
         if key in _KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
             return
         classes = scheme_classes(self)
@@ -453,7 +450,7 @@ class PosEncConfig(PreTrainedConfig):
                     f"Give it as position_embedding_kwargs={given!r}."
                 )
         real = [field.name for field in fields(self)] + [name for name in _KEYWORDS if not name.startswith("_")]
-        if hint := did_you_mean(key, real, _OTHER_NAMES.get(key), cutoff):
+        if hint := did_you_mean(key, real, _OTHER_NAMES.get(key), cutoff=0.8):
             raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). {hint.strip()}")
 
     @classmethod

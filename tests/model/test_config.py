@@ -13,6 +13,7 @@ from common import SCHEMES, tiny_config
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from packaging.version import Version
 from transformers import AutoConfig
+from transformers.testing_utils import set_config_for_less_flaky_test
 
 from hf_posenc import (
     POSITIONS,
@@ -312,9 +313,6 @@ def test_arguments_changed_in_place_stay_as_they_were_set():
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("pooling", "cls", "no field 'pooling' .*Did you mean 'classifier_pooling'"),
-        ("hiden_size", 64, "no field 'hiden_size' .*Did you mean 'hidden_size'"),
-        ("interleaved", True, "position_embedding_kwargs={'interleaved': True}"),
         ("partial_rotary_factor", 0.5, "Set rope_parameters={'partial_rotary_factor': 0.5, ...}"),
         ("classifier_pooling", "avg", "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ("norm_position", "Pre", "norm_position='Pre' is unknown"),
@@ -330,12 +328,18 @@ def test_a_field_is_checked_where_it_is_set(name, value, match):
     assert getattr(config, name, None) != value
 
 
-@pytest.mark.parametrize("name", ["max_seq_length", "my_note", "num_head", "pad_token"])
-def test_a_note_of_ones_own_is_kept(name, tmp_path):
+@pytest.mark.parametrize("name", ["max_seq_length", "my_note", "norm_eps", "pooling", "hiden_size", "interleaved"])
+def test_any_other_attribute_may_be_set_and_is_kept(name, tmp_path):
     config = tiny_config()
-    setattr(config, name, 7)
-    config.save_pretrained(tmp_path)
-    assert getattr(config, name) == 7
+    setattr(config, name, 1.0)
+    PosEncModel(config).save_pretrained(tmp_path)
+    assert getattr(PosEncConfig.from_pretrained(tmp_path), name) == 1.0
+
+
+def test_the_config_takes_what_the_tests_of_transformers_set_on_every_config():
+    config = tiny_config()
+    set_config_for_less_flaky_test(config)
+    assert (config.layer_norm_eps, config.norm_eps) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
