@@ -66,7 +66,8 @@ def export_bert(
         texts = "blimp_order, which comes along"
     head = task != "feature-extraction"
     found = compare(loaded.model, model, rows, texts, head=head, choices=task == "multiple-choice")
-    if loaded.dtype != torch.float32:
+    has_units = (config.label_mean, config.label_std) != (0.0, 1.0)  # which 16 bits can't hold: 2005 would be 2008
+    if loaded.dtype != torch.float32 and not has_units:
         model.to(loaded.dtype)
     if out is not None:
         with model_written(out) as folder:
@@ -111,7 +112,10 @@ def _empty(family: Family, theirs: Any, task: str) -> Any:
 def _fill(model: PreTrainedModel, ours: PreTrainedModel, family: Any, theirs: Any, task: str) -> None:
     config = ours.config
     inside, outside = ("", "") if task == "feature-extraction" else ("model.", family.prefix)
-    state: dict[str, Tensor] = ours.state_dict()
+    state: dict[str, Tensor] = dict(ours.state_dict())
+    if task == "text-classification" and config.problem_type == "regression":  # their logits have no other units
+        state["classifier.weight"] = state["classifier.weight"] * config.label_std
+        state["classifier.bias"] = state["classifier.bias"] * config.label_std + config.label_mean
     names = {inside + mine: outside + name for mine, name in family.encoder_names(config).items()}
     head = family.head_names(task)
     if task in ("text-classification", "multiple-choice") and head.get("dense.weight") == "pooler.dense.weight":

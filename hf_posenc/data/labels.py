@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from transformers.utils import logging
 
@@ -28,6 +29,9 @@ class Labels:
     names: tuple[str, ...] = ()
     kind: str = "text"
     """Type of the labels in the data: text, integer, truth or number."""
+    mean: float = 0.0
+    """Of the training rows' numbers, for a regression; see `standard_units`."""
+    std: float = 1.0
 
     @property
     def num_labels(self) -> int:
@@ -37,6 +41,17 @@ class Labels:
     def numbers(self) -> dict[str, int]:
         """Each label's number."""
         return {name: number for number, name in enumerate(self.names)}
+
+
+def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
+    """Mean and standard deviation (over n, not n - 1) of numbers, computed in float64; None doesn't count.
+
+    Numbers that float32 can't tell apart have a standard deviation of 1, by which one may divide.
+    """
+    values = np.array([number for number in numbers if number is not None], dtype=np.float64)
+    mean, std = float(values.mean()), float(values.std())
+    smallest = max(abs(mean) * np.finfo(np.float32).eps, np.finfo(np.float32).tiny)
+    return mean, std if std > smallest else 1.0
 
 
 def number_labels(

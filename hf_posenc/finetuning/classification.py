@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from transformers import (
 
 from ..data.columns import find_columns, remember_columns, remembered_columns
 from ..data.in_memory import InMemory
-from ..data.labels import Labels
+from ..data.labels import Labels, standard_units
 from ..data.options import DataArguments
 from ..data.source import Source
 from ..data.splits import load_splits
@@ -110,12 +110,16 @@ def set_up(
         source = _open(data, arguments, training, config, rows)
         labels = source.number_labels(_trained_labels(config), None if config is None else config.problem_type)
         source.choose_rows()
+        if labels.problem_type == "regression" and source.numbers.get("train"):
+            mean, std = standard_units(source.numbers["train"] or ())
+            labels = source.labels = replace(labels, mean=mean, std=std)
         tokenizer = make_tokenizer(arguments, data, source.texts(), resume_from)
     if training.chooses_metric and training.metric_for_best_model and labels.names:
         training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     loss = make_loss(labels, source.numbers.get("train"), training, source.seen_batches)
     run, encoded = make_model_and_encode(source, arguments, config, tokenizer, resume_from)
+    loss.label_std = getattr(run.model.config, "label_std", 1.0)
     if training.do_train:
         remember_columns(run.model.config, source.columns)
     scored = {prefix: split for split, prefix in _PREFIXES.items() if source.numbers.get(split) is not None}

@@ -213,6 +213,8 @@ def make_model(
             "trained checkpoint with --model_name_or_path."
         )
     auto_class, task = _head(labels)
+    if labels is not None:
+        task |= _units(labels, config, str(arguments.pretrained or arguments.model_name_or_path))
     if config is None:
         if arguments.lora:
             raise UserError(
@@ -249,6 +251,33 @@ def _head(labels: Labels | None) -> tuple[Any, dict[str, Any]]:
     else:
         task |= {"num_labels": labels.num_labels}
     return AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification, task
+
+
+def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
+    """The fields that make a new head answer in the units of the training rows; a trained regression keeps its own.
+
+    Args:
+        labels: of the data.
+        config: of the checkpoint to start from. None: a new encoder.
+        source: what the user called the checkpoint.
+    """
+    units = {"label_mean": labels.mean, "label_std": labels.std}
+    if config is None:
+        return units
+    is_regression = config.problem_type == labels.problem_type == "regression" and config.num_labels == 1
+    has_head = is_regression and any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+    if config.model_type == PosEncConfig.model_type and not has_head:
+        return units
+    mean, std = getattr(config, "label_mean", 0.0), getattr(config, "label_std", 1.0)
+    is_near = abs(labels.mean - mean) <= 5 * std and std / 5 <= labels.std <= 5 * std
+    if units != {"label_mean": 0.0, "label_std": 1.0} and not is_near:
+        keeps = "is a regression already and keeps its own units" if has_head else f"is a {config.model_type} model"
+        logger.warning(
+            f"Targets aren't standardised: they have mean {labels.mean:.6g} and standard deviation {labels.std:.6g}, "
+            f"and {source!r} {keeps} (mean {mean:.6g}, standard deviation {std:.6g}), so it learns slowly. "
+            "--pretrained begins with its encoder and a new head in the units of the data."
+        )
+    return {}
 
 
 def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrainedModel:
@@ -329,6 +358,7 @@ def _new_encoder(
 def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
     """Fields of the configuration that the options set, for a new encoder or a PosEnc checkpoint."""
     own = {"model_type", "id2label", "label2id", "num_labels", "problem_type", "vocab_size", "auto_map"}
+    own |= {"label_mean", "label_std"}
     accepted = [
         name
         for name, item in PosEncConfig.__dataclass_fields__.items()

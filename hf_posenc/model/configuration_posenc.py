@@ -158,6 +158,7 @@ def _typed(words: str, fits: Callable[[Any], bool]) -> Check:
 
 _PROBABILITY: Check = (lambda value: 0 <= value <= 1, "is out of range. A probability lies between 0 and 1.")
 _POSITIVE: Check = (lambda value: 0 < value < float("inf"), "is out of range. It must be a positive number.")
+_FINITE: Check = (lambda value: abs(value) < float("inf"), "is out of range. It must be a finite number.")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DTYPE: Check = (lambda value: str(value).removeprefix("torch.") in _DTYPES, _one_of(*_DTYPES)[1])
 _NAME = _typed("a string", lambda value: isinstance(value, str | dict))
@@ -347,6 +348,10 @@ class PosEncConfig(PreTrainedConfig):
         classifier_hidden_act (str, optional): activation of a dense layer between pooling and classifier (`tanh` as
             in BERT, `gelu`, `relu`, ...). None: no such layer.
         classifier_dropout (float, optional): dropout before the classifier. None: `hidden_dropout_prob`.
+        label_mean (float): mean m of the numbers that a regression was trained on. Its logits are z s + m, where the
+            last layer gives z, and its loss is the squared error in standard units, ((logits - labels) / s)^2. Used
+            where `problem_type` is `regression`, for all outputs alike.
+        label_std (float): standard deviation s of these numbers.
         tie_word_embeddings (bool): masked LM: the decoder shares the token embedding.
         unpad_inputs (bool): compute on real tokens only. False: on the whole padded batch (same results, slower).
         posenc_version (str, optional): the version of the code that wrote the checkpoint.
@@ -386,6 +391,8 @@ class PosEncConfig(PreTrainedConfig):
     problem_type: str | None = _field(  # type: ignore[assignment]  # a Literal's error doesn't say what to do
         None, _one_of("regression", "single_label_classification", "multi_label_classification")
     )
+    label_mean: float | int = _field(0.0, _FINITE)
+    label_std: float | int = _field(1.0, _POSITIVE)
     tie_word_embeddings: bool = True
     unpad_inputs: bool = True
     posenc_version: str | None = None
@@ -562,6 +569,11 @@ class PosEncConfig(PreTrainedConfig):
             raise ValueError(
                 f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. "
                 "Give the tokenizer's pad_token_id, or None if it has no padding token."
+            )
+        if self.problem_type is None and (self.label_mean, self.label_std) != (0.0, 1.0):
+            raise ValueError(
+                f"label_mean={self.label_mean} and label_std={self.label_std} are for a regression, and problem_type "
+                "is None. Give problem_type='regression' too."
             )
         resolve_position_config(self)
 

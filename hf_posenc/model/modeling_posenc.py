@@ -423,11 +423,14 @@ class PosEncForSequenceClassification(PosEncPooledHead):
                 per sequence (N, ...).
 
         Returns:
-            SequenceClassifierOutput: `logits` (B, C), or (N, C) for rows that hold N sequences in all; `loss`.
+            SequenceClassifierOutput: `logits` (B, C), or (N, C) for rows that hold N sequences in all, of a regression
+                in the units of the data; `loss`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         logits = self._classify(hidden, batch)
+        if self.config.problem_type == "regression":  # in float32: bfloat16 has no number between 2000 and 2008
+            logits = logits.to(wide(logits)) * self.config.label_std + self.config.label_mean
         loss = None
         if labels is not None:
             loss = sequence_classification_loss(logits, labels, self.config, kwargs.get("num_items_in_batch"))
@@ -676,8 +679,8 @@ def sequence_classification_loss(
 ) -> Tensor:
     """The loss that `config.problem_type` names; where it is None, the labels decide and it is set.
 
-    regression: mean squared error; single_label_classification: cross-entropy; multi_label_classification: binary
-    cross-entropy.
+    regression: mean of ((logits - labels) / label_std)^2; single_label_classification: cross-entropy;
+    multi_label_classification: binary cross-entropy.
 
     Raises:
         ValueError: labels don't fit the logits.
@@ -703,6 +706,7 @@ def sequence_classification_loss(
     precise = logits.to(wide(logits))
     target = labels.reshape(logits.shape).to(precise.dtype)
     if config.problem_type == "regression":
+        precise, target = precise / config.label_std, target / config.label_std
         loss = nn.functional.mse_loss(precise, target, reduction="sum")
     else:
         loss = nn.functional.binary_cross_entropy_with_logits(precise, target, reduction="sum")

@@ -24,7 +24,12 @@ class ClassificationLoss:
         weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
         label_smoothing: share of the target that is spread over all labels; one label per text only.
         most_seen: of how many batches outputs are kept for metrics, the last ones. None: of all.
+
+    Attributes:
+        label_std: the model's; the squared error is ((logits - labels) / label_std)^2, in units of any data alike.
     """
+
+    label_std: float = 1.0
 
     def __init__(
         self,
@@ -54,7 +59,8 @@ class ClassificationLoss:
                 precise, labels.to(precise.dtype), pos_weight=weights, reduction="sum"
             )
         else:
-            total = functional.mse_loss(precise.reshape(-1), labels.reshape(-1).to(precise.dtype), reduction="sum")
+            error = (precise.reshape(-1) - labels.reshape(-1).to(precise.dtype)) / self.label_std
+            total = error.square().sum()
         if num_items_in_batch is None:
             return total / max(labels.numel(), 1)
         if isinstance(num_items_in_batch, Tensor):

@@ -12,7 +12,15 @@ from .arguments import RunArguments, as_dict
 from .checkpoints import RESULTS_NAME
 from .lora import has_lora
 
-_OF_A_MODEL = ("model_type", "position_embedding_type", "position_embedding_kwargs", "rope_parameters", "id2label")
+_OF_A_MODEL = (
+    "model_type",
+    "position_embedding_type",
+    "position_embedding_kwargs",
+    "rope_parameters",
+    "id2label",
+    "label_mean",
+    "label_std",
+)
 _OF_AN_OPTIMIZER = (
     *("learning_rate", "one_cycle", "lr_scheduler_type", "optim"),  # the optimizer's state brings its rate
     *("position_learning_rate_factor", "word_learning_rate_factor"),  # how many groups there are

@@ -208,6 +208,22 @@ def test_electra_and_distilbert_are_exported_as_what_can_hold_them(tmp_path):
         assert_same(back, theirs, "text-classification", theirs.config.pad_token_id)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_the_last_layer_of_an_exported_regression_holds_the_units_of_its_data(family, dtype, tmp_path):
+    tiny_source(tmp_path / "source", family, "text-classification", problem_type="regression")
+    model, _ = convert(tmp_path / "source", measure=False)
+    model.config.label_mean, model.config.label_std = 2005.0, 10.0
+    model.to(dtype).save_pretrained(tmp_path / "years")
+    again, _ = convert(tmp_path / "years", measure=False)
+    assert (again.config.label_mean, again.config.label_std) == (2005.0, 10.0)
+    back, _ = export_bert(tmp_path / "years", tmp_path / "back", model_type=family)
+    model = type(model).from_pretrained(tmp_path / "years", dtype=torch.float32).eval()
+    ids = torch.arange(5, 25).view(2, 10)
+    back = type(back).from_pretrained(tmp_path / "back").eval()
+    torch.testing.assert_close(back(ids).logits, model(ids).logits, atol=1e-3, rtol=0)
+
+
 def test_a_distilbert_encoder_goes_into_bert_too(tmp_path):
     theirs = tiny_source(tmp_path / "source", "distilbert")
     convert(tmp_path / "source", tmp_path / "out", measure=False)

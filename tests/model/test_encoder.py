@@ -1,5 +1,6 @@
 """The encoder, whatever the scheme: the same tokens at the same positions give the same numbers."""
 
+import copy
 import itertools
 
 import pytest
@@ -493,6 +494,31 @@ def test_losses_equal_torch_and_scale_with_num_items_in_batch(problem):
         for rows in (slice(0, 2), slice(2, 4))
     ]
     torch.testing.assert_close(sum(halves), out.loss)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_regression_answers_in_the_units_of_the_data_and_its_loss_is_in_standard_units(outputs):
+    ids, mask = padded(SEQUENCES)
+    plain = perturb(PosEncForSequenceClassification(tiny_config(num_labels=outputs, problem_type="regression"))).eval()
+    model = copy.deepcopy(plain)
+    model.config.label_mean, model.config.label_std = 2005.0, 10
+    standard, years = plain(ids, attention_mask=mask).logits, model(ids, attention_mask=mask).logits
+    torch.testing.assert_close(years, standard * 10 + 2005)
+    labels = torch.randn(4, outputs)
+    loss = model(ids, attention_mask=mask, labels=labels * 10 + 2005).loss
+    torch.testing.assert_close(loss, plain(ids, attention_mask=mask, labels=labels).loss, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_regression_in_bfloat16_does_not_round_to_bfloat16(autocast):
+    ids, mask = padded(SEQUENCES)
+    config = tiny_config(num_labels=1, problem_type="regression", label_mean=2005.0, label_std=10.0)
+    model = perturb(PosEncForSequenceClassification(config)).eval()
+    expected = model(ids, attention_mask=mask).logits
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits = (model if autocast else model.bfloat16())(ids, attention_mask=mask).logits
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, expected, atol=0.5, rtol=0)
 
 
 def test_the_labels_decide_the_problem_type_when_the_config_does_not():

@@ -27,7 +27,6 @@ from training_harness import (
     write_jsonl,
 )
 from transformers import (
-    AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
@@ -236,26 +235,6 @@ def test_several_labels_per_text(tmp_path):
     predicted = read_jsonl(run.output_dir / "predictions.jsonl")
     exact = [sorted(line["label"]) == sorted(row["label"]) for line, row in zip(predicted, examples[500:], strict=True)]
     assert np.mean(exact) == pytest.approx(run.metrics["test_accuracy"])
-
-
-def test_regression(tmp_path):
-    examples = [
-        {"text": row["text"], "label": row["text"].count("e") / 4 + 0.5 * ("who" in row["text"])}
-        for row in rows("train", 600)
-    ]
-    run = train(
-        tmp_path / "run",
-        train_file=write_csv(tmp_path / "train.csv", examples[:500]),
-        test_file=write_csv(tmp_path / "test.csv", examples[500:]),
-        do_predict=True,
-        num_train_epochs=3,
-        learning_rate=3e-3,
-    )
-    assert run.summary.problem_type == "regression"
-    assert {"test_mse", "test_pearson", "test_spearman"} <= set(run.metrics)
-    assert run.metrics["test_pearson"] > 0.5
-    assert run.metrics["test_loss"] == pytest.approx(run.metrics["test_mse"], rel=1e-3)
-    assert AutoModelForSequenceClassification.from_pretrained(run.output_dir).config.num_labels == 1
 
 
 def test_pairs(tmp_path):

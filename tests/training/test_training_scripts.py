@@ -91,11 +91,12 @@ def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, caps
 
 
 def test_a_regression_in_the_loop(tmp_path, monkeypatch):
-    examples = [{"text": row["text"], "label": len(row["text"]) / 50} for row in rows("train", 64)]
-    options = {"train_file": write_csv(tmp_path / "train.csv", examples), "do_eval": True}
+    examples = [{"text": row["text"], "label": 1000 + len(row["text"])} for row in rows("train", 64)]
+    options = {"train_file": write_csv(tmp_path / "train.csv", examples), "task": "regression", "do_eval": True}
     assert script(LOOP, monkeypatch, **of_the_loop(options), output_dir=tmp_path / "run") == 0
-    found = results(tmp_path / "run")["metrics"]
-    assert found["eval_loss"] == pytest.approx(found["eval_mse"], rel=1e-3)
+    found, std = results(tmp_path / "run")["metrics"], results(tmp_path / "run")["summary"]["label_std"]
+    assert found["eval_loss"] == pytest.approx(found["eval_mse"] / std**2, rel=1e-3)
+    assert found["eval_loss"] < 10
 
 
 # ---- more than one process ------------------------------------------------------------------------------------------

@@ -1,0 +1,191 @@
+"""A regression answers in the units of its data, whatever they are, and learns as if they were standard units."""
+
+import logging
+import random
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from training_harness import SMALL, read_jsonl, train, write_csv
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    pipeline,
+)
+
+from hf_posenc import PosEncRegressor
+from hf_posenc.conversion import convert
+from hf_posenc.data.labels import standard_units
+from hf_posenc.finetuning import make_arguments, set_up
+from hf_posenc.hub.verifying import environment
+from hf_posenc.stranger import ask_stranger
+from hf_posenc.training import ClassificationLoss, TrainingResult, UserError
+
+WORTH = {"shed": -1.5, "hut": -1.0, "flat": -0.5, "house": 0.5, "villa": 1.0, "castle": 1.5}
+OPTIONS: dict[str, Any] = {"task": "regression", "learning_rate": 3e-3, "num_train_epochs": 4, "bf16": False}
+
+
+def prices(count: int, seed: int, mean: float = 1000.0, std: float = 200.0) -> list[dict[str, Any]]:
+    """Texts of three words and what they are worth together."""
+    draw = random.Random(seed)
+    texts = [draw.choices(list(WORTH), k=3) for _ in range(count)]
+    return [{"text": " ".join(words), "label": mean + std * sum(WORTH[word] for word in words)} for words in texts]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
+    folder = tmp_path_factory.mktemp("prices")
+    files = {"train_file": write_csv(folder / "train.csv", prices(500, 0))}
+    files["test_file"] = write_csv(folder / "test.csv", prices(100, 1))
+    return train(folder / "run", **files, **OPTIONS, do_predict=True)
+
+
+def test_prices_are_learned_far_better_than_by_their_mean(run: TrainingResult) -> None:
+    assert run.summary.problem_type == "regression"
+    assert run.assessment is not None
+    assert run.metrics["test_mse"] < 0.1 * run.assessment.baselines["majority"]
+    assert run.metrics["test_pearson"] > 0.95
+    assert run.metrics["test_spearman"] > 0.9
+
+
+def test_the_loss_is_in_standard_units_and_the_summary_names_them(run: TrainingResult) -> None:
+    numbers = [row["label"] for row in prices(500, 0)]
+    mean, std = np.mean(numbers), np.std(numbers)
+    config = run.model.config
+    assert (config.label_mean, config.label_std) == (pytest.approx(mean), pytest.approx(std))
+    assert run.metrics["test_loss"] == pytest.approx(run.metrics["test_mse"] / std**2, rel=1e-3)
+    console = Console(file=StringIO(), width=200)
+    run.summary.show(console)
+    line = f"targets standardised: mean {mean:.6g}, standard deviation {std:.6g} of the training rows"
+    assert line in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_answers_are_the_same_for_whoever_loads_the_checkpoint(run: TrainingResult, tmp_path: Path) -> None:
+    texts = [row["text"] for row in prices(100, 1)]
+    written = [line["prediction"] for line in read_jsonl(run.output_dir / "predictions.jsonl")]
+    pipe = pipeline("text-classification", str(run.output_dir))
+    assert [answer["score"] for answer in pipe(texts)] == pytest.approx(written, rel=1e-4)
+    model = AutoModelForSequenceClassification.from_pretrained(run.output_dir).eval()
+    batch = AutoTokenizer.from_pretrained(run.output_dir)(texts, padding=True, return_tensors="pt")
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = model(**batch).logits.detach()
+    assert expected.reshape(-1).tolist() == pytest.approx(written, rel=1e-4)
+    program = torch.export.export(model, (), batch)
+    torch.testing.assert_close(program.module()(**batch).logits, expected)
+    answer = ask_stranger(
+        tmp_path,
+        str(run.output_dir),
+        "AutoModelForSequenceClassification",
+        inputs=batch,
+        environment=environment(tmp_path),
+    )
+    torch.testing.assert_close(answer.output, expected)
+
+
+def test_a_regression_that_goes_on_keeps_its_units_and_says_so_where_they_are_others(
+    run: TrainingResult, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("hf_posenc"), "propagate", True)
+    options = {**OPTIONS, "model_name_or_path": str(run.output_dir), "config_overrides": None, "vocab_size": None}
+    for mean, is_said in ((1100.0, False), (50000.0, True)):
+        file = write_csv(tmp_path / f"{mean}.csv", prices(40, 2, mean))
+        caplog.clear()
+        setup = set_up(*make_arguments(**{**SMALL, **options, "train_file": file, "output_dir": str(tmp_path / "on")}))
+        assert setup.model.config.label_mean == run.model.config.label_mean
+        assert setup.loss.label_std == run.model.config.label_std
+        assert ("keeps its own units" in caplog.text) == is_said
+
+
+def test_a_new_head_on_a_trained_encoder_takes_the_units_of_its_data(run: TrainingResult, tmp_path: Path) -> None:
+    convert(run.output_dir, tmp_path / "bare", task="feature-extraction", measure=False)
+    convert(run.output_dir, tmp_path / "same", measure=False)
+    kept = AutoModelForSequenceClassification.from_pretrained(tmp_path / "same").config
+    assert (kept.label_mean, kept.label_std) == (run.model.config.label_mean, run.model.config.label_std)
+    file = write_csv(tmp_path / "train.csv", prices(40, 2, 5.0, 1.0))
+    options = {"model_name_or_path": str(tmp_path / "bare"), "config_overrides": None, "output_dir": str(tmp_path)}
+    setup = set_up(*make_arguments(**{**SMALL, **OPTIONS, **options, "train_file": file}))
+    assert setup.model.config.label_mean == pytest.approx(5, abs=1)
+    words = write_csv(
+        tmp_path / "words.csv", [{"text": row["text"], "label": "ab"[n % 2]} for n, row in enumerate(prices(40, 2))]
+    )
+    options |= {"task": "classification", "train_file": words}
+    config = set_up(*make_arguments(**{**SMALL, **options})).model.config
+    assert (config.problem_type, config.label_mean, config.label_std) == ("single_label_classification", 0.0, 1.0)
+
+
+def test_a_model_of_another_family_says_that_it_learns_the_raw_numbers(
+    run: TrainingResult, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("hf_posenc"), "propagate", True)
+    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(run.tokenizer), num_labels=1, **sizes)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    run.tokenizer.save_pretrained(tmp_path / "bert")
+    options = {**SMALL, **OPTIONS, "model_name_or_path": str(tmp_path / "bert"), "config_overrides": None}
+    for mean, std, is_said in ((1000.0, 200.0, True), (0.0, 1.0, False)):
+        caplog.clear()
+        file = write_csv(tmp_path / f"{mean}.csv", prices(40, 2, mean, std))
+        setup = set_up(*make_arguments(**{**options, "train_file": file, "output_dir": str(tmp_path / "run")}))
+        assert (setup.loss.label_std, setup.summary.label_std) == (1.0, 1.0)
+        assert ("Targets aren't standardised: they have mean 1" in caplog.text) == is_said
+
+
+def test_a_stream_takes_the_units_of_its_first_rows(tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "train.csv", prices(60, 0))
+    options = {**SMALL, **OPTIONS, "train_file": file, "output_dir": str(tmp_path / "run"), "streaming": True}
+    setup = set_up(*make_arguments(**options, max_steps=2))
+    numbers = [row["label"] for row in prices(60, 0)]
+    assert (setup.model.config.label_mean, setup.loss.label_std) == pytest.approx((np.mean(numbers), np.std(numbers)))
+
+
+def test_rows_set_aside_for_validation_do_not_count(tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "train.csv", prices(60, 0))
+    options = {**SMALL, **OPTIONS, "train_file": file, "output_dir": str(tmp_path / "run"), "do_eval": True}
+    setup = set_up(*make_arguments(**options))
+    numbers = setup.encoded["train"]["labels"]  # type: ignore[index]
+    assert len(numbers) < 60
+    assert setup.model.config.label_mean == pytest.approx(np.mean(numbers))
+
+
+def test_a_run_is_not_resumed_in_other_units(tmp_path: Path) -> None:
+    options = {**OPTIONS, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    train(tmp_path / "run", train_file=write_csv(tmp_path / "a.csv", prices(60, 0)), **options)
+    other = {"train_file": write_csv(tmp_path / "b.csv", prices(60, 0, 2000.0)), "max_steps": 6}
+    with pytest.raises(UserError, match=r"was trained with label_mean=\d+.*, the options and the data now say"):
+        train(tmp_path / "run", **{**options, **other}, resume_from_checkpoint="true")
+
+
+def test_the_regressor_predicts_in_the_units_of_its_numbers() -> None:
+    examples = prices(500, 0)
+    fitted = PosEncRegressor(learning_rate=3e-3, num_train_epochs=4)
+    fitted.fit([row["text"] for row in examples], [row["label"] for row in examples])
+    test = prices(100, 1)
+    assert fitted.score([row["text"] for row in test], [row["label"] for row in test]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mean", "std"),
+    [
+        ([1.0, None, 3.0], 2.0, 1.0),
+        ([0.1] * 10, 0.1, 1.0),  # whose computed standard deviation is 1e-17
+        ([2005.0], 2005.0, 1.0),
+        ([0.0, 0.0], 0.0, 1.0),
+        ([1e-9, 3e-9], 2e-9, 1e-9),
+        ([16777216.0, 16777218.0], 16777217.0, 1.0),
+    ],
+)
+def test_standard_units(numbers: list[float | None], mean: float, std: float) -> None:
+    assert standard_units(numbers) == (pytest.approx(mean), pytest.approx(std))
+
+
+def test_the_loss_divides_by_the_standard_deviation() -> None:
+    loss = ClassificationLoss("regression")
+    loss.label_std = 200.0
+    logits, labels = torch.tensor([[1000.0], [1400.0]]), torch.tensor([1200.0, 1400.0])
+    assert loss({"logits": logits}, labels).item() == pytest.approx(0.5)
