@@ -13,6 +13,7 @@ from .loading import Loaded, load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
 from .output import check_free, load_tokenizer, model_written, write_report
 from .report import ConversionReport
+from .sentence_modules import read_modules, write_modules
 from .swap import swap, target_config
 from .tables import EXTENSIONS
 
@@ -50,7 +51,8 @@ def convert(
 
     Args:
         source: a folder, or a name on the Hub: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, or ours.
-        out: the folder to write, with code, tokenizer and `conversion.json`; whole or not at all. None: writes nothing.
+        out: the folder to write, with code, tokenizer, a sentence-transformer's modules and `conversion.json`; whole or
+            not at all. None: writes nothing.
         position_embedding_type: the scheme. None: the source's own.
         position_embedding_kwargs: its arguments. None: those that suit a conversion.
         rope_parameters: of RoPE.
@@ -83,6 +85,7 @@ def convert(
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
     original = loaded.model
     tokenizer = load_tokenizer(loaded.folder, source)
+    modules, kept = read_modules(loaded.folder, source, max_position_embeddings)
     config, changed = target_config(
         original,
         position_embedding_type=position_embedding_type,
@@ -96,6 +99,7 @@ def convert(
     shorter = min(original.config, config, key=lambda one: one.max_position_embeddings)
     texts = _Texts(heal, eval_texts, tokenizer, shorter, loaded.task)
     report = _begin_report(source, loaded, config, tokenizer)
+    report.notes += kept
     if measure:
         _measure_exactness(report, loaded, texts)
     model = original
@@ -115,6 +119,7 @@ def convert(
             model.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
+            write_modules(folder, modules)
             write_report(folder, report)
         if heal is not None:
             remove_work(work_folder(out))

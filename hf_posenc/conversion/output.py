@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..errors import UserError, disk_error
 from ..files import REPLACED, WRITING, replaced_together, write_json
+from .sentence_modules import is_module
 
 REPORT_NAME = "conversion.json"
 _TOKENIZER_FILES = (
@@ -35,7 +36,7 @@ def _is_of_a_model(path: Path) -> bool:
     endings = (".safetensors", ".safetensors.index.json", "_config.json", ".py", ".model", ".jinja")
     known = ("config.json", "README.md", REPORT_NAME, *_TOKENIZER_FILES, *_MORE_FILES)
     is_known = path.name in known or path.name.endswith(endings)
-    return path.name.startswith(REPLACED) or (is_known and not path.is_dir())
+    return path.name.startswith(REPLACED) or is_module(path) or (is_known and not path.is_dir())
 
 
 def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> None:

@@ -67,7 +67,7 @@ def find_folder(source: str, revision: str | None = None, allow_pickle: bool = F
             source,
             revision=revision,
             allow_patterns=[*_WANTED, PICKLE] if allow_pickle else _WANTED,
-            ignore_patterns=["*/*"],
+            ignore_patterns=["[!0-9]*/*"],  # the folders of a sentence-transformer's modules begin with a number
         )
     except Exception as error:  # what a missing repository, a failed download or being offline raises differs
         raise ValueError(

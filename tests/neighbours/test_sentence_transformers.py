@@ -1,13 +1,20 @@
 """sentence-transformers: loads an encoder by its remote code, pools, trains, saves, loads."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
-from remote_code_harness import TEXTS, clean_environment
-from transformers import AutoModel, AutoTokenizer
+from huggingface_hub.utils import filter_repo_objects
+from remote_code_harness import TEXTS, WORDS, clean_environment, tiny_tokenizer
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+
+from hf_posenc.conversion import convert
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
@@ -23,6 +30,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer(sys.argv[1], trust_remote_code=True, device="cpu")
 assert type(model[0].auto_model).__module__.startswith("transformers_modules.")
+assert model.max_seq_length == %r
 torch.save(model.encode(%r, convert_to_tensor=True), sys.argv[2])
 """
 
@@ -71,13 +79,143 @@ def test_it_trains_saves_and_loads(encoder: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(load(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True), after)
 
 
+PLAIN = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+DENSE = [*PLAIN[:2], ("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
+LONG = [f"{text} {text} {text}" for text in TEXTS]
+
+
+def other(folder: Path, modules: list[tuple[str, str]], **lengths: Any) -> Path:
+    """A sentence-transformer of another family, with random weights, as the library of 2021 wrote it."""
+    torch.manual_seed(0)
+    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    types = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for n, (path, name) in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(types))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": False, **lengths}))
+    prompts = {"prompts": {"query": "the old dog"}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    if ("2_Dense", "Dense") in modules:
+        (folder / "2_Dense").mkdir()
+        sentence_transformers.sentence_transformer.modules.Dense(32, 7).save(str(folder / "2_Dense"))
+    return folder
+
+
+def embeddings(folder: Path, **options: Any) -> torch.Tensor:
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu", **options)
+    return model.encode(LONG, convert_to_tensor=True)
+
+
+@pytest.mark.parametrize("form", ["of 2021", "of today"])
+@pytest.mark.parametrize("modules", [PLAIN, DENSE])
+def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str]], form: str, tmp_path: Path) -> None:
+    source = other(tmp_path / "source", modules, max_seq_length=9)
+    if form == "of today":
+        model = sentence_transformers.SentenceTransformer(str(source), device="cpu")
+        model.save_pretrained(str(tmp_path / "today"))
+        source = tmp_path / "today"
+    _, report = convert(source, tmp_path / "out")
+    assert f"It stays a sentence-transformer: {', '.join(name for _, name in modules)}." in report.notes
+    expected = embeddings(source)
+    assert expected.shape == (3, 7 if modules == DENSE else 32)
+    for options in ({}, {"trust_remote_code": True}):
+        torch.testing.assert_close(embeddings(tmp_path / "out", **options), expected, atol=1e-5, rtol=0)
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert (model.max_seq_length, model.default_prompt_name) == (9, "query")
+    convert(source, tmp_path / "out", overwrite=True, measure=False)
+    convert(source, tmp_path / "long", max_position_embeddings=128, measure=False)
+    assert sentence_transformers.SentenceTransformer(str(tmp_path / "long"), device="cpu").max_seq_length == 128
+
+
+@pytest.mark.parametrize(
+    ("modules", "lost", "said"),
+    [
+        (
+            [*PLAIN, ("3_LSTM", "LSTM")],
+            None,
+            "'3_LSTM' (sentence_transformers.models.LSTM) isn't kept, since only Transf",
+        ),
+        (
+            DENSE,
+            "2_Dense/model.safetensors",
+            "'2_Dense' (sentence_transformers.models.Dense) isn't kept, since its folder",
+        ),
+        (
+            [("", "Transformer"), ("/", "Normalize")],
+            None,
+            "since it isn't where sentence-transformers puts it",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_kept_is_named_and_none_is(
+    modules: list[tuple[str, str]], lost: str | None, said: str, tmp_path: Path
+) -> None:
+    source = other(tmp_path / "source", modules)
+    if lost is not None:
+        (source / lost).rename(source / "2_Dense" / "pytorch_model.bin")
+    _, report = convert(source, tmp_path / "out", measure=False)
+    assert said in " ".join(report.notes)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert not names & {"modules.json", "1_Pooling", "2_Dense", "sentence_bert_config.json"}
+
+
+@pytest.mark.parametrize(("name", "content"), [("modules.json", "{}"), ("modules.json", "[1]"), ("modules.json", "[")])
+def test_a_damaged_list_of_modules_is_named(name: str, content: str, tmp_path: Path) -> None:
+    source = other(tmp_path / "source", PLAIN)
+    (source / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{name} .*Copy .*anew"):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_modules_come_from_the_hub_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = other(tmp_path / "source", DENSE)
+    (source / "onnx").mkdir()
+    (source / "onnx" / "config.json").write_text("{}")
+
+    def download(name: str, **options: Any) -> str:
+        names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+        patterns = {kind: options[kind] for kind in ("allow_patterns", "ignore_patterns")}
+        for path in filter_repo_objects(names, **patterns):
+            (tmp_path / "cache" / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / path, tmp_path / "cache" / path)
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    convert("somebody/theirs", tmp_path / "out", measure=False)
+    torch.testing.assert_close(embeddings(tmp_path / "out"), embeddings(source), atol=1e-5, rtol=0)
+    assert not (tmp_path / "cache" / "onnx").exists()
+
+
 @pytest.mark.slow  # a folder without hf_posenc is loaded by transformers in remote_code/, and by its own code above
-def test_strangers_load_what_it_saves(encoder: Path, tmp_path: Path) -> None:
-    model = load(encoder)
-    expected = model.encode(TEXTS, convert_to_tensor=True)
-    model.save_pretrained(str(tmp_path / "saved"))
+@pytest.mark.parametrize("made", ["saved", "converted"])
+def test_strangers_load_what_it_saves(made: str, encoder: Path, tmp_path: Path) -> None:
+    if made == "saved":
+        model = load(encoder)
+        expected = model.encode(TEXTS, convert_to_tensor=True)
+        model.save_pretrained(str(tmp_path / "saved"))
+    else:
+        source = other(tmp_path / "source", PLAIN, max_seq_length=32)
+        expected = sentence_transformers.SentenceTransformer(str(source), device="cpu").encode(
+            TEXTS, convert_to_tensor=True
+        )
+        convert(source, tmp_path / "saved", measure=False)
     extra = str(Path(sentence_transformers.__file__).parents[1])
-    words = [sys.executable, "-I", "-c", STRANGER % TEXTS, str(tmp_path / "saved"), str(tmp_path / "found"), extra]
+    words = [
+        sys.executable,
+        "-I",
+        "-c",
+        STRANGER % (32, TEXTS),
+        str(tmp_path / "saved"),
+        str(tmp_path / "found"),
+        extra,
+    ]
     done = subprocess.run(words, env=clean_environment(tmp_path / "home"), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     torch.testing.assert_close(torch.load(tmp_path / "found"), expected, atol=1e-5, rtol=1e-5)
