@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
+
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 _LENGTH = "sentence_bert_config.json"
@@ -27,7 +29,7 @@ def read_modules(folder: Path, source: str, longest: int | None) -> tuple[dict[s
         The files, none if it is no sentence-transformer, and a note for the report if it is one.
 
     Raises:
-        ValueError: a file can't be read.
+        UserError: a file can't be read.
     """
     if not (folder / MODULES).is_file():
         return {}, []
@@ -38,7 +40,7 @@ def read_modules(folder: Path, source: str, longest: int | None) -> tuple[dict[s
         try:
             kind, place = str(module["type"]), str(module["path"])
         except (TypeError, KeyError) as error:
-            raise ValueError(f"{source!r}: {MODULES} lacks type and path of module {number}. Copy it anew.") from error
+            raise UserError(f"{source!r}: {MODULES} lacks type and path of module {number}. Copy it anew.") from error
         if reason := _obstacle(folder / place, kind, place, number):
             lost = f"Not a sentence-transformer any more: its module {place!r} ({kind}) isn't kept, since {reason}."
             return {}, [f"{lost} SentenceTransformer(OUT) takes the mean of the token vectors instead."]
@@ -87,7 +89,7 @@ def _read_json(path: Path, source: str, kind: type) -> Any:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ValueError(f"{source!r}: {path.name} can't be read ({error}). Copy the checkpoint anew.") from error
+        raise UserError(f"{source!r}: {path.name} can't be read ({error}). Copy the checkpoint anew.") from error
     if not isinstance(found, kind):
-        raise ValueError(f"{source!r}: {path.name} holds no JSON {kind.__name__}. Copy the checkpoint anew.")
+        raise UserError(f"{source!r}: {path.name} holds no JSON {kind.__name__}. Copy the checkpoint anew.")
     return found

@@ -15,6 +15,9 @@ from .loading import load
 from .measure import _CLASS_SUFFIX, compare, encode, own_texts, random_rows
 from .output import check_free, load_tokenizer, model_written
 from .report import Agreement
+from .sentence_modules import read_modules, write_modules
+
+logger = logging.get_logger(__name__)
 
 _TARGETS = [name for name in FAMILIES if name != "roformer"]  # which has no learned table
 
@@ -31,7 +34,8 @@ def export_bert(
 
     Args:
         source: a PosEnc checkpoint, folder or Hub name.
-        out: the folder to write, with the tokenizer; whole or not at all. None: writes nothing.
+        out: the folder to write, with the tokenizer and a sentence-transformer's modules; whole or not at all. None:
+            writes nothing.
         model_type: `bert`, `roberta`, `xlm-roberta`, `camembert`, `distilbert` or `electra`. None: the first of bert,
             distilbert, electra that can hold it.
         overwrite: replace the model in `out`.
@@ -52,6 +56,9 @@ def export_bert(
     loaded = load(source, revision=revision)
     if loaded.model_type != "posenc":
         raise ValueError(f"{source!r} is a {loaded.model_type} model already. Give a PosEnc checkpoint.")
+    modules, notes = read_modules(loaded.folder, source, None)
+    if notes and not modules:
+        logger.warning(notes[0])
     config, task = loaded.model.config, loaded.task
     chosen, fields = _target(source, config, task, model_type)
     family = FAMILIES[chosen]
@@ -74,6 +81,7 @@ def export_bert(
             model.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
+            write_modules(folder, modules)
     return model, found
 
 
