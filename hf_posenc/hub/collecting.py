@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from hf_posenc.conversion.sentence_modules import read_modules
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
 from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
@@ -87,10 +88,12 @@ def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Ch
     names += [name for name in (*_ALWAYS, *_TOKENIZER) if (source / name).is_file()]
     pictures = [path for path in source.iterdir() if path.suffix in _PICTURES and path.is_file()]
     names += [path.name for path in pictures if path.name != PICTURE]
+    names += read_modules(source, str(source), None)[0]
     folder.mkdir()
     for name in names:
         _refuse_link(source, name)
         _refuse_leak(source / name, secret)
+        (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)
     if (source / "README.md").is_file():
         _refuse_link(source, "README.md")
@@ -103,7 +106,8 @@ def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Ch
     sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
-    left_out = sorted(path.name for path in source.iterdir() if path.name not in (*sent, "README.md"))
+    known = {"README.md", *(name.partition("/")[0] for name in sent)}
+    left_out = sorted(path.name for path in source.iterdir() if path.name not in known)
     own = bool(config["auto_map"].get(KEY))
     return Checkpoint(
         folder, source, model, auto_class, input_ids, output, sent, tuple(left_out), own, picture, token_ids

@@ -92,6 +92,24 @@ def test_a_checkpoint_is_published_and_loaded_back(
     assert not any(request.method == "PUT" for request in hub.requests[before:])
 
 
+def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoint: Path, unverified: None) -> None:
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    types = [{"path": path, "type": f"sentence_transformers.models.{name}"} for path, name in modules]
+    written = {"modules.json": json.dumps(types), "sentence_bert_config.json": '{"max_seq_length": 9}'}
+    written |= {"1_Pooling/config.json": '{"word_embedding_dimension": 32}'}
+    (checkpoint / "1_Pooling").mkdir()
+    for name, text in written.items():
+        (checkpoint / name).write_text(text)
+    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    files = hub.files("me/mine")
+    assert {name: json.loads(files[name]) for name in written} == {n: json.loads(text) for n, text in written.items()}
+    assert all(name in files["SHA256SUMS"].decode() for name in written)
+    assert done.left_out == ("notes.txt", "training_args.bin")
+    (checkpoint / "1_Pooling" / "config.json").write_text(f'{{"token": "{"hf_" + "a1B2" * 9}"}}')
+    with pytest.raises(UserError, match="1_Pooling/config.json' holds what looks like an access token"):
+        publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+
+
 @pytest.mark.slow  # two processes; the function's own tests are quick
 def test_the_command_publishes_a_users_own_scheme(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
