@@ -1,5 +1,7 @@
 """torch.export and ONNX with dynamic batch and length, checked at sizes other than the exported one."""
 
+from typing import Any
+
 import pytest
 import torch
 from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE, others_slow, padded, perturb, tiny_config, tokens
@@ -21,11 +23,12 @@ class Logits(torch.nn.Module):
         return out[0]
 
 
-def classifier(scheme: str, pooling: str = "mean") -> PosEncForSequenceClassification:
+PRICES = {"problem_type": "regression", "label_mean": 1000.0, "label_std": 200.0}
+
+
+def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:
     torch.manual_seed(0)
-    return perturb(
-        PosEncForSequenceClassification(tiny_config(scheme, classifier_pooling=pooling, num_hidden_layers=1))
-    ).eval()
+    return perturb(PosEncForSequenceClassification(tiny_config(scheme, num_hidden_layers=1, **fields))).eval()
 
 
 def dynamic_shapes() -> dict:
@@ -44,9 +47,9 @@ def exported(model: torch.nn.Module) -> torch.export.ExportedProgram:
 
 
 @pytest.mark.slow  # the exporter and onnxruntime
-@pytest.mark.parametrize("scheme", EVERY_HOOK)
-def test_an_exported_program_and_onnxruntime_give_the_same_logits_at_other_sizes(scheme, tmp_path):
-    model = classifier(scheme)
+@pytest.mark.parametrize(("scheme", "fields"), [*((scheme, {}) for scheme in EVERY_HOOK), ("rope", PRICES)])
+def test_an_exported_program_and_onnxruntime_give_the_same_logits_at_other_sizes(scheme, fields, tmp_path):
+    model = classifier(scheme, **fields)
     program = exported(model)
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -60,9 +63,9 @@ def test_an_exported_program_and_onnxruntime_give_the_same_logits_at_other_sizes
         torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max"])
-def test_other_poolings_export(pooling):
-    exported(classifier("none", pooling))
+@pytest.mark.parametrize("fields", [{"classifier_pooling": "cls"}, {"classifier_pooling": "max"}, PRICES])
+def test_other_poolings_and_a_regression_export(fields):
+    exported(classifier("none", **fields))
 
 
 SOME = ["sinusoidal", "learned", "rope", "test_layer_distance"]
