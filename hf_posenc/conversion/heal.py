@@ -24,6 +24,7 @@ from ..errors import Diverged, Interrupted
 from ..files import write_json
 from ..training.callbacks import StopOnInterrupt
 from ..training.checkpoints import newest_complete
+from ..training.inference import take_off_autocast
 from .heal_trainer import Clock, Distillation, ProgressBar, Rows, SaveByTime
 from .measure import check_tokens, encode, pad_rows, special_tokens
 from .sources import fingerprint
@@ -166,6 +167,7 @@ def heal(
         if work_dir is not None:
             trainer.add_callback(SaveByTime(save_minutes * 60))
         _train(trainer, resume, None if work_dir is None else Path(work_dir))
+        take_off_autocast(trainer.accelerator, model)
     model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {

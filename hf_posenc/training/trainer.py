@@ -32,6 +32,7 @@ from .callbacks import (
     StopOnInterrupt,
     refuse_divergence,
 )
+from .inference import take_off_autocast
 from .lora import has_lora, merge, merged_weights
 from .metrics import require_finite
 from .progress import ProgressLine, errors_alone
@@ -229,6 +230,7 @@ def carry_out(
     with ending_clearly(run.training, is_lora=run.arguments.lora):
         if run.training.do_train:
             metrics |= _train(trainer, console)
+        take_off_autocast(trainer.accelerator, run.model)
         predictions = score(metrics)
         if not run.training.do_train:  # a training that diverges has ended before
             require_finite(np.array([value for name, value in metrics.items() if name.endswith("_loss")]))

@@ -193,8 +193,9 @@ def test_in_mixed_precision_the_original_runs_in_it_too(source, monkeypatch, bf1
 
     compute = heal_trainer.Distillation.compute_loss
     monkeypatch.setattr(heal_trainer.Distillation, "compute_loss", heard)
-    heal(source, max_steps=2, bf16=bf16, measure=False)
+    model, _ = heal(source, max_steps=2, bf16=bf16, measure=False)
     assert kinds == {torch.bfloat16 if bf16 else torch.float32}
+    assert "forward" not in vars(model)  # autocast would stay on
 
 
 def test_healing_keeps_to_its_time(source):

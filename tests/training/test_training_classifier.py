@@ -674,6 +674,32 @@ def test_mixed_precision_trains(order, tmp_path):
     assert next(run.model.parameters()).dtype == torch.float32
 
 
+@pytest.fixture
+def computed_in():
+    """The precisions of all linear layers' results since it was cleared."""
+    kinds = []
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, _, result: kinds.append(result.dtype) if isinstance(module, torch.nn.Linear) else None
+    )
+    yield kinds
+    hook.remove()
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, computed_in, bf16):
+    wanted = {**order, "bf16": bf16, "do_eval": True, "do_predict": True}
+    trained = train(tmp_path / "run", **wanted)
+    assert computed_in[0] == (torch.bfloat16 if bf16 else torch.float32)
+    computed_in.clear()
+    options = {"model_name_or_path": str(tmp_path / "run"), "do_train": False, "config_overrides": None}
+    scored = train(tmp_path / "scored", **wanted, **options)
+    assert set(computed_in) == {torch.float32}
+    measured = [f"{split}_{name}" for split in ("eval", "test") for name in ("loss", "accuracy", "macro_f1")]
+    assert [scored.metrics[name] for name in measured] == [trained.metrics[name] for name in measured]
+    first, second = (read_jsonl(tmp_path / name / "predictions.jsonl") for name in ("run", "scored"))
+    assert first == second
+
+
 def test_options_can_come_from_a_json_file(order, tmp_path, monkeypatch):
     path = tmp_path / "options.json"
     path.write_text(json.dumps({**SMALL, **order, "output_dir": str(tmp_path / "run"), "learning_rate": 0.5}))

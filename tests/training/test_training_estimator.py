@@ -1,5 +1,6 @@
 """`hf_posenc.fit` and the scikit-learn estimators: training on lists, without files."""
 
+import copy
 import json
 import math
 import pickle
@@ -68,6 +69,35 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     kept = json.loads((tmp_path / "model" / "results.json").read_text())
     assert kept["metrics"]["eval_accuracy"] == fitted.metrics_["eval_accuracy"]
     assert "# model\n" in (tmp_path / "model" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_answers_are_float32_whatever_the_training_was(tmp_path: Path, bf16: bool) -> None:
+    texts, labels = data()
+    fitted = hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, bf16=bf16)
+    probabilities = fitted.predict_proba(texts)
+    fitted.save(tmp_path / "model")
+    np.testing.assert_allclose(hf_posenc.load(tmp_path / "model").predict_proba(texts), probabilities, atol=1e-6)
+    batch = fitted.tokenizer_(texts[:8], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        (logits,) = fitted.model_(**batch, return_dict=False)
+        double = fitted.model_.double()(**batch).logits
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), double, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+def test_a_model_trained_in_mixed_precision_can_be_quantised_and_copied() -> None:
+    texts, labels = data()
+    fitted = hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, bf16=True)
+    batch = fitted.tokenizer_(texts[:8], padding=True, return_tensors="pt")
+    quantised = torch.ao.quantization.quantize_dynamic(fitted.model_, {torch.nn.Linear})
+    copied = copy.deepcopy(fitted.model_)
+    torch.nn.init.zeros_(fitted.model_.classifier.weight)  # copies don't compute with the original's weights
+    with torch.no_grad():
+        logits = copied(**batch).logits
+        assert 0 < (quantised(**batch).logits - logits).abs().max() < 0.1
+    assert logits.std(0).min() > 0
 
 
 def test_it_is_the_training_of_the_command_line(tmp_path: Path) -> None:
