@@ -20,7 +20,7 @@ def processor() -> str:
 def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
     """bfloat16 if the hardware multiplies it: AVX512-BF16, AMX, or a GPU that supports it. Otherwise float32.
 
-    Emulated bfloat16 is slower than float32. `hf-posenc train`, `predict` and `evaluate` take this as their default.
+    Emulated bfloat16 is slower than float32. Training takes this as its default.
 
     Args:
         device: where the model runs. None: a GPU if there is one.

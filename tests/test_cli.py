@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from common import SCHEMES
-from transformers import BertConfig
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
 
 from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
 from hf_posenc.finetuning import make_arguments, train_classifier
@@ -172,22 +172,32 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
     assert f"{max(expected.values()):.3f}" in out
 
 
-@pytest.mark.parametrize("best", [torch.float32, torch.bfloat16])
-def test_bfloat16_is_picked_where_the_machine_has_it_said_and_can_be_refused(run, checkpoint, monkeypatch, best):
-    monkeypatch.setattr("hf_posenc.machine.best_dtype", lambda device=None: best)
+def test_answers_are_float32_unless_bfloat16_is_asked_for(run, checkpoint):
     answers = {}
     for words in ((), ("--bf16", "true"), ("--bf16", "false")):
         code, out, err = run("predict", str(checkpoint), "who saw karla", "--format", "jsonl", *words)
         assert code == 0, err
-        assert ("bfloat16 mixed precision" in err) == (words == () and best == torch.bfloat16)
+        assert ("bfloat16 mixed precision" in err) == ("true" in words)
         answers[words] = json.loads(out)["probabilities"]["acceptable"]
-    assert answers[()] == answers["--bf16", "true" if best == torch.bfloat16 else "false"]
-    assert answers["--bf16", "true"] != answers["--bf16", "false"]
-    assert answers["--bf16", "true"] == pytest.approx(answers["--bf16", "false"], abs=0.02)
+    assert answers[()] == answers["--bf16", "false"] == pytest.approx(in_double(checkpoint, "who saw karla"), abs=1e-6)
+    assert answers["--bf16", "true"] != answers[()]
+    assert answers["--bf16", "true"] == pytest.approx(answers[()], abs=0.02)
     code, _, err = run("predict", str(checkpoint), "x", "--bf16", "maybe")
     assert code == 2
     assert "--bf16 'maybe' is unknown. Give true or false." in err
 
+
+def in_double(checkpoint: Path, text: str) -> float:
+    """The probability of `acceptable`, computed in float64."""
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).double()
+    with torch.no_grad():
+        logits = model(**AutoTokenizer.from_pretrained(checkpoint)(text, return_tensors="pt")).logits
+    return logits.softmax(-1)[0, model.config.label2id["acceptable"]].item()
+
+
+@pytest.mark.parametrize("best", [torch.float32, torch.bfloat16])
+def test_training_picks_bfloat16_where_the_machine_has_it_says_so_and_can_be_refused(run, monkeypatch, best):
+    monkeypatch.setattr("hf_posenc.machine.best_dtype", lambda device=None: best)
     seen = []
 
     def stop(data, model, training):

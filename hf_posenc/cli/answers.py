@@ -14,7 +14,7 @@ from rich.table import Table
 from hf_posenc.errors import UserError
 
 from .application import app, loading, show_metrics
-from .options import IN_BF16, Checkpoint, Delimiter, Revision, TextColumns, TextDelimiter, Trust
+from .options import Checkpoint, Delimiter, Revision, TextColumns, TextDelimiter, Trust
 
 _File = Annotated[
     str | None,
@@ -46,7 +46,7 @@ _Threshold = Annotated[
 _TopK = Annotated[int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels; default: all.")]
 _Bf16 = Annotated[
     str | None,
-    typer.Option(metavar="[true|false]", help="Mixed precision. Default: where the processor has bfloat16."),
+    typer.Option(metavar="[true|false]", help="Mixed precision: faster where the processor has it, less exact."),
 ]
 
 
@@ -75,35 +75,43 @@ def predict(
     and a warning. A model that labels words takes lists of words as well as texts.
     """
     with loading():
-        import torch
+        from rich.progress import Progress
 
         from hf_posenc.data import remembered_columns
         from hf_posenc.data.inputs import NO_TEXT, Text, read_inputs
         from hf_posenc.data.labels import TOKENS
         from hf_posenc.data.options import DataArguments
-        from hf_posenc.finetuning.prediction import load_classifier, task_of
+        from hf_posenc.finetuning.prediction import load_classifier
         from hf_posenc.finetuning.prediction import predict as run
-        from hf_posenc.machine import best_dtype
 
     _check_options(texts, text_pair, file, output, output_format, bf16)
     options = DataArguments(
         delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
     )
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
-    config, task = classifier.model.config, task_of(classifier.model.config)
-    of_words = task.problem_type == TOKENS
-    read, columns = None, remembered_columns(config)
+    of_words = classifier.task.problem_type == TOKENS
+    read, columns = None, remembered_columns(classifier.model.config)
     if file:
         read = read_inputs(file, options, columns, of_words=of_words, twice=output is not None)
-    half = best_dtype(classifier.device) == torch.bfloat16 if bf16 is None else bf16 == "true"
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    if half and bf16 is None:
-        errors.print(IN_BF16, style="dim")
+    if bf16 == "true":
+        errors.print("Computing in bfloat16 mixed precision: answers differ from float32's by up to .02.", style="dim")
     if texts and text_pair is None and columns is not None and columns.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
-    predictions = run(classifier, inputs, batch_size, threshold=threshold, top_k=top_k, bf16=half)
-    _give_answers(predictions, task, inputs, output, output_format)
+    with Progress(console=errors, transient=True, disable=output is None or not errors.is_terminal) as bar:
+        labelling = bar.add_task("Labelling", total=len(inputs) if read is None else read.count)
+        predictions = run(
+            classifier,
+            inputs,
+            batch_size,
+            threshold=threshold,
+            top_k=top_k,
+            bf16=bf16 == "true",
+            window=1 if file == "-" else 32,  # standard input is answered as it comes
+            progress=lambda count: bar.advance(labelling, count),
+        )
+        _give_answers(predictions, classifier.task, inputs, output, output_format)
     for remark in read.remarks() if read is not None else ():
         errors.print(remark)
     for number, text in enumerate(texts or [], 1):
@@ -142,9 +150,8 @@ def _check_options(
 
 
 def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, output_format: str | None) -> None:
-    """Writes answers to a file with a progress bar, or prints them."""
+    """Writes answers to a file, or prints them."""
     from rich.markup import escape
-    from rich.progress import track
 
     from hf_posenc.data.inputs import Inputs
     from hf_posenc.data.labels import TOKENS
@@ -152,9 +159,8 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
 
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if output is not None:
-        count, names = (inputs.count, inputs.names) if isinstance(inputs, Inputs) else (len(inputs), inputs[0].columns)
-        shown = track(predictions, "Labelling", count, console=errors, transient=True, disable=not errors.is_terminal)
-        written = write_answers(output, shown, task, inputs, list(names))
+        names = inputs.names if isinstance(inputs, Inputs) else inputs[0].columns
+        written = write_answers(output, predictions, task, inputs, list(names))
         errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
         return
     if output_format == "jsonl":

@@ -60,8 +60,6 @@ SchemeKwargs = Annotated[str | None, typer.Option(metavar="JSON", help="The sche
 RopeParameters = Annotated[str | None, typer.Option(metavar="JSON", help="RoPE's parameters.")]
 SchemeFile = Annotated[str | None, typer.Option(help="A Python file with a scheme of your own.", show_default=False)]
 
-IN_BF16 = "Computing in bfloat16 mixed precision, which this machine does fastest; --bf16 false for float32."
-
 
 def words(text: str) -> list[str]:
     """The words between commas."""

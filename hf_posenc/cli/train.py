@@ -10,9 +10,10 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from .application import app, loading, show_metrics
-from .options import IN_BF16, complete_preset, complete_scheme, here_or_hub, one_of
+from .options import complete_preset, complete_scheme, here_or_hub, one_of
 
 _SWITCH, _SWITCH_OR_FOLDER = "BOOL", "BOOL|FOLDER"
+_IN_BF16 = "Training in bfloat16 mixed precision (--bf16 false: float32); scores and answers are computed in float32."
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ PANELS: dict[str | None, tuple[_Option, ...]] = {
     "Speed and memory": (
         _Option("per_device_train_batch_size", "Batch size; default 32.", int),
         _Option("gradient_accumulation_steps", "Batches per step; default 1.", int),
-        _Option("bf16", "Mixed precision. Default: where the processor has bfloat16.", metavar=_SWITCH),
+        _Option("bf16", "Train in mixed precision. Default: where the processor has bfloat16.", metavar=_SWITCH),
     ),
 }
 _SWITCHES = {
@@ -197,7 +198,7 @@ def train(context: typer.Context, help_all: bool, **options: Any) -> None:
         arguments += ["--do_predict", "true"]
     if _chooses_bf16(options["bf16"], context.args):
         options["bf16"] = "true"
-        Console(stderr=True).print(IN_BF16, style="dim", highlight=False)
+        Console(stderr=True).print(_IN_BF16, style="dim", highlight=False, soft_wrap=True)
     for name, value in options.items():
         if value is not None:
             arguments += [f"--{name}", str(value)]

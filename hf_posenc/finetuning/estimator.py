@@ -5,7 +5,7 @@
     fitted.save("my-model")
 
 `PosEncClassifier` and `PosEncRegressor` are the estimators behind it, for `Pipeline`, `cross_val_score` and
-`GridSearchCV`. They train as `hf-posenc train` does, with its defaults.
+`GridSearchCV`. They train as `hf-posenc train` does, with its defaults, and answer in float32.
 """
 
 import contextlib
@@ -40,20 +40,19 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers.utils import logging
 
-from ..data.tokenizer import load_tokenizer
 from ..errors import Interrupted, UserError
 from ..machine import best_dtype
 from ..training import checkpoints
-from ..training.metrics import predictions_from_logits, probabilities_from_logits, require_finite
+from ..training.inference import logits_of
+from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from ..training.progress import without_bars
 from ..training.saving import save_run
 from .model import require_head
 from .options import make_arguments
-from .prediction import load_classifier
+from .prediction import Classifier, load_classifier
 from .train import fine_tune
 
 _TEXTS = ("text", "text_pair")
-_BATCH = 64
 
 
 def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEncRegressor":
@@ -89,9 +88,9 @@ def load(folder: str | Path) -> "PosEncClassifier | PosEncRegressor":
     """
     if not Path(folder).is_dir():
         raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
-    model = load_classifier(str(folder), "cpu").model
-    kind: Any = PosEncRegressor if model.config.problem_type == "regression" else PosEncClassifier
-    return kind._from_model(model, folder)
+    classifier = load_classifier(str(folder), "cpu")
+    kind: Any = PosEncRegressor if classifier.task.problem_type == "regression" else PosEncClassifier
+    return kind._loaded(classifier, folder)
 
 
 class _Estimator(BaseEstimator):
@@ -134,7 +133,7 @@ class _Estimator(BaseEstimator):
         features = Features({**dict.fromkeys(columns, Value("string")), "label": feature})
         rows = DatasetDict(train=Dataset.from_dict({**columns, "label": values}, features=features))
         result = self._train(rows, {**task, "text_column_names": ",".join(columns)})
-        self.model_ = result.model.eval()
+        self.model_ = result.model
         self.tokenizer_ = result.tokenizer
         self.metrics_ = result.metrics
         self.assessment_ = result.run.assessment
@@ -179,23 +178,11 @@ class _Estimator(BaseEstimator):
 
     # ---- predicting -------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _logits(self, texts: Any) -> np.ndarray:
-        """Logits (n, C). Texts of like lengths share a batch; the order of the answers is that of the texts."""
+        """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        columns = list(_text_columns(texts).values())
-        order = np.argsort([-sum(map(len, row)) for row in zip(*columns, strict=True)], kind="stable")
-        found = np.empty((len(order), self.model_.config.num_labels))
-        for start in range(0, len(order), _BATCH):
-            chosen = order[start : start + _BATCH]
-            batch = self.tokenizer_(
-                *([column[row] for row in chosen] for column in columns),
-                truncation=True,
-                padding=True,
-                return_tensors="pt",
-            )
-            found[chosen] = self.model_(**batch.to(self.model_.device)).logits.float().cpu().numpy()
-        return require_finite(found)
+        rows = zip(*_text_columns(texts).values(), strict=True)
+        return np.stack(list(logits_of(self.model_, self.tokenizer_, rows)), dtype=np.float64)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
@@ -225,14 +212,13 @@ class _Estimator(BaseEstimator):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """What `save` wrote, ready to predict; see `hf_posenc.load`."""
-        return cls._from_model(load_classifier(str(folder), "cpu").model, folder)
+        return cls._loaded(load_classifier(str(folder), "cpu"), folder)
 
     @classmethod
-    def _from_model(cls, model: Any, folder: str | Path) -> Self:
+    def _loaded(cls, classifier: Classifier, folder: str | Path) -> Self:
         estimator = cls()
-        estimator.model_ = model.eval()
+        estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
         require_head(estimator.model_.config, str(folder), "ForSequenceClassification")
-        estimator.tokenizer_ = load_tokenizer(str(folder))
         estimator._restore(_notes(estimator.model_.config))
         return estimator
 

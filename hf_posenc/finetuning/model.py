@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
@@ -290,6 +291,7 @@ def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrained
                 config=config,
                 ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
                 output_loading_info=True,
+                dtype=torch.float32,  # transformers' default is what the weights are stored in
                 **hub_options(arguments),
             )
     except Exception as error:  # safetensors, OSError, RuntimeError: it depends on what is broken

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import tee
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import (
     AutoConfig,
@@ -13,15 +12,16 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
     PreTrainedTokenizerBase,
-    pipeline,
 )
 
 from hf_posenc.data.encoding import word_pieces
 from hf_posenc.data.inputs import Text
 from hf_posenc.data.labels import TOKENS
+from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError, check_is_checkpoint, one_line, sentence
-from hf_posenc.finetuning.model import check_complete, labels_words, require_head
-from hf_posenc.training.metrics import answers_from_logits, require_finite
+from hf_posenc.finetuning.model import check_complete, input_length, labels_words, require_head
+from hf_posenc.training.inference import logits_of
+from hf_posenc.training.metrics import answers_from_logits
 from hf_posenc.training.progress import errors_alone, without_bars
 
 
@@ -53,25 +53,40 @@ class Task:
         return ("label", "probabilities")
 
 
-def task_of(config: Any) -> Task:
-    """The task of a classifier, from its config."""
-    names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
-    if labels_words(config):
-        return Task(TOKENS, names)
-    return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
+@dataclass(frozen=True)
+class Classifier:
+    """A trained model, in float32 on its device, with its tokenizer."""
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def task(self) -> Task:
+        """What it answers."""
+        config = self.model.config
+        names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
+        if labels_words(config):
+            return Task(TOKENS, names)
+        return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
 
 
 @without_bars()
 def load_classifier(
     checkpoint: str, device: str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
-) -> Any:
-    """A text-classification or token-classification pipeline from a folder or Hub name.
+) -> Classifier:
+    """A model that labels texts or words, from a folder or Hub name, in float32 whatever its weights are stored in.
+
+    Args:
+        checkpoint: the folder or name.
+        device: where it runs. None: a GPU if there is one.
+        revision: of the Hub.
+        trust_remote_code: run the checkpoint's code.
 
     Raises:
         UserError: there is no such checkpoint, or it isn't a classifier.
     """
     check_is_checkpoint(checkpoint)
-    _check_device(device)
+    place = _device(device)
     try:
         config = AutoConfig.from_pretrained(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a broken file or a failed download raises
@@ -80,16 +95,16 @@ def load_classifier(
     if not of_words:
         require_head(config, checkpoint, "ForSequenceClassification")
     try:
-        # Not by the pipeline itself, which puts every traceback into its message.
         options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
         kind: Any = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
         with errors_alone("transformers.modeling_utils"):
-            model, loaded = kind.from_pretrained(checkpoint, output_loading_info=True, **options)
+            model, loaded = kind.from_pretrained(checkpoint, output_loading_info=True, dtype=torch.float32, **options)
         check_complete(model, loaded, checkpoint, config.architectures or [])
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, **options)
-        if of_words:
-            return pipeline("token-classification", model=model, tokenizer=tokenizer, device=device)
-        return pipeline("text-classification", model=model, tokenizer=tokenizer, device=device, top_k=None)
+        if tokenizer.pad_token_id is None:
+            raise UserError(f"The tokenizer of {checkpoint!r} has no padding token, which batches need.")
+        input_length(DataArguments(), model, tokenizer)
+        return Classifier(model.to(place), tokenizer)
     except UserError:
         raise
     except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
@@ -101,30 +116,32 @@ def load_classifier(
         raise UserError(f"{checkpoint!r} can't be loaded: {kind}{sentence(error)}") from error
 
 
-def _check_device(name: str | None) -> None:
+def _device(name: str | None) -> torch.device:
+    """The device of that name, or the best."""
+    best = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name is None:
-        return
+        return best or torch.device("cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         raise UserError(
             f"--device {name!r} can't be used: {one_line(error).split(' at: ')[0][:80]} This machine has cpu"
-            f"{f' and {found}' if found else ' alone'}."
+            f"{f' and {best}' if best else ' alone'}."
         ) from error
+    return device
 
 
 def predict(
-    classifier: Any,
+    classifier: Classifier,
     inputs: Iterable[Text],
     batch_size: int = 32,
     *,
     threshold: float = 0.5,
     top_k: int | None = None,
-    bf16: bool = False,
+    **options: Any,
 ) -> Iterator[Prediction]:
-    """Classifies inputs one batch at a time, in order.
+    """Classifies inputs, in order.
 
     Args:
         classifier: what `load_classifier` returned.
@@ -132,7 +149,7 @@ def predict(
         batch_size: texts per forward pass.
         threshold: for several labels per text: those with a probability above it are predicted.
         top_k: how many probabilities are given. None: all.
-        bf16: compute in bfloat16 mixed precision.
+        **options: `bf16`, `window` and `progress` of `logits_of`.
 
     Yields:
         Prediction: one per input.
@@ -140,46 +157,36 @@ def predict(
     Raises:
         UserError: a pair, for a model that labels words; or the model answers NaN.
     """
-    task = task_of(classifier.model.config)
-    numbers = {name: number for number, name in enumerate(task.names)}
-
-    def classify(batch: list[Text]) -> list[dict[str, Any]]:
-        given = [{"text": t.text, **({} if t.text_pair is None else {"text_pair": t.text_pair})} for t in batch]
-        found = classifier(given, batch_size=len(batch), truncation=True, function_to_apply="none")
-        logits = np.empty((len(batch), len(task.names)))
-        for row, entries in enumerate(found):
-            for entry in entries:
-                logits[row, numbers[entry["label"]]] = entry["score"]
-        require_finite(logits, repr(classifier.model.name_or_path))
-        return answers_from_logits(logits, task.names, task.problem_type, threshold=threshold, top_k=top_k)
-
-    iterator = iter(inputs)
-    while batch := list(islice(iterator, batch_size)):
-        with torch.autocast(classifier.device.type, torch.bfloat16, enabled=bf16):
-            answers = _of_words(classifier, batch) if task.problem_type == TOKENS else classify(batch)
-        yield from (Prediction(text, answer) for text, answer in zip(batch, answers, strict=True))
+    task, model, tokenizer = classifier.task, classifier.model, classifier.tokenizer
+    inputs, again = tee(inputs)
+    if task.problem_type == TOKENS:
+        for text, (words, labels) in zip(
+            inputs, label_words(model, tokenizer, map(_words, again), batch_size, **options), strict=True
+        ):
+            yield Prediction(text, {"words": list(words), "labels": labels})
+        return
+    texts = (text.text if text.text_pair is None else (text.text, text.text_pair) for text in again)
+    for text, logits in zip(inputs, logits_of(model, tokenizer, texts, batch_size, **options), strict=True):
+        (answer,) = answers_from_logits(logits[None], task.names, task.problem_type, threshold=threshold, top_k=top_k)
+        yield Prediction(text, answer)
 
 
-def _of_words(classifier: Any, batch: Sequence[Text]) -> list[dict[str, Any]]:
-    """The answers for one batch of texts."""
-    if any(text.text_pair is not None for text in batch):
+def _words(text: Text) -> Sequence[str]:
+    if text.text_pair is not None:
         raise UserError("The model labels the words of one text, and takes no pairs. Give each text by itself.")
-    words = [text.text.split() if text.words is None else text.words for text in batch]
-    labels = label_words(classifier.model, classifier.tokenizer, words, len(batch))
-    return [{"words": list(own), "labels": found} for own, found in zip(words, labels, strict=True)]
+    return text.text.split() if text.words is None else text.words
 
 
-@torch.no_grad()
 def label_words(
-    model: Any, tokenizer: PreTrainedTokenizerBase, words: Sequence[Sequence[str]], batch_size: int = 32
-) -> Iterator[list[str | None]]:
-    """A label for each word, from its first token; None for a word without one, or beyond the longest input."""
-    model.eval()
-    for start in range(0, len(words), batch_size):
-        read = [word_pieces(tokenizer, row, tokenizer.model_max_length) for row in words[start : start + batch_size]]
-        batch = tokenizer.pad([tokens for tokens, _ in read], return_tensors="pt").to(model.device)
-        logits = model(**batch).logits
-        require_finite(logits.float().cpu().numpy(), repr(model.name_or_path))
-        answers = logits.argmax(-1).tolist()
-        for row, (_, firsts), answer in zip(words[start : start + batch_size], read, answers, strict=True):
-            yield [model.config.id2label[answer[firsts[word]]] if word in firsts else None for word in range(len(row))]
+    model: Any, tokenizer: PreTrainedTokenizerBase, rows: Iterable[Sequence[str]], batch_size: int = 32, **options: Any
+) -> Iterator[tuple[Sequence[str], list[str | None]]]:
+    """The words of each row, and a label for each, from its first token.
+
+    None is for a word without a token, or beyond the longest input. Options are those of `logits_of`.
+    """
+    pieces, again = tee((row, *word_pieces(tokenizer, row, tokenizer.model_max_length)) for row in rows)
+    logits = logits_of(model, tokenizer, (tokens for _, tokens, _ in again), batch_size, **options)
+    for (row, _, firsts), own in zip(pieces, logits, strict=True):
+        numbers = own.argmax(-1).tolist()
+        labels = model.config.id2label
+        yield row, [labels[numbers[firsts[word]]] if word in firsts else None for word in range(len(row))]

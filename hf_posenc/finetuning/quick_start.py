@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from rich.console import Console
 from rich.table import Table
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_posenc.model.positions import scheme_class
 
@@ -34,6 +33,8 @@ from ..files import write_json
 from ..stranger import StrangerFailed, ask_stranger
 from ..training.baseline import baseline_scores
 from ..training.checkpoints import check_output_dir
+from ..training.inference import logits_of
+from ..training.metrics import probabilities_from_logits
 from ..training.run import TrainingResult
 from .classification import train_classifier
 from .options import make_arguments
@@ -114,7 +115,7 @@ def quickstart(
         trained = train_classifier(*make_arguments(**given), console=console)
         if not results and trained.assessment is not None:
             word_pairs = trained.assessment.baselines.get("word_pairs", 0.0)
-        logits = _logits(trained.model, trained.tokenizer, PAIR)
+        logits = np.stack(list(logits_of(trained.model, trained.tokenizer, PAIR)))
         results.append(_result(scheme, trained, logits, time.time() - begun))
     console.rule("What they learned")
     _show(results, word_pairs, console)
@@ -123,7 +124,7 @@ def quickstart(
     return results
 
 
-def load_elsewhere(checkpoint: Path, logits: torch.Tensor, console: Console) -> None:
+def load_elsewhere(checkpoint: Path, logits: np.ndarray, console: Console) -> None:
     """Loads a checkpoint where hf_posenc isn't, and compares the logits of `PAIR`.
 
     Raises:
@@ -137,7 +138,7 @@ def load_elsewhere(checkpoint: Path, logits: torch.Tensor, console: Console) -> 
             answer = ask_stranger(place, str(checkpoint.absolute()), model, texts=PAIR, environment=environment)
         except StrangerFailed as error:
             raise RuntimeError(f"{checkpoint} can't be loaded without hf_posenc: {error}") from error
-    difference = (answer.output - logits).abs().max().item()
+    difference = np.abs(answer.output.numpy() - logits).max()
     if not difference < 1e-4:
         raise RuntimeError(f"{checkpoint} gives logits that differ by {difference} where hf_posenc isn't installed.")
     console.print(
@@ -157,22 +158,16 @@ def _check(output_dir: str | Path, schemes: Sequence[str], overwrite: bool) -> N
         check_output_dir(Path(output_dir) / scheme, overwrite=overwrite, resume=False)
 
 
-def _result(scheme: str, trained: TrainingResult, logits: torch.Tensor, seconds: float) -> SchemeResult:
+def _result(scheme: str, trained: TrainingResult, logits: np.ndarray, seconds: float) -> SchemeResult:
     acceptable = trained.summary.labels.index("acceptable")
     return SchemeResult(
         scheme=scheme,
         accuracy=trained.metrics["test_accuracy"],
-        probabilities=tuple(logits.softmax(-1)[:, acceptable].tolist()),
+        probabilities=tuple(probabilities_from_logits(logits, "single_label_classification")[:, acceptable].tolist()),
         positional_parameters=trained.summary.positional_parameters,
         checkpoint=trained.output_dir,
         seconds=seconds,
     )
-
-
-@torch.no_grad()
-def _logits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
-    model.eval()
-    return model(**tokenizer(list(texts), padding=True, return_tensors="pt").to(model.device)).logits.cpu()
 
 
 def _show(results: Sequence[SchemeResult], word_pairs: float, console: Console) -> None:

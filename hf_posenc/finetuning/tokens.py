@@ -78,7 +78,7 @@ def train_tokens(
         if not training.do_predict:
             return None
         answers = label_words(run.model, run.tokenizer, words.read["test"][0])
-        lines = ({"index": row, "labels": answer} for row, answer in enumerate(answers))
+        lines = ({"index": row, "labels": labels} for row, (_, labels) in enumerate(answers))
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
     return carry_out(trainer, score, started, console)

@@ -1,13 +1,86 @@
-"""Which precision a model computes in.
+"""From texts to logits, and which precision a model computes them in.
 
 Training runs in bfloat16 mixed precision where the hardware has it. Answers and final scores are computed in float32,
-whatever the model was trained in; evaluations in the middle of a training only choose the best epoch, and stay in the
-training's precision.
+whatever the model was trained in, unless bfloat16 is asked for. Evaluations in the middle of a training only choose the
+best epoch, and stay in the training's precision.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+
+from .metrics import require_finite
+
+Row = Mapping[str, Sequence[int]]
+"""A tokenizer's output for one input: `input_ids`, and what else the model takes."""
+
+
+def logits_of(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: Iterable[str | tuple[str, ...] | Row],
+    batch_size: int = 64,
+    *,
+    bf16: bool = False,
+    window: int = 32,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[np.ndarray]:
+    """The logits of each input, in order, as float32 arrays: (C,), or (S, C) from a model that labels S tokens.
+
+    Inputs of like lengths share a batch; padding changes logits by rounding at most.
+
+    Args:
+        model: any classifier; it is put into evaluation mode, and runs where it is.
+        tokenizer: truncates texts to its `model_max_length`.
+        inputs: texts, tuples of two, or token ids; may be a generator, which is read as it is needed.
+        batch_size: inputs per forward pass.
+        bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
+        window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
+        progress: called with the number of inputs after each batch.
+
+    Raises:
+        UserError: a logit is NaN or infinite.
+    """
+    model.eval()
+    collate, name = DataCollatorWithPadding(tokenizer), repr(model.name_or_path) if model.name_or_path else "The model"
+    iterator = iter(inputs)
+    while chunk := list(islice(iterator, batch_size * window)):
+        rows = _encode(tokenizer, chunk)
+        longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
+        logits: dict[int, np.ndarray] = {}
+        for start in range(0, len(rows), batch_size):
+            chosen = longest_first[start : start + batch_size]
+            batch = {name: part.to(model.device) for name, part in collate([dict(rows[row]) for row in chosen]).items()}
+            with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+                found = model(**batch).logits
+            for row, own in zip(chosen, found.float().cpu().numpy(), strict=True):
+                if own.ndim > 1:  # of tokens, and of padding
+                    size = len(rows[row]["input_ids"])
+                    own = own[:size] if tokenizer.padding_side == "right" else own[-size:]
+                logits[row] = require_finite(own, name)
+            if progress is not None:
+                progress(len(chosen))
+        yield from (logits[row] for row in range(len(rows)))
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> Sequence[Row]:
+    """Token ids of texts and of pairs, each in one call; rows as they are."""
+    if isinstance(inputs[0], Mapping):
+        return inputs
+    texts = [(text,) if isinstance(text, str) else text for text in inputs]
+    rows: dict[int, Row] = {}
+    for parts in set(map(len, texts)):
+        numbers = [number for number, text in enumerate(texts) if len(text) == parts]
+        columns = zip(*(texts[number] for number in numbers), strict=True)
+        encoded = tokenizer(*map(list, columns), truncation=True)
+        for place, number in enumerate(numbers):
+            rows[number] = {name: values[place] for name, values in encoded.items()}
+    return [rows[number] for number in range(len(texts))]
 
 
 def take_off_autocast(accelerator: Any, model: nn.Module) -> None:

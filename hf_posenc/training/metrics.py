@@ -185,16 +185,21 @@ def answers_from_logits(
     """
     if problem_type == "regression":
         if logits.size == len(logits):  # one number; it has no name in training
-            return [{"prediction": float(value)} for value in logits.reshape(-1)]
-        return [{"predictions": dict(zip(names, map(float, row), strict=True))} for row in logits]
+            return [{"prediction": _digits(value)} for value in logits.reshape(-1)]
+        return [{"predictions": dict(zip(names, map(_digits, row), strict=True))} for row in logits]
     answers = []
     for row in probabilities_from_logits(logits, problem_type):
         order = np.argsort(-row, kind="stable")
         label: Any = names[order[0]]
         if problem_type == "multi_label_classification":
             label = [names[number] for number in order if row[number] > threshold]
-        answers.append({"label": label, "probabilities": {names[n]: round(float(row[n]), 6) for n in order[:top_k]}})
+        answers.append({"label": label, "probabilities": {names[n]: _digits(row[n]) for n in order[:top_k]}})
     return answers
+
+
+def _digits(value: Any) -> float:
+    """A number with nine digits, by which all float32 numbers differ."""
+    return float(f"{value:.9g}")
 
 
 def compute_metrics_for(problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:

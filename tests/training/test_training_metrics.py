@@ -15,7 +15,7 @@ from hf_posenc.training import (
     compute_metrics_for,
     metrics_for,
 )
-from hf_posenc.training.metrics import predictions_from_logits
+from hf_posenc.training.metrics import answers_from_logits, predictions_from_logits
 
 CLASSES = [
     (Accuracy, "accuracy", sklearn_metrics.accuracy_score),
@@ -76,6 +76,18 @@ def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels,
     predictions = predictions_from_logits(np.array(logits), problem_type).tolist()
     labels = np.ravel(labels).tolist() if problem_type == "regression" else labels
     assert found == pytest.approx(metrics_for(problem_type).compute(predictions=predictions, references=labels))
+
+
+def test_answers_keep_all_digits_of_float32_however_small():
+    logits = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32) * 8
+    for row, answer in zip(logits, answers_from_logits(logits, "ab", "single_label_classification"), strict=True):
+        shares = np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
+        assert [answer["probabilities"][name] for name in "ab"] == pytest.approx(shares, rel=1e-8)
+    (sure,) = answers_from_logits(np.float32([[0, 16]]), "ab", "single_label_classification")
+    assert sure["probabilities"]["a"] == pytest.approx(1.12535162e-7, rel=1e-8)
+    numbers = answers_from_logits(logits, "ab", "regression")
+    assert [[np.float32(row["predictions"][name]) for name in "ab"] for row in numbers] == logits.tolist()
+    assert answers_from_logits(np.float32([[15.1]]), "a", "regression") == [{"prediction": 15.1000004}]
 
 
 def test_an_unknown_task_is_refused():

@@ -58,7 +58,8 @@ def test_words_are_labelled_and_the_checkpoint_answers_to_the_pipeline(tmp_path:
     right = [row["labels"] == one["ner_tags"] for row, one in zip(predicted, given, strict=True)]
     assert sum(right) > 24
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
-    assert list(label_words(model, tokenizer, [one["tokens"] for one in given])) == [row["labels"] for row in predicted]
+    answers = label_words(model, tokenizer, [one["tokens"] for one in given], 16)
+    assert [labels for _, labels in answers] == [row["labels"] for row in predicted]
     text = " ".join(given[0]["tokens"])
     classify = pipeline("token-classification", str(tmp_path / "run"), aggregation_strategy="first")
     found_spans = [(group["word"], group["entity_group"]) for group in classify(text) if group["entity_group"] != "O"]

@@ -1,0 +1,132 @@
+"""One way from texts to logits: in order, in float32, whatever the batches, the model or the kind of input."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from common import tiny_config
+from training_harness import SMALL, rows, write_jsonl
+from transformers import BertConfig, BertForSequenceClassification
+
+import hf_posenc
+from hf_posenc import PosEncForSequenceClassification, PosEncForTokenClassification
+from hf_posenc.data.inputs import Text
+from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.training.inference import logits_of
+
+TEXTS = [row["text"] for row in rows("train", 60)] + ["", "karla " * 70]
+PAIRS = [(text, other) for text, other in zip(TEXTS, reversed(TEXTS), strict=True)]
+SIZES: dict[str, Any] = {"vocab_size": 500, "id2label": dict(enumerate("abc"))}
+BERT: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return train_tokenizer(TEXTS, vocab_size=500, model_max_length=64)
+
+
+def model_of(kind: str) -> Any:
+    if kind == "bert":
+        return BertForSequenceClassification(BertConfig(**SIZES, **BERT)).eval()
+    config = tiny_config(initializer_range=0.2, **SIZES)
+    return {"texts": PosEncForSequenceClassification, "tokens": PosEncForTokenClassification}[kind](config).eval()
+
+
+def one_by_one(model: Any, tokenizer: Any, inputs: list[Any]) -> Iterator[np.ndarray]:
+    """Each alone, in float64."""
+    model = model.double()
+    for text in inputs:
+        parts = [[part] for part in ((text,) if isinstance(text, str) else text)]  # an empty second text is one, too
+        batch = tokenizer(*parts, truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            yield model(**batch).logits[0].numpy()
+    model.float()
+
+
+@pytest.mark.parametrize(
+    ("kind", "side"),
+    [("texts", "right"), ("texts", "left"), ("tokens", "right"), ("tokens", "left"), ("bert", "right")],
+)
+@pytest.mark.parametrize("window", [1, 3, 32])
+def test_logits_are_those_of_each_input_alone_in_order(tokenizer: Any, kind: str, side: str, window: int) -> None:
+    model = model_of(kind)
+    inputs = [*TEXTS, *PAIRS[:9], *TEXTS[:5]]
+    expected = list(one_by_one(model, tokenizer, inputs))
+    tokenizer.padding_side = side
+    found = list(logits_of(model, tokenizer, iter(inputs), 7, window=window))
+    assert len(found) == len(inputs)
+    assert {own.dtype for own in found} == {np.dtype("float32")}
+    for own, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, right, atol=2e-5)
+    tokenizer.padding_side = "right"
+    encoded = [dict(tokenizer(text, truncation=True)) for text in TEXTS]
+    for own, right in zip(logits_of(model, tokenizer, encoded, 7), expected, strict=False):
+        np.testing.assert_allclose(own, right, atol=2e-5)
+
+
+def test_batches_are_of_like_lengths_and_a_generator_is_read_as_it_is_needed(tokenizer: Any) -> None:
+    model, shapes, taken, done = model_of("texts"), [], [], []
+    model.register_forward_pre_hook(
+        lambda module, _, batch: shapes.append(batch["attention_mask"].sum(1).tolist()), with_kwargs=True
+    )
+    inputs = (taken.append(text) or text for text in TEXTS * 3)
+    answers = logits_of(model, tokenizer, inputs, 8, window=4, progress=done.append)
+    next(answers)
+    assert (len(taken), sum(done)) == (32, 32)
+    assert all(min(longer) >= max(shorter) for longer, shorter in pairwise(shapes))
+    assert len(list(answers)) == 3 * len(TEXTS) - 1
+    assert sum(done) == 3 * len(TEXTS)
+    assert max(done) == 8
+
+
+def test_in_bfloat16_the_layers_run_in_it_and_the_logits_are_float32(tokenizer: Any) -> None:
+    model, kinds = model_of("texts").train(), set()
+    model.model.layers[0].attention.query.register_forward_hook(lambda module, _, result: kinds.add(result.dtype))
+    exact = np.stack(list(logits_of(model, tokenizer, TEXTS)))
+    assert kinds == {torch.float32}
+    assert not model.training  # no dropout
+    rounded = np.stack(list(logits_of(model, tokenizer, TEXTS, bf16=True)))
+    assert kinds == {torch.float32, torch.bfloat16}
+    assert rounded.dtype == np.float32
+    assert 1e-4 < np.abs(rounded - exact).max() < 0.1
+
+
+def test_weights_stored_in_half_precision_answer_and_are_scored_in_float32(tokenizer: Any, tmp_path: Path) -> None:
+    model, folder = model_of("texts").to(torch.bfloat16), tmp_path / "half"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    expected = torch.from_numpy(np.stack(list(one_by_one(model, tokenizer, TEXTS)))).softmax(-1).numpy()
+    answers = predict(load_classifier(str(folder), "cpu"), map(Text, TEXTS))
+    for found, right in zip(answers, expected, strict=True):
+        assert [found.answer["probabilities"][name] for name in "abc"] == pytest.approx(right, abs=1e-5)
+    np.testing.assert_allclose(hf_posenc.load(folder).predict_proba(TEXTS), expected, atol=1e-5)
+    labels = ["abc"[row.argmax()] for row in expected]
+    examples = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True) if text]
+    file = write_jsonl(tmp_path / "test.jsonl", examples)
+    options = {**SMALL, "do_train": False, "config_overrides": None, "model_name_or_path": str(folder)}
+    result = fine_tune(*make_arguments(**options, test_file=file, do_predict=True, output_dir=str(tmp_path / "out")))
+    assert result.model.dtype == torch.float32
+    assert result.metrics["test_accuracy"] == 1
+
+
+def test_a_text_beyond_the_positions_is_cut_where_the_tokenizer_names_no_limit(tokenizer: Any, tmp_path: Path) -> None:
+    model_of("bert").save_pretrained(tmp_path)
+    tokenizer.model_max_length = 10**30
+    tokenizer.save_pretrained(tmp_path)
+    tokenizer.model_max_length = 64
+    classifier = load_classifier(str(tmp_path), "cpu")
+    whole, cut = predict(classifier, [Text("karla " * 500), Text("karla " * 62)])
+    assert whole.answer["probabilities"] == pytest.approx(cut.answer["probabilities"], abs=1e-6)
