@@ -16,7 +16,7 @@ from datasets import Dataset
 from ..errors import UserError, one_line, sentence
 from .columns import Columns, find_columns
 from .options import DataArguments
-from .reading import read_file, reading, what_is_read
+from .reading import find_delimiter, read_file, reading, what_is_read
 from .text_lines import bad_line, parse_object
 
 
@@ -66,6 +66,8 @@ class Inputs:
     """Whether a list of words is a text too."""
     is_csv: bool = False
     """Whether cells are strings that may mean numbers, and the first row is a header."""
+    delimiter: str | None = None
+    """Between the columns of a .csv or .tsv."""
     count: int | None = None
     """How many texts there are; None where they can't be read twice."""
     names: list[str] = field(default_factory=list)
@@ -227,6 +229,8 @@ def read_inputs(
     inputs.of_words = of_words
     if twice or source != "-":
         inputs.look_through()
+    if inputs.is_csv:
+        inputs.delimiter = options.delimiter or find_delimiter(path, kind[:4])
     return inputs
 
 

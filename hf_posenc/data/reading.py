@@ -116,7 +116,7 @@ def refuse_delimiter(delimiter: str | None, what: str) -> None:
 def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]:
     """Options to read every csv cell as a string: pandas would turn 007 into 7 and the word null into nothing."""
     options: dict[str, Any] = {
-        "sep": _find_delimiter(file, kind) if delimiter is None else delimiter,
+        "sep": find_delimiter(file, kind) if delimiter is None else delimiter,
         "keep_default_na": False,
         "na_values": [""],
         "skipinitialspace": True,  # text, label
@@ -127,7 +127,7 @@ def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]
             f"{str(file)!r} has {len(head.columns)} columns ({', '.join(map(repr, head.columns))}), its first row has "
             'more cells. Put texts that contain commas in quotes ("a, b"), and name every column.'
         )
-    if delimiter is not None and len(head.columns) == 1 and (found := _find_delimiter(file, kind)) in head.columns[0]:
+    if delimiter is not None and len(head.columns) == 1 and (found := find_delimiter(file, kind)) in head.columns[0]:
         raise UserError(
             f"{str(file)!r} has one column, {head.columns[0]!r}, with --delimiter {delimiter!r}: it is separated by "
             f"{found!r}. Leave --delimiter out."
@@ -135,8 +135,8 @@ def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]
     return {**options, "features": Features({name: Value("string") for name in head.columns})}
 
 
-def _find_delimiter(file: Path, kind: str) -> str:
-    """The delimiter of the first rows: the file name's, if it gives several columns, else another."""
+def find_delimiter(file: Path, kind: str) -> str:
+    """The delimiter of the first rows of a .csv or .tsv: the kind's own, if it gives several columns, else another."""
     usual = "\t" if kind == ".tsv" else ","
     with open_bytes(file) as content:
         text = io.TextIOWrapper(content, encoding="utf-8-sig", errors="replace", newline="")

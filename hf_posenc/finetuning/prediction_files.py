@@ -1,4 +1,4 @@
-"""Reads files of texts and writes files of answers row by row; answers keep the input's columns."""
+"""Writes files of answers row by row; answers keep the input's columns."""
 
 import csv
 import gzip
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..data.inputs import Text
+from ..data.inputs import Inputs, Text
 from ..data.labels import TOKENS
 from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
@@ -23,12 +23,6 @@ _BETWEEN_LABELS = "|"
 _CHUNK = 1000
 
 
-# ---- reading --------------------------------------------------------------------------------------------------------
-
-
-# ---- writing --------------------------------------------------------------------------------------------------------
-
-
 def check_output(path: str, source: str | None = None) -> str:
     """The format that a path's suffix names.
 
@@ -36,7 +30,7 @@ def check_output(path: str, source: str | None = None) -> str:
         UserError: it names none, or the file is the one that is read.
     """
     file = Path(path)
-    kind = Path(path.removesuffix(".gz")).suffix.lower()
+    kind = _kind(path)
     if kind not in WRITTEN or (kind == ".parquet" and path.endswith(".gz")):
         raise UserError(
             f"--output {path!r} names no format. End it in {', '.join(WRITTEN)}; the first three also as .gz."
@@ -46,6 +40,10 @@ def check_output(path: str, source: str | None = None) -> str:
     if source is not None and source != "-" and file.exists() and file.samefile(source):
         raise UserError(f"--output {path!r} is the file that is read. Name another.")
     return kind
+
+
+def _kind(path: str) -> str:
+    return Path(path.removesuffix(".gz")).suffix.lower()
 
 
 def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
@@ -79,6 +77,8 @@ def write_answers(
 ) -> int:
     """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
 
+    A .csv has the delimiter of the .csv that was read, a .tsv that of the .tsv; else commas or tabs.
+
     Args:
         path: see `check_output`; its folder is made.
         predictions: written as they come.
@@ -103,6 +103,8 @@ def write_answers(
             if kind == ".parquet":
                 return _write_parquet(temporary, rows, _schema(inputs, kept, columns))
             delimiter = "\t" if kind == ".tsv" else ","
+            if isinstance(inputs, Inputs) and len(inputs.delimiter or "") == 1 and _kind(inputs.name) == kind:
+                delimiter = str(inputs.delimiter)
             return _write_csv(temporary, path.endswith(".gz"), rows, [*kept.values(), *columns], delimiter)
     except OSError as error:
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error

@@ -281,12 +281,41 @@ def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):
     assert said not in run("predict", tmp_path / "run", "who saw karla", "--text-pair", "karla")[2]
 
 
-def test_semicolons_between_columns_are_found_or_said(run, checkpoint, tmp_path):
-    (tmp_path / "in.csv").write_text("id;text\n1;who saw karla\n2;b\n")
-    for words in ((), ("--delimiter", ";")):
-        code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "-o", tmp_path / "out.csv", *words)
-        assert code == 0, err
-        assert [(row["id"], row["text"]) for row in read(tmp_path / "out.csv")] == [("1", "who saw karla"), ("2", "b")]
+def test_semicolons_between_columns_are_found_or_said_and_written(run, checkpoint, tmp_path):
+    for name in ("in.csv", "in.tsv"):
+        (tmp_path / name).write_text('id;text\n1;who saw karla\n2;"b; c"\n')
+    for source, output, mark in (
+        ("in.csv", "out.csv", ";"),
+        ("in.csv", "out.csv.gz", ";"),
+        ("in.tsv", "out.tsv", ";"),
+        ("in.csv", "out.tsv", "\t"),
+        ("in.tsv", "out.csv", ","),
+    ):
+        for words in ((), ("--delimiter", ";")):
+            code, _, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / output, *words)
+            assert code == 0, err
+            opened = gzip.open if output.endswith(".gz") else open
+            with opened(tmp_path / output, "rt", newline="") as file:
+                found = list(csv.reader(file, delimiter=mark))
+            assert [row[:2] for row in found[1:]] == [["1", "who saw karla"], ["2", "b; c"]]
+            assert found[0] == ["id", "text", "label", "probability_acceptable", "probability_unacceptable"]
+
+
+def test_standard_input_is_answered_as_it_comes(checkpoint, monkeypatch):
+    out = io.StringIO()
+
+    def lines():
+        for number in range(4):
+            assert len(out.getvalue().splitlines()) == number // 2 * 2  # all batches before this line
+            yield f"text {number}\n"
+
+    monkeypatch.setattr(sys, "argv", f"hf-posenc predict {checkpoint} -f - --batch-size 2 --format jsonl".split())
+    monkeypatch.setattr(sys, "stdin", lines())
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert [json.loads(line)["text"] for line in out.getvalue().splitlines()] == [f"text {n}" for n in range(4)]
 
 
 def test_standard_input_is_written_to_a_file(run, checkpoint, tmp_path):
