@@ -25,6 +25,7 @@ from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
 from hf_posenc.finetuning import Setup, epoch_metrics, parse_arguments, run_script, set_up
 from hf_posenc.optimizer import speed_up_positions
 from hf_posenc.training import ClassificationTrainingArguments, UserError, ending_clearly, save_run, show_best
+from hf_posenc.training.inference import take_off_autocast
 
 
 @dataclass
@@ -89,6 +90,7 @@ def main() -> None:
     with ending_clearly(training):
         if training.do_train:
             metrics |= train(accelerator, setup, history)
+        take_off_autocast(accelerator, setup.model)  # final scores are float32
         if training.do_eval:
             metrics |= evaluate(accelerator, setup, "validation", "eval")[0]
             setup.assess("eval", metrics, history)

@@ -15,6 +15,7 @@ from training_harness import (
     TRAINER,
     assert_same_weights,
     command,
+    read_jsonl,
     results,
     rows,
     script,
@@ -303,6 +304,16 @@ BAD = {
         "--save_strategy 'often' is unknown. Choose one of no, steps, epoch, best.",
     ),
 }
+
+
+def test_the_loop_trained_in_mixed_precision_scores_in_float32(order, tmp_path, monkeypatch):
+    options = {**of_the_loop(order), "bf16": True, "do_eval": True, "do_predict": True}
+    assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "run") == 0
+    scored = {**order, "do_train": False, "config_overrides": None, "model_name_or_path": str(tmp_path / "run")}
+    train(tmp_path / "scored", **scored, do_eval=True, do_predict=True)
+    first, second = (read_jsonl(tmp_path / name / "predictions.jsonl") for name in ("run", "scored"))
+    for row, other in zip(first, second, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
 
 
 @pytest.mark.parametrize("case", BAD)
