@@ -196,7 +196,7 @@ def in_double(checkpoint: Path, text: str) -> float:
 
 
 @pytest.mark.parametrize("best", [torch.float32, torch.bfloat16])
-def test_training_picks_bfloat16_where_the_machine_has_it_says_so_and_can_be_refused(run, monkeypatch, best):
+def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(run, monkeypatch, best):
     monkeypatch.setattr("hf_posenc.machine.best_dtype", lambda device=None: best)
     seen = []
 
@@ -206,8 +206,7 @@ def test_training_picks_bfloat16_where_the_machine_has_it_says_so_and_can_be_ref
 
     monkeypatch.setattr("hf_posenc.finetuning.fine_tune", stop)
     for words in ((), ("--bf16", "false"), ("--bf16",), ("--use-cpu", "true")):
-        _, _, err = run("train", "-o", "x", *words)
-        assert ("bfloat16 mixed precision" in err) == (words == () and best == torch.bfloat16)
+        run("train", "-o", "x", *words)
     assert seen == [best == torch.bfloat16, False, True, False]
 
 

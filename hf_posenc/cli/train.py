@@ -13,7 +13,6 @@ from .application import app, loading, show_metrics
 from .options import complete_preset, complete_scheme, here_or_hub, one_of
 
 _SWITCH, _SWITCH_OR_FOLDER = "BOOL", "BOOL|FOLDER"
-_IN_BF16 = "Training in bfloat16 mixed precision (--bf16 false: float32); scores and answers are computed in float32."
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,6 @@ def train(context: typer.Context, help_all: bool, **options: Any) -> None:
         arguments += ["--do_predict", "true"]
     if _chooses_bf16(options["bf16"], context.args):
         options["bf16"] = "true"
-        Console(stderr=True).print(_IN_BF16, style="dim", highlight=False, soft_wrap=True)
     for name, value in options.items():
         if value is not None:
             arguments += [f"--{name}", str(value)]

@@ -12,7 +12,7 @@ from ..data.options import DataArguments
 from ..data.source import Source
 from ..data.streaming import Passes
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
-from ..errors import UserError
+from ..errors import UserError, as_typed
 from ..training import checkpoints
 from ..training.arguments import (
     DEFAULT_STEPS,
@@ -171,9 +171,12 @@ def make_model_and_encode(
 def introduce(
     run: Run, console: Console, baselines: Mapping[str, Mapping[str, float]] | None = None, metric: str = ""
 ) -> None:
-    """Prints the sizes of a run and, by a metric, what it has to beat."""
+    """Prints the sizes of a run, its precision and, by a metric, what it has to beat."""
     if run.training.process_index == 0:
         run.summary.show(console)
+        if run.training.do_train and run.training.bf16:
+            text = "Training in bfloat16 mixed precision (--bf16 false: float32). Scores and answers are float32."
+            console.print(as_typed(text), highlight=False)
         if "majority" in (baselines or {}):
             console.print(to_beat(baselines or {}, metric), highlight=False)
 

@@ -288,6 +288,9 @@ class RunArguments(TrainingArguments):
                     "--do_eval, and leave --eval_strategy out or set it to epoch or steps."
                 )
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
+        for name in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(self, name):
+                raise UserError(f"--{name} rounds the weights that are saved, and scores are float32. Leave it out.")
         if not torch.accelerator.is_available() and not is_torch_xla_available():
             if self.fp16:
                 raise UserError("--fp16 needs a GPU, and there is none. Use --bf16, which works on a CPU too.")

@@ -97,3 +97,4 @@ def take_off_autocast(accelerator: Any, model: nn.Module) -> None:
     accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     if vars(model).get("forward") is not trained:
         del model.forward  # the one put back lacks the decorators of the class's own
+    vars(model).pop("_is_accelerate_prepared", None)  # else another training wouldn't be in mixed precision

@@ -140,7 +140,7 @@ def require_finite(logits: np.ndarray, model: str = "The model") -> np.ndarray:
     if not np.isfinite(logits).all():
         raise UserError(
             f"{model} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too large "
-            "for half precision: get the checkpoint anew, or compute in float32 with --bf16 false."
+            "for half precision: get the checkpoint anew, or leave --bf16 out."
         )
     return logits
 

@@ -30,7 +30,10 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
+    DataCollatorWithPadding,
     EvalPrediction,
+    Trainer,
+    TrainingArguments,
     pipeline,
 )
 
@@ -668,10 +671,14 @@ def test_one_seed_gives_one_result(order, tmp_path):
     assert_same_weights(tmp_path / "first", tmp_path / "second")
 
 
-def test_mixed_precision_trains(order, tmp_path):
-    run = train(tmp_path / "run", **order, bf16=True, do_eval=True)
+@pytest.mark.parametrize("bf16", [True, False])
+def test_mixed_precision_trains_and_is_said(order, tmp_path, bf16):
+    options = {**SMALL, **order, "output_dir": str(tmp_path / "run"), "bf16": bf16, "do_eval": True}
+    run = train_classifier(*make_arguments(**options), console=Console(file=(said := StringIO()), width=200))
     assert math.isfinite(run.metrics["eval_loss"])
     assert next(run.model.parameters()).dtype == torch.float32
+    assert said.getvalue().count("Training in bfloat16 mixed precision (--bf16 false: float32).") == bf16
+    assert bf16 or "bfloat16" not in said.getvalue()
 
 
 @pytest.fixture
@@ -698,6 +705,16 @@ def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, co
     assert [scored.metrics[name] for name in measured] == [trained.metrics[name] for name in measured]
     first, second = (read_jsonl(tmp_path / name / "predictions.jsonl") for name in ("run", "scored"))
     assert first == second
+
+
+def test_a_model_trained_in_mixed_precision_can_be_trained_so_again(order, tmp_path, computed_in):
+    run = train(tmp_path / "run", **order, bf16=True)
+    computed_in.clear()
+    options = {"bf16": True, "use_cpu": True, "max_steps": 1, "report_to": "none", "disable_tqdm": True}
+    arguments = TrainingArguments(output_dir=str(tmp_path / "again"), **options)
+    batch = {**run.tokenizer("who saw karla"), "labels": 0}
+    Trainer(run.model, arguments, DataCollatorWithPadding(run.tokenizer), [batch] * 8).train()
+    assert set(computed_in) == {torch.bfloat16}
 
 
 def test_options_can_come_from_a_json_file(order, tmp_path, monkeypatch):

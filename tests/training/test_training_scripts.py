@@ -288,6 +288,10 @@ BAD = {
         lambda folder, order: {"learning_rate": "inf"},
         "--learning_rate inf is out of range. Give 0 or a positive number.",
     ),
+    "scores in half precision": (
+        lambda folder, order: {"bf16_full_eval": True},
+        "--bf16_full_eval rounds the weights that are saved, and scores are float32. Leave it out.",
+    ),
     "unknown argument of a schedule": (
         lambda folder, order: {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
         "--lr_scheduler_type cosine with --lr_scheduler_kwargs {'cycles': 2}: get_cosine_schedule",
