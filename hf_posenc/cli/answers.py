@@ -95,7 +95,7 @@ def predict(
         read = read_inputs(file, options, columns, of_words=of_words, twice=output is not None)
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if bf16 == "true":
-        errors.print("Computing in bfloat16 mixed precision: answers differ from float32's by up to .02.", style="dim")
+        errors.print("Computing in bfloat16 mixed precision: less exact than float32.", style="dim")
     if texts and text_pair is None and columns is not None and columns.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]

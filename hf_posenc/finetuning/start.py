@@ -175,7 +175,7 @@ def introduce(
     if run.training.process_index == 0:
         run.summary.show(console)
         if run.training.do_train and run.training.bf16:
-            text = "Training in bfloat16 mixed precision (--bf16 false: float32). Scores and answers are float32."
+            text = "Training in bfloat16 mixed precision (--bf16 false: float32); scores in float32."
             console.print(as_typed(text), highlight=False)
         if "majority" in (baselines or {}):
             console.print(to_beat(baselines or {}, metric), highlight=False)

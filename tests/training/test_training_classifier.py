@@ -677,8 +677,8 @@ def test_mixed_precision_trains_and_is_said(order, tmp_path, bf16):
     run = train_classifier(*make_arguments(**options), console=Console(file=(said := StringIO()), width=200))
     assert math.isfinite(run.metrics["eval_loss"])
     assert next(run.model.parameters()).dtype == torch.float32
-    assert said.getvalue().count("Training in bfloat16 mixed precision (--bf16 false: float32).") == bf16
-    assert bf16 or "bfloat16" not in said.getvalue()
+    assert said.getvalue().count("in bfloat16 mixed precision (--bf16 false: float32); scores in float32.") == bf16
+    assert said.getvalue().count("bfloat16") == bf16
 
 
 @pytest.fixture
