@@ -211,7 +211,9 @@ def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(run
 
 
 def test_train_evaluate_and_predict_work_together(run, tmp_path):
-    rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20)
+    rows = "".join(
+        f"{text} {row},{label}\n" for row in range(20) for text, label in (("good film", "yes"), ("bad film", "no"))
+    )
     (tmp_path / "mine.csv").write_text("text,label\n" + rows)
     data, out_dir = str(tmp_path / "mine.csv"), str(tmp_path / "run")
     code, out, err = run(
@@ -397,7 +399,9 @@ def test_inspect_refuses_another_kind_of_model(run, tmp_path):
 
 
 def test_a_regression_predicts_a_number(run, tmp_path):
-    rows = "".join(f"{text},{value}\n" for text, value in (("red cat", 0.5), ("blue dog", 1.5)) * 8)
+    rows = "".join(
+        f"{text} {row},{value}\n" for row in range(8) for text, value in (("red cat", 0.5), ("blue dog", 1.5))
+    )
     (tmp_path / "mine.csv").write_text("text,label\n" + rows)
     code, _, err = run(
         *("train", "-o", str(tmp_path / "run"), "--train-file", str(tmp_path / "mine.csv"), "--max-steps", "1"),
@@ -488,7 +492,8 @@ def test_predict_reads_what_training_reads(run, checkpoint, tmp_path):
 @pytest.mark.slow
 def test_several_labels_and_top_k(run, tmp_path):
     """As predictions.jsonl of training has them."""
-    rows = [{"text": word, "label": label} for word, label in (("red", ["a", "b"]), ("blue", ["c"]), ("old", []))] * 8
+    kinds = (("red", ["a", "b"]), ("blue", ["c"]), ("old", []))
+    rows = [{"text": f"{word} {row}", "label": label} for row in range(8) for word, label in kinds]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data, folder = str(tmp_path / "mine.jsonl"), str(tmp_path / "run")
     options = ("--num-train-epochs", "12", "--per-device-train-batch-size", "4", "--disable-tqdm", "true")
@@ -515,7 +520,7 @@ def test_what_is_no_text_is_named(run, checkpoint, tmp_path):
     assert "a.txt, line 2 isn't UTF-8 text: " in err
     code, _, err = run("predict", str(checkpoint), "-f", "-", stdin="who \udcff")
     assert code == 2
-    assert "standard input isn't UTF-8 text: " in err
+    assert "standard input, line 1 isn't UTF-8 text: " in err
 
 
 def test_a_model_that_does_not_classify_is_named(run, tmp_path):

@@ -110,7 +110,7 @@ def _is_run_here(command):
 def reader(tmp_path, monkeypatch):
     """The folder of someone who follows the pages: files, and what stands for a model and a data set of the Hub."""
     rows = "text,label\n" + "".join(
-        f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20
+        f"{text} {row},{label}\n" for row in range(20) for text, label in (("good film", "yes"), ("bad film", "no"))
     )
     reviews = tmp_path / re.search(r"--dataset-name (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
     for folder in (reviews, tmp_path / "mine"):

@@ -112,7 +112,7 @@ def predict(
             progress=lambda count: bar.advance(labelling, count),
         )
         _give_answers(predictions, classifier.task, inputs, output, output_format)
-    for remark in read.remarks() if read is not None else ():
+    for remark in [read.line(), *read.remarks()] if read is not None else ():
         errors.print(remark)
     for number, text in enumerate(texts or [], 1):
         if not text.strip():

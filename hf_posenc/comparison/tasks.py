@@ -2,17 +2,24 @@
 
 import hashlib
 import json
+import logging
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, concatenate_datasets
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data import encode, find_columns, load_splits, number_labels, read_file, require_columns
+from hf_posenc.data.columns import Columns, check_text, find_columns, require_columns
+from hf_posenc.data.encoding import encode_texts
+from hf_posenc.data.labels import number_labels
 from hf_posenc.data.options import DataArguments
+from hf_posenc.data.reading import read_table
+from hf_posenc.data.splits import read_splits
+from hf_posenc.data.splitting import HoldOut, marks_of
+from hf_posenc.data.table import Table, concatenate
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
 from hf_posenc.finetuning.options import make_arguments
@@ -21,6 +28,8 @@ from hf_posenc.training.masked_lm import join_blocks, mask_once
 
 from .plan import Plan, Run, Task, resolve_data
 from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
+
+logger = logging.getLogger(__name__)
 
 TEST_SEED = 2**31
 """Generated test examples are the same for all seeds of a plan, and none of its training examples' seeds is this."""
@@ -79,17 +88,27 @@ def training_options(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
 
 def development_files(plan: Plan, task: Task, folder: Path) -> tuple[Path, Path] | None:
     """Training rows and a tenth that is held out of them, to choose on; None: the validation split isn't reported."""
-    splits = load_splits(_data_arguments(plan, task))
+    splits = read_splits(_data_arguments(plan, task))
     if "validation" in splits and "test" in splits:
         return None
     files = (folder / f"{task.name}-search-train.jsonl", folder / f"{task.name}-search-held-out.jsonl")
     if not all(file.exists() for file in files):
         count = plan.train_examples_of(task)
-        rows = splits["train"] if count is None else splits["train"].select(range(min(count, len(splits["train"]))))
-        parts = rows.train_test_split(test_size=0.1, seed=0)
-        for file, part in zip(files, (parts["train"], parts["test"]), strict=True):
+        rows, hold_out = splits["train"].first(count), HoldOut()
+        columns = find_columns(rows, _data_arguments(plan, task), needs_label=task.kind == "text")
+        for row, mark in enumerate(marks_of(*columns.texts(rows.columns))):
+            hold_out.add(mark, (None, row))
+        held = {row for chosen in hold_out.choose(10).values() for _, row in chosen}
+        for file, wanted in zip(files, (False, True), strict=True):
+            part = (_written(rows, row) for row in range(len(rows)) if (row in held) is wanted)
             write_text(file, "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in part))
     return files
+
+
+def _written(rows: Table, row: int) -> dict[str, Any]:
+    """A row whose classes are names."""
+    cells = rows.row(row)
+    return cells | {name: names[cells[name]] for name, names in rows.classes.items() if isinstance(cells[name], int)}
 
 
 def _generate(plan: Plan, task: Task, seed: int) -> Iterator[dict[str, Any]]:
@@ -112,11 +131,11 @@ def check_data(plan: Plan, task: Task) -> None:
     """
     if task.kind in ("probes", "halves"):
         return
-    splits = load_splits(_data_arguments(plan, task))
+    splits = read_splits(_data_arguments(plan, task))
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
     tests = _test_splits(task, splits)
-    columns = find_columns(splits["train"], _data_arguments(plan, task))
+    columns = _columns(plan, task, splits)
     wanted = [(columns.text, "--text_column_names")]
     if task.kind == "text":
         wanted.append(((columns.label,), "--label_column_name"))
@@ -126,24 +145,34 @@ def check_data(plan: Plan, task: Task) -> None:
     every = {name: rows for name, rows in tests.items() if name == "test" or task.group_column}
     for name, rows in every.items():
         for column in filter(None, (task.part_column if name == "test" else None, task.group_column)):
-            if column not in rows.column_names:
+            if column not in rows.names:
                 raise UserError(
                     f"The task {task.name!r} names the column {column!r}; its data for {name!r} has "
-                    f"{', '.join(map(repr, rows.column_names))}."
+                    f"{', '.join(map(repr, rows.names))}."
                 )
+    trained = set(marks_of(*columns.texts(splits["train"].columns)))
+    for name, rows in tests.items():
+        if shared := sum(mark in trained for mark in marks_of(*columns.texts(rows.columns))):
+            logger.warning(
+                f"The task {task.name!r}: {shared:,} of {len(rows):,} texts of its data for {name!r} stand in its "
+                "training data too."
+            )
     if task.kind == "text":
         for name, rows in tests.items():
             _check_labels(plan, task, splits["train"], name, rows)
 
 
-def _check_labels(plan: Plan, task: Task, train: Dataset, name: str, rows: Dataset) -> None:
+def _columns(plan: Plan, task: Task, splits: dict[str, Table]) -> Columns:
+    return find_columns(splits["train"], _data_arguments(plan, task), needs_label=task.kind == "text")
+
+
+def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) -> None:
     """Refuses a test that couldn't be scored, before training."""
     data = _data_arguments(plan, task)
     labels, numbers = number_labels(
         {"train": train, "test": rows},
         find_columns(train, data),
-        task=data.task,
-        delimiter=data.label_delimiter,
+        data,
     )
     if labels.problem_type != "single_label_classification":
         raise UserError(
@@ -163,7 +192,7 @@ def _data_arguments(plan: Plan, task: Task) -> DataArguments:
     return make_arguments(*kinds, **options)[0]
 
 
-def _test_splits(task: Task, splits: DatasetDict) -> dict[str, Dataset]:
+def _test_splits(task: Task, splits: dict[str, Table]) -> dict[str, Table]:
     """The test split (or, where there is none, the validation split), and the files that the task adds."""
     name = next((split for split in ("test", "validation") if split in splits), None)
     if name is None:
@@ -180,7 +209,7 @@ def _test_splits(task: Task, splits: DatasetDict) -> dict[str, Dataset]:
         part = path.name.split(".")[0]
         if part in {**splits, **tests}:
             raise UserError(f"The task {task.name!r} names the test file {file!r}: there is a part {part!r} already.")
-        tests[part] = read_file(str(path))
+        tests[part] = read_table(str(path))
     return tests
 
 
@@ -209,12 +238,12 @@ def test_parts(
             yield from _generated_parts(plan, task, length, tokenizer, labels, seed)
         return
     data = _data_arguments(plan, task)
-    splits = load_splits(data)
-    columns = find_columns(splits["train"], data)
+    splits = read_splits(data)
+    columns = _columns(plan, task, splits)
     tests = _named_tests(plan, task, splits) if development is None else _held_out(plan, task, splits, development)
     for name, rows in tests.items():
         if task.kind == "masked_lm":
-            tokens = encode(rows, None, tokenizer, columns, 2**31 - 1, "masked_lm", split=name)
+            tokens = encode_texts(_texts(rows, columns), None, tokenizer, 2**31 - 1, split=name)
             masked = mask_once(tokens, tokenizer, 0.15)  # before it is cut: all lengths are asked for the same tokens
             total = sum(len(ids) for ids in masked["input_ids"])
             for length in lengths:
@@ -222,17 +251,16 @@ def test_parts(
                     yield Part(name, length, join_blocks(masked, length))
             continue
         numbers = number_labels(
-            DatasetDict({"test": rows}),
+            {"test": rows},
             columns,
-            task=data.task,
-            delimiter=data.label_delimiter,
+            data,
             given=labels,
             given_problem_type=problem_type,
         )[1]["test"]
-        groups = list(rows[task.group_column]) if task.group_column and development is None else None
+        groups = list(rows.columns[task.group_column]) if task.group_column and development is None else None
 
-        def cut(length: int, rows: Dataset = rows, numbers: Any = numbers, name: str = name) -> Dataset:
-            return encode(rows, numbers, tokenizer, columns, length, problem_type, split=name)
+        def cut(length: int, rows: Table = rows, numbers: Any = numbers, name: str = name) -> Dataset:
+            return encode_texts(_texts(rows, columns), numbers, tokenizer, length, problem_type, split=name)
 
         if development is not None:
             yield Part(name, lengths[0], cut(lengths[0]))
@@ -240,9 +268,14 @@ def test_parts(
         yield from _by_length(task, name, cut, groups, lengths)
 
 
-def _held_out(plan: Plan, task: Task, splits: DatasetDict, folder: Path) -> dict[str, Dataset]:
+def _texts(rows: Table, columns: Columns) -> list[list[str]]:
+    check_text(rows, columns.text)
+    return [column for column in columns.texts(rows.columns) if column is not None]
+
+
+def _held_out(plan: Plan, task: Task, splits: dict[str, Table], folder: Path) -> dict[str, Table]:
     files = development_files(plan, task, folder)
-    rows = splits["validation"] if files is None else read_file(str(files[1]))
+    rows = splits["validation"] if files is None else read_table(str(files[1]))
     return {task.name: _some(rows, plan.test_examples_of(task), None)}
 
 
@@ -262,24 +295,24 @@ def _generated_parts(
         yield Part(name, length, dataset, [row["group"] for row in rows] if task.kind == "probes" else None)
 
 
-def _named_tests(plan: Plan, task: Task, splits: DatasetDict) -> dict[str, Dataset]:
+def _named_tests(plan: Plan, task: Task, splits: dict[str, Table]) -> dict[str, Table]:
     count = plan.test_examples_of(task)
-    named: dict[str, Dataset] = {}
+    named: dict[str, Table] = {}
     for name, rows in _test_splits(task, splits).items():
         part = task.name if name == "test" else f"{task.name}/{name}"
         named[part] = _some(rows, count, task.group_column)
-        if task.part_column and task.part_column in rows.column_names:
-            chosen = [index for index, value in enumerate(rows[task.part_column]) if _is_true(value)]
+        if task.part_column and task.part_column in rows.names:
+            chosen = [index for index, value in enumerate(rows.columns[task.part_column]) if _is_true(value)]
             if chosen:
                 named[f"{part}/{task.part_column}"] = _some(rows.select(chosen), count, task.group_column)
     if task.lengths != "buckets":
         return named
-    columns = set.intersection(*(set(rows.column_names) for rows in named.values()))
-    pooled: dict[str, list[Dataset]] = {}
+    columns = set.intersection(*(set(rows.names) for rows in named.values()))
+    pooled: dict[str, list[Table]] = {}
     for part, rows in named.items():
         subset = f"/{task.part_column}" if task.part_column and part.endswith(f"/{task.part_column}") else ""
-        pooled.setdefault(f"{task.name}{subset}", []).append(rows.select_columns(sorted(columns)))
-    return {part: concatenate_datasets(every) for part, every in pooled.items()}
+        pooled.setdefault(f"{task.name}{subset}", []).append(rows.with_columns(sorted(columns)))
+    return {part: concatenate(every, part) for part, every in pooled.items()}
 
 
 def _is_true(value: Any) -> bool:
@@ -287,11 +320,11 @@ def _is_true(value: Any) -> bool:
     return str(value).strip().lower() in ("true", "yes", "1", "1.0")
 
 
-def _some(rows: Dataset, count: int | None, group_column: str | None) -> Dataset:
+def _some(rows: Table, count: int | None, group_column: str | None) -> Table:
     """So many rows, drawn from all, the same ones each time and in their order; groups stay whole."""
     if count is None or count >= len(rows):
         return rows
-    groups = rows[group_column] if group_column else range(len(rows))
+    groups = rows.columns[group_column] if group_column else range(len(rows))
     members: dict[Any, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)

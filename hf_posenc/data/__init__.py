@@ -1,8 +1,13 @@
-"""Data: from files, a folder or the Hub to token ids and numbered labels.
+"""Data: from files, a folder or the Hub to a frozen `PreparedData`.
 
-`splits` and `reading` load files and data sets, `columns` finds text and label, `labels` the task and the classes.
-`rows` chooses rows, `validation_split` sets some aside, `encoding` tokenizes. `source` joins these, with the data
-`in_memory` or as a stream (`streaming`, `first_reading`).
+- `reading` and `splits` read files and data sets, each row once: a `Table`, or a `Stream` with `--streaming`.
+  `delimited` has the rules of .csv and .tsv, `text_files` of encodings and lines. `inputs` reads for predictions.
+- `columns` finds text and label, `labels` the task and the classes, `words` labelled words.
+- `preparing` chooses rows and makes a `PreparedData` (`prepared`), with `usable`, `splitting` and, of a stream,
+  `preparing_stream`; `summary` says what was done.
+- `encoding` makes token ids, `tokenizer` trains a tokenizer, `passes` is a stream as the Trainer takes it.
+
+Nothing here but `passes` and `tokenizer` needs PyTorch or transformers, so that a bad file is refused at once.
 """
 
 from typing import TYPE_CHECKING
@@ -11,30 +16,34 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .columns import Columns, find_columns, remember_columns, remembered_columns, require_columns
-    from .encoding import encode, texts
+    from .encoding import encode_texts
     from .labels import Labels, number_labels
     from .options import DataArguments
-    from .reading import read_file
-    from .rows import blank_rows
-    from .splits import example_data, load_splits
+    from .prepared import PreparedData, Use
+    from .preparing import prepare
+    from .reading import read_table
+    from .splits import example_data, read_splits
+    from .table import Table
     from .tokenizer import load_tokenizer, train_tokenizer
 
 __all__ = [
     "Columns",
     "DataArguments",
     "Labels",
-    "blank_rows",
-    "encode",
+    "PreparedData",
+    "Table",
+    "Use",
+    "encode_texts",
     "example_data",
     "find_columns",
-    "load_splits",
     "load_tokenizer",
     "number_labels",
-    "read_file",
+    "prepare",
+    "read_splits",
+    "read_table",
     "remember_columns",
     "remembered_columns",
     "require_columns",
-    "texts",
     "train_tokenizer",
 ]
 

@@ -1,14 +1,15 @@
-"""Columns of text and label: found by name, remembered in a checkpoint."""
+"""Columns of text and label: named, remembered in a checkpoint, or found by their names and what they hold."""
 
+import datetime
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datasets import Dataset, Value
-
 from ..errors import UserError
-from .cells import as_written, is_csv_data, row_name
+from .cells import as_written, is_missing
 from .options import DataArguments
+from .table import Table
 
 _PAIRS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),
@@ -18,6 +19,11 @@ _PAIRS: tuple[tuple[str, ...], ...] = (
 )
 _SINGLES = ("text", "sentence", "content", "review", "question")
 _LABELS = ("label", "labels")
+WORDS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags", "label")
+"""The usual names of lists of words and of their labels."""
+_LOOKED_AT = 1000
+"""Rows by which a column is judged."""
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ]\d\d?:\d\d.*)?|\d\d?[./-]\d\d?[./-]\d{2,4}([ ,]+\d\d?:\d\d.*)?")
 
 
 @dataclass(frozen=True)
@@ -30,83 +36,230 @@ class Columns:
     """Joins all text columns to one text."""
     label_delimiter: str | None = None
     """Separates several labels in one cell."""
+    one_hot: tuple[str, ...] = ()
+    """Columns of 0 and 1, one for each label, instead of one column of labels."""
 
     @property
     def is_pair(self) -> bool:
         """Whether an example is two texts."""
         return len(self.text) == 2 and self.delimiter is None
 
-    def texts(self, batch: Mapping[str, list[Any]]) -> tuple[list[str], list[str] | None]:
-        """The first and second texts of a batch of rows; a missing text is an empty one."""
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of labels."""
+        return self.one_hot or (self.label,)
+
+    def texts(self, batch: Mapping[str, Sequence[Any]]) -> tuple[list[str], list[str] | None]:
+        """The first and second texts of some rows; a missing text is an empty one."""
         columns = [["" if value is None else str(value) for value in batch[name]] for name in self.text]
         if self.delimiter is not None:
             return [self.delimiter.join(values) for values in zip(*columns, strict=True)], None
         return columns[0], columns[1] if self.is_pair else None
 
+    def sentence(self, names: Sequence[str]) -> str:
+        """In words, with the columns that aren't used."""
+        joined = f" (joined with {self.delimiter!r})" if self.delimiter is not None and len(self.text) > 1 else ""
+        text = " and ".join(self.text) + (" (a pair)" if self.is_pair else joined)
+        unused = [name for name in names if name not in (*self.text, *self.labels)]
+        label = f"; label: {', '.join(self.labels)}" if set(self.labels) <= set(names) else ""
+        return f"Text: {text}{label}" + (f"; not used: {', '.join(unused)}" if unused else "")
 
-def find_columns(dataset: Dataset, data: DataArguments, known: Columns | None = None) -> Columns:
-    """The columns that the options name, else a checkpoint's, else those with usual names in any case.
+
+def find_columns(
+    table: Table, data: DataArguments, known: Columns | None = None, *, needs_label: bool = True
+) -> Columns:
+    """The columns that the options name, else a checkpoint's, else those with usual names, else the only fitting ones.
+
+    Usual names are text, sentence, content, review, question; for pairs text and text_pair, sentence1 and sentence2,
+    premise and hypothesis, question1 and question2; for labels label and labels; all in any case. Without one, the
+    text is the only column of words (ids, dates and categories are none), and the label is the only one that is left.
 
     Args:
-        dataset: has the columns.
+        table: has the columns.
         data: the options.
         known: those that a checkpoint was trained on; used if the data has them.
+        needs_label: whether a label has to be found.
 
     Raises:
-        UserError: a named column isn't there, or no column has a usual name.
+        UserError: a named column isn't there, or several could be meant.
     """
-    names = dataset.column_names
-    joined = data.text_column_delimiter
-    labels: tuple[str, ...] = _LABELS if data.label_column_name is None else (data.label_column_name,)
-    if known is not None and data.label_column_name is None:
-        labels = (known.label, *_LABELS)
-    label = next(filter(None, (_there(names, label) for label in labels)), labels[0])
-    if data.text_column_names is not None:
-        given = [name.strip() for name in data.text_column_names.split(",") if name.strip()]
-        text = tuple(_there(names, name) or name for name in given)
-        require_columns(dataset, text, "--text_column_names")
-    elif known is not None and all(_there(names, name) for name in known.text):
-        text = tuple(_there(names, name) or name for name in known.text)
-        joined = joined or known.delimiter
-    else:
-        usual = ([_there(names, name) for name in one] for one in (*_PAIRS, *((single,) for single in _SINGLES)))
-        others = [name for name in names if name != label and _is_text(dataset, name)]
-        text = next((tuple(map(str, one)) for one in usual if all(one)), tuple(others[:1]))
+    kinds = {name: kind_of_column(table, name) for name in table.names}
+    label, one_hot = _named_label(table, data, known)
+    text, joined = _named_text(table, data, known)
     if not text:
-        raise UserError(f"No column holds text: the data has {', '.join(names)}. Name one with --text_column_names.")
+        text = _find_text(table, kinds, label)
+    if label is None and needs_label:
+        label = _find_label(table, kinds, text)
+        _require_names(table, label)
+    label = label or (known.label if known is not None else _LABELS[0])
+    if label in text or set(one_hot) & set(text):
+        raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column-name.")
+    delimiter = data.label_delimiter or (known.label_delimiter if known else None)
+    columns = Columns(text, label, joined, delimiter, one_hot)
+    check_text(table, columns.text)
+    return columns
+
+
+def _named_text(table: Table, data: DataArguments, known: Columns | None) -> tuple[tuple[str, ...], str | None]:
+    """The text columns by option, or of the checkpoint, and what joins them."""
+    joined = data.text_column_delimiter
+    if data.text_column_names is None:
+        if known is None or not all(_there(table, name) for name in known.text):
+            return (), joined
+        return tuple(str(_there(table, name)) for name in known.text), joined or known.delimiter
+    given = [name.strip() for name in data.text_column_names.split(",") if name.strip()]
+    text = tuple(_there(table, name) or name for name in given)
+    require_columns(table, text, "--text-column-names")
     if len(text) > 2 and joined is None:
         raise UserError(
-            f"--text_column_names {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them "
-            "with --text_column_delimiter ' '."
+            f"--text-column-names {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them "
+            "with --text-column-delimiter ' '."
         )
-    check_text(dataset, text)
-    if label in text:
-        raise UserError(f"Column {label!r} can't be both text and label. Name another with --label_column_name.")
-    return Columns(text, label, joined, data.label_delimiter or (known.label_delimiter if known else None))
+    return text, joined
 
 
-def check_text(dataset: Dataset, names: Sequence[str]) -> None:
-    """Refuses columns with lists or objects, or with numbers among texts."""
-    for name in names:
-        if isinstance(dataset.features[name], Value):
-            continue
-        others = (row for row, one in enumerate(dataset[name]) if one is not None and not isinstance(one, str))
-        row = next(others, None)
-        found = "numbers, lists or objects further on"  # than the first rows of a stream
-        if row is not None:
-            found = f"{dataset[row][name]!r:.60} in {row_name(row, is_csv_data(dataset))}"
+def _named_label(table: Table, data: DataArguments, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
+    """The label column by option, of the checkpoint, or with a usual name; and one-hot columns."""
+    given = data.label_column_name
+    if given is not None and _there(table, given) is None and "," in given:
+        names = tuple(_there(table, name) or name.strip() for name in given.split(",") if name.strip())
+        require_columns(table, names, "--label-column-name")
+        return ", ".join(names), names
+    if given is not None:
+        return _there(table, given) or given, ()
+    if known is not None and known.one_hot and all(_there(table, name) for name in known.one_hot):
+        return known.label, tuple(str(_there(table, name)) for name in known.one_hot)
+    usual = (*((known.label,) if known is not None else ()), *_LABELS)
+    return next(filter(None, (_there(table, name, "--label-column-name") for name in usual)), None), ()
+
+
+def _find_text(table: Table, kinds: Mapping[str, str], label: str | None) -> tuple[str, ...]:
+    for names in (*_PAIRS, *((single,) for single in _SINGLES)):
+        there = [_there(table, name, "--text-column-names") for name in names]
+        if all(there):
+            return tuple(map(str, there))
+    texts = [name for name, kind in kinds.items() if kind == "text" and name != label]
+    if len(texts) == 1:
+        return (texts[0],)
+    if texts:
+        two = ",".join(texts[:2])
+        pair = f"; as a pair: --text-column-names {two}" if len(texts) > 1 else ""
         raise UserError(
-            f"Column {name!r} holds {found}, which is no text. Write one string there, joining the parts of a list, or "
-            "name another column with --text_column_names."
+            f"Several columns hold text: {', '.join(texts)}. Name the one to read, --text-column-names {texts[0]}; or "
+            f"join them: --text-column-names {','.join(texts)} --text-column-delimiter ' '{pair}."
+        )
+    words = [name for name, kind in kinds.items() if kind in ("category", "id") and name != label]
+    others = [name for name in table.names if name != label]
+    if words == others and len(words) == 1 and (kinds[words[0]] == "category" or label is None):
+        return (words[0],)
+    listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items() if name != label)
+    raise UserError(
+        f"No column is sure to hold text: the data has {listed or 'none'}. Name it with --text-column-names."
+        f"{_no_names(table)}"
+    )
+
+
+def _find_label(table: Table, kinds: Mapping[str, str], text: Sequence[str]) -> str:
+    """The only column besides the text that could be a label."""
+    others = [name for name in table.names if name not in text]
+    fitting = [name for name in others if kinds[name] in ("category", "number", "list", "truth")]
+    for left in (fitting, others):
+        if len(left) == 1:
+            return left[0]
+    if not others:
+        raise UserError(f"The data has no column with labels, only {', '.join(map(repr, text))}.{_no_names(table)}")
+    raise UserError(
+        f"No column is called label, and {' and '.join(map(repr, fitting or others))} could be one. Name it: "
+        f"--label-column-name {(fitting or others)[0]}.{_no_names(table)}"
+    )
+
+
+def _require_names(table: Table, label: str) -> None:
+    """Refuses a csv whose first row is one of data: its label is one of those below."""
+    cells = {str(cell).strip() for cell in table.columns[label][:_LOOKED_AT]}
+    number = table.is_text and isinstance(as_written([label])[0], int | float)
+    if table.is_text and (number or label.strip() in cells):
+        raise UserError(
+            f"The first row of {table.source!r} ({', '.join(table.names)}) is one of data: {label!r} is a label. Write "
+            "a first row of names above it: text,label."
         )
 
 
-def _there(names: Sequence[str], wanted: str) -> str | None:
-    """The column of that name, else the only one that differs in case or outer blanks."""
-    if wanted in names:
+def kind_of_column(table: Table, name: str) -> str:
+    """What the first rows of a column hold: text, category, id, date, number, truth, list, nothing, or other."""
+    cells = [cell for cell in table.columns[name][:_LOOKED_AT] if not is_missing(cell)]
+    if table.is_text:
+        cells = as_written(cells)
+    if name in table.classes:
+        return "category"
+    if not cells:
+        return "nothing"
+    for kind, types in (("truth", bool), ("number", int | float), ("list", list | tuple)):
+        if all(isinstance(cell, types) for cell in cells):
+            return kind
+    if all(isinstance(cell, datetime.date) for cell in cells):
+        return "date"
+    if not all(isinstance(cell, str) for cell in cells):
+        return "other"
+    return _kind_of_words(cells)
+
+
+def _kind_of_words(cells: Sequence[str]) -> str:
+    if all(_DATE.fullmatch(cell.strip()) for cell in cells):
+        return "date"
+    distinct, count = len(set(cells)), len(cells)
+    lengths = [len(cell.split()) for cell in cells]
+    if max(lengths) == 1:
+        return "id" if distinct == count and count > 1 else "category"
+    # Categories may be of a few words; then they come back.
+    few = 2 * distinct <= count and sum(lengths) <= 4 * count
+    return "category" if few or sum(length > 1 for length in lengths) < count / 5 else "text"
+
+
+def check_text(table: Table, names: Sequence[str]) -> None:
+    """Refuses columns with lists, objects or bytes, or with numbers among texts."""
+    for name in names:
+        cells = table.columns.get(name, ())
+        kinds = {type(cell) for cell in cells if cell is not None}
+        if kinds <= {str} or kinds <= {int, float, bool}:
+            continue
+        row, cell = next((n, c) for n, c in enumerate(cells) if c is not None and not isinstance(c, str))
+        if isinstance(cell, datetime.date):
+            continue
+        raise UserError(
+            f"Column {name!r} holds {cell!r:.60} in {table.where(row)}, which is no text. Write one string there, "
+            "joining the parts of a list, or name another column with --text-column-names."
+        )
+
+
+def _there(table: Table, wanted: str, option: str | None = None) -> str | None:
+    """The column of that name, else the only one that differs in case or outer blanks.
+
+    Raises:
+        UserError: with `option`, if several differ so.
+    """
+    if wanted in table.columns:
         return wanted
-    alike = [name for name in names if name.strip().lower() == wanted.strip().lower()]
+    alike = [name for name in table.names if name.strip().lower() == wanted.strip().lower()]
+    if len(alike) > 1 and option is not None:
+        raise UserError(
+            f"The columns {' and '.join(map(repr, alike))} have one name in two spellings. Name one: {option}."
+        )
     return alike[0] if len(alike) == 1 else None
+
+
+def require_columns(table: Any, names: Sequence[str], option: str, split: str = "train") -> None:
+    """Raises a UserError if a column isn't there; the message lists those that are."""
+    missing = [name for name in names if name not in table.names]
+    if missing:
+        raise UserError(
+            f"The {split} data has no column {missing[0]!r}. It has {', '.join(map(repr, table.names))}: name "
+            f"one with {option}.{_no_names(table)}"
+        )
+
+
+def _no_names(table: Any) -> str:
+    return " If these are no names, write a first row of names." if table.is_text else ""
 
 
 _OURS = "hf_posenc"
@@ -119,6 +272,7 @@ def remember_columns(config: Any, columns: Columns) -> None:
         "text_column_delimiter": columns.delimiter,
         "label_column_name": columns.label,
         "label_delimiter": columns.label_delimiter,
+        "one_hot_columns": list(columns.one_hot),
     }
     # Every transformers configuration has this field; transformers ignores our key.
     others = getattr(config, "task_specific_params", None)
@@ -132,26 +286,9 @@ def remembered_columns(config: Any) -> Columns | None:
     if not isinstance(noted, dict):
         return None
     text, label = noted.get("text_column_names"), noted.get("label_column_name")
-    between = [noted.get("text_column_delimiter"), noted.get("label_delimiter")]
+    between = noted.get("text_column_delimiter"), noted.get("label_delimiter")
     if not (isinstance(text, list) and text and all(isinstance(name, str) for name in (*text, label))):
         return None
     if not all(one is None or isinstance(one, str) for one in between):
         return None
-    return Columns(tuple(text), str(label), *between)
-
-
-def require_columns(dataset: Dataset, names: Sequence[str], option: str, split: str = "train") -> None:
-    """Raises a UserError if a column isn't there; the message lists those that are."""
-    missing = [name for name in names if name not in dataset.column_names]
-    if missing:
-        raise UserError(
-            f"The {split} data has no column {missing[0]!r}. It has {', '.join(map(repr, dataset.column_names))}: name "
-            f"one with {option}.{' If these are no names, write a first row of names.' if is_csv_data(dataset) else ''}"
-        )
-
-
-def _is_text(dataset: Dataset, name: str) -> bool:
-    feature = dataset.features[name]
-    if not isinstance(feature, Value) or feature.dtype not in ("string", "large_string"):
-        return False
-    return not is_csv_data(dataset) or any(isinstance(value, str) for value in as_written(dataset[:100][name]))
+    return Columns(tuple(text), str(label), between[0], between[1], tuple(noted.get("one_hot_columns") or ()))

@@ -1,23 +1,23 @@
-"""Reads texts without labels, for answers or for healing: of a file or of standard input, row by row."""
+"""Texts to be answered or healed on: of a file or of standard input, row by row, read as training reads them."""
 
-import contextlib
-import gzip
-import json
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
-from ..errors import UserError, one_line, sentence
+from ..errors import UserError, one_line
 from .columns import Columns, find_columns
 from .options import DataArguments
-from .reading import find_delimiter, read_file, reading, what_is_read
-from .text_lines import bad_line, parse_object
+from .reading import open_file, parse_object
+from .table import Row, Table, Tally
+
+NO_TEXT = "and answered all the same: such an answer means nothing."
+"""The end of every remark on an empty text."""
+_NAMED_ROWS = 10
+_LOOKED_AT = 1000
+"""Rows by which the columns of text are found."""
 
 
 @dataclass(frozen=True)
@@ -38,90 +38,72 @@ class Text:
         return {"text": self.text, **pair} if self.row is None else self.row
 
 
-_NAMED_ROWS = 10
-
-
-_LOOKED_AT = 100
-"""Rows by which the columns of text are found."""
-
-
-NO_TEXT = "and answered all the same: such an answer means nothing."
-"""The end of every remark on an empty text."""
-
-
 @dataclass
 class Inputs:
     """The texts of a file or of standard input, read lazily."""
 
     name: str
-    rows: Callable[[], Iterator[tuple[int, Any]]]
-    """Rows with their numbers, from the beginning each time: a dictionary, or one line of text."""
+    rows: Callable[[Tally], Iterator[Row]]
+    """All rows, from the beginning each time."""
     options: DataArguments
     """Which columns hold the text, where that was said."""
     known: Columns | None = None
     """Those that the model was trained on."""
-    unit: str = "row"
-    """What the numbers count."""
+    unit: str = "line"
+    """What the places of the rows count."""
     of_words: bool = False
     """Whether a list of words is a text too."""
-    is_csv: bool = False
-    """Whether cells are strings that may mean numbers, and the first row is a header."""
+    is_text: bool = False
+    """Whether cells are strings that may mean numbers."""
     delimiter: str | None = None
-    """Between the columns of a .csv or .tsv."""
+    """Of a .csv or .tsv."""
     count: int | None = None
     """How many texts there are; None where they can't be read twice."""
     names: list[str] = field(default_factory=list)
     """All columns, where they are known."""
+    tally: Tally = field(default_factory=Tally)
+    """What was read."""
     empty: list[int] = field(default_factory=list)
-    """Numbers of rows whose text is empty: they are answered."""
-    skipped: list[int] = field(default_factory=list)
-    """Numbers of empty lines of plain text: they are no texts."""
+    """Places of rows whose text is empty: they are answered."""
     _columns: Columns | None = None
 
     def __iter__(self) -> Iterator[Text]:
         """The texts, in order."""
-        self.empty, self.skipped = [], []
-        for number, row in self.rows():
-            text = self._text(number, row)
-            if text is None:
-                self.skipped.append(number)
-                continue
+        self.empty, self.tally = [], Tally()
+        for row in self.rows(self.tally):
+            if self._columns is None:
+                self._columns = self._choose([row])
+            text = self._text(row, self._columns)
             if not all(part.strip() for part in (text.text, text.text_pair) if part is not None):
-                self.empty.append(number)
+                self.empty.append(row.place)
             yield text
 
-    def _text(self, number: int, row: Any) -> Text | None:
-        if isinstance(row, str):
-            return Text(row) if row.strip() else None
-        where = self._place(number)
-        if self._columns is None:
-            self._columns = self._choose([row], where)
-        texts = {name: self._joined(value) for name, value in row.items()} if self.of_words else row
-        _check_row(texts, self._columns.text, where)
-        first, second = self._columns.texts({name: [texts[name]] for name in self._columns.text})
-        words = row[self._columns.text[0]]
-        return Text(first[0], second[0] if second else None, row, words if isinstance(words, list) else None)
+    def _text(self, row: Row, columns: Columns) -> Text:
+        cells = row.cells
+        for name in columns.text:
+            is_words = self.of_words and _is_words(cells.get(name))
+            if name not in cells or (isinstance(cells[name], dict | list | bytes) and not is_words):
+                raise self._no_text(row, name)
+        first, second = columns.texts({name: [_joined(cells[name])] for name in columns.text})
+        words = cells[columns.text[0]]
+        return Text(first[0], second[0] if second else None, cells, words if isinstance(words, list) else None)
 
-    def _joined(self, value: Any) -> Any:
-        """A list of words, where that is a text, with blanks between them; other values as they are."""
-        if isinstance(value, list) and all(isinstance(word, str) for word in value):
-            return " ".join(value)
-        return value
-
-    def _choose(self, rows: list[Mapping[str, Any]], where: str) -> Columns:
+    def _choose(self, rows: Sequence[Row]) -> Columns:
         """The columns that hold the text, as training finds them in these rows."""
-        held = Dataset.from_dict(
-            {
-                name: [_plain(self._joined(row.get(name)) if self.of_words else row.get(name)) for row in rows]
-                for name in rows[0]
-            }
-        )
-        held.info.builder_name = "csv" if self.is_csv else None
-        there = {name.strip().lower() for name in rows[0]}
         for name in (self.options.text_column_names or "").split(","):
-            if name.strip().lower() not in {*there, ""}:
-                raise _no_text(where, name.strip(), rows[0])
-        return find_columns(held, self.options, self.known)
+            if name.strip().lower() not in {*(known.strip().lower() for known in rows[0].cells), ""}:
+                raise self._no_text(rows[0], name.strip())
+        plain = (
+            Row(row.place, {name: _plain(cell, self.of_words) for name, cell in row.cells.items()}) for row in rows
+        )
+        table = Table.of_rows(self.name, plain, Tally(), unit=self.unit, is_text=self.is_text)
+        return find_columns(table, self.options, self.known, needs_label=False)
+
+    def _no_text(self, row: Row, name: str) -> UserError:
+        return UserError(
+            f"{self.name}, {self.unit} {row.place}: no text in column {name!r}. It has "
+            f"{', '.join(map(repr, row.cells)) or 'none'}; name one with --text-column-names."
+        )
 
     def look_through(self) -> None:
         """Reads all once, to report errors before anything is computed.
@@ -129,61 +111,46 @@ class Inputs:
         Raises:
             UserError: a row holds no text, or there is none.
         """
+        first = list(islice(self.rows(Tally()), _LOOKED_AT))
+        if not first:
+            raise UserError(f"{self.name} has no texts. Give a file with at least one.")
+        self._columns = self._choose(first)
         names: dict[str, None] = {}
         self.count = 0
-        first = [(number, row) for number, row in islice(self.rows(), _LOOKED_AT) if isinstance(row, dict)]
-        if first:
-            self._columns = self._choose([row for _, row in first], self._place(first[0][0]))
         for text in self:
             names.update(dict.fromkeys(text.columns))
             self.count += 1
-        if self.count == 0:
-            raise UserError(f"{self.name} has no texts. Give a file with at least one.")
         self.names = list(names)
 
-    def _place(self, number: int) -> str:
-        return f"{self.name}, {self.unit} {number}" + (" (the header is row 1)" if self.is_csv else "")
+    def line(self) -> str:
+        """What was read, and which columns are the text; the label is none of the questions."""
+        if self._columns is None:
+            return ""
+        columns = "" if list(self._columns.text) == self.names else f"{self._columns.sentence(self.names)}; "
+        return f"{self.name}: {columns}{self.tally}."
 
     def remarks(self) -> list[str]:
-        """Remarks on empty texts and lines."""
-        found = []
-        header = "; the header is row 1" if self.is_csv else ""
+        """Remarks on what a reader decided and on empty texts."""
+        found = list(self.tally.notes)
         if self.empty:
-            found.append(
-                f"{self.name}: {_how_many(self.empty, 'text')} empty ({self.unit} {_listed(self.empty)}{header}), "
-                f"{NO_TEXT}"
-            )
-        if self.skipped:
-            found.append(
-                f"{self.name}: {_how_many(self.skipped, 'line')} empty (line {_listed(self.skipped)}), and skipped."
-            )
+            many = "1 text is" if len(self.empty) == 1 else f"{len(self.empty):,} texts are"
+            listed = ", ".join(map(str, self.empty[:_NAMED_ROWS])) + ", ..." * (len(self.empty) > _NAMED_ROWS)
+            found.append(f"{self.name}: {many} empty ({self.unit} {listed}), {NO_TEXT}")
         return found
 
 
-def _plain(value: Any) -> str | None:
-    """A string cell; None for anything else."""
-    return value if isinstance(value, str) else None
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
-def _check_row(row: Mapping[str, Any], names: Iterable[str], where: str) -> None:
-    for name in names:
-        if name not in row or isinstance(row[name], dict | list):
-            raise _no_text(where, name, row)
+def _joined(value: Any) -> Any:
+    return " ".join(value) if _is_words(value) else value
 
 
-def _no_text(where: str, name: str, row: Mapping[str, Any]) -> UserError:
-    return UserError(
-        f"{where}: no text in column {name!r}. It has {', '.join(map(repr, row)) or 'none'}; name one with "
-        "--text-column-names."
-    )
-
-
-def _how_many(numbers: Sequence[int], what: str) -> str:
-    return f"1 {what} is" if len(numbers) == 1 else f"{len(numbers):,} {what}s are"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:_NAMED_ROWS])) + (", ..." if len(numbers) > _NAMED_ROWS else "")
+def _plain(value: Any, of_words: bool) -> Any:
+    """A cell by which columns are found: a list of words as a text, nothing for other lists and objects."""
+    value = _joined(value) if of_words else value
+    return None if isinstance(value, list | dict) else value
 
 
 def read_inputs(
@@ -194,10 +161,9 @@ def read_inputs(
     of_words: bool = False,
     twice: bool = True,
 ) -> Inputs:
-    """Reads the texts of a file or, for `-`, of standard input.
+    """Reads the texts of a file (see `reading.open_file`) or, for `-`, of standard input.
 
-    A .txt file or standard input has one text per line, or a JSON object; other files are read as for training: .csv,
-    .tsv, .json, .jsonl (also .gz), .parquet.
+    A line of standard input is a text, or a JSON object.
 
     Args:
         source: the file, or `-`.
@@ -211,27 +177,23 @@ def read_inputs(
     """
     options = options or DataArguments()
     if source == "-":
-        inputs = Inputs("standard input", lambda: _lines(sys.stdin, "standard input"), options, known, "line")
+        inputs = Inputs("standard input", _standard_input, options, known, of_words=of_words)
         if twice:
-            kept = list(inputs.rows())
-            inputs.rows = lambda: iter(kept)
+            tally = Tally()
+            kept = list(_standard_input(tally))
+            inputs.rows = lambda counted: _again(kept, tally, counted)
     else:
-        path = check_input(source)
-        suffixes = [suffix.lower() for suffix in path.suffixes]
-        kind = "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
-        if kind in ("", ".txt", ".txt.gz"):
-            inputs = Inputs(source, lambda: _lines_of(path), options, known, "line")
-        elif kind in (".jsonl", ".jsonl.gz"):
-            inputs = Inputs(source, lambda: _objects_of(path), options, known, "line")
-        else:
-            is_csv = kind.startswith((".csv", ".tsv"))
-            inputs = Inputs(source, lambda: _rows_of(source, kind, options.delimiter), options, known, is_csv=is_csv)
-    inputs.of_words = of_words
+        file = open_file(check_input(source), options)
+        inputs = Inputs(source, file.rows, options, known, file.unit, of_words, file.is_text)
+        inputs.delimiter = None if file.dialect is None else file.dialect.delimiter
     if twice or source != "-":
         inputs.look_through()
-    if inputs.is_csv:
-        inputs.delimiter = options.delimiter or find_delimiter(path, kind[:4])
     return inputs
+
+
+def _again(rows: Sequence[Row], tally: Tally, counted: Tally) -> Iterator[Row]:
+    counted.add(tally)
+    return iter(rows)
 
 
 def check_input(source: str) -> Path:
@@ -244,54 +206,28 @@ def check_input(source: str) -> Path:
     return path
 
 
-def _open_text(path: Path) -> Any:
-    return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
-
-
-def _lines_of(path: Path) -> Iterator[tuple[int, Any]]:
-    with _open_text(path) as handle:
-        yield from _lines(handle, str(path))
-
-
-def _lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, Any]]:
+def _standard_input(tally: Tally) -> Iterator[Row]:
     """Lines of text; one that is a JSON object is a row."""
-    for number, line in _numbered(lines, source):
-        row: Any = None
-        if line.lstrip().startswith("{"):
-            with contextlib.suppress(json.JSONDecodeError):  # a text may begin with a brace
-                row = json.loads(line)
-        yield number, line.rstrip("\n") if row is None else row
-
-
-def _objects_of(path: Path) -> Iterator[tuple[int, Any]]:
-    with _open_text(path) as handle:
-        for number, line in _numbered(handle, str(path)):
-            if not line.strip():
-                continue
-            try:
-                yield number, parse_object(line)
-            except ValueError as error:
-                raise UserError(f"{path}, line {number} {error}") from error
-
-
-def _numbered(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
-    numbered = enumerate(lines, start=1)
+    number = 0
+    lines = iter(sys.stdin)
     while True:
+        number += 1
         try:
-            number, line = next(numbered)
+            line = next(lines)
             line.encode()  # what standard input couldn't decode is there as half a character
         except StopIteration:
             return
         except UnicodeError as error:
             raise UserError(
-                bad_line([source]) or f"{source} isn't UTF-8 text: {one_line(error)}. Convert it."
+                f"standard input, line {number} isn't UTF-8 text: {one_line(error)}. Convert it."
             ) from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{source} can't be read: {sentence(error)} It must be a whole file.") from error
-        yield number, line
-
-
-def _rows_of(source: str, kind: str, delimiter: str | None) -> Iterator[tuple[int, Any]]:
-    rows = read_file(source, streaming=not kind.startswith(".json"), delimiter=delimiter)
-    with reading(repr(source), what_is_read(kind), [source]):
-        yield from enumerate(rows, start=2 if kind.startswith((".csv", ".tsv")) else 1)
+        tally.lines = number
+        if not line.strip():
+            tally.blank += 1
+            continue
+        tally.rows += 1
+        try:
+            cells = parse_object(line) if line.lstrip().startswith("{") else {"text": line.rstrip("\r\n")}
+        except ValueError:  # a text may begin with a brace
+            cells = {"text": line.rstrip("\r\n")}
+        yield Row(number, cells)

@@ -1,5 +1,6 @@
 """The task, and the number of each label."""
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,18 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
-from transformers.utils import logging
 
 from ..errors import UserError
-from .cells import is_csv_data
+from .cells import as_written, has_decimal_commas, is_missing
 from .columns import Columns, require_columns
-from .label_values import LabelColumn, read_values
+from .options import DataArguments
+from .table import Table
 
-logger = logging.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 TOKENS = "token_classification"
 """The problem type of a label for each word; transformers has none for it."""
+MOST_NUMBERED = 50
+"""More distinct whole floats than this mean a regression."""
+_NAME_LABELS = "Name the right one with --label-column-name."
+_MANY = 10
+"""More distinct whole numbers than this may well be meant as numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,67 +59,194 @@ def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
     return mean, std if std > smallest else 1.0
 
 
+@dataclass(frozen=True)
+class LabelColumn:
+    """The labels of one split as Python values: names, lists of names, or floats; None if missing."""
+
+    values: list[Any]
+    kind: str
+    is_list: bool
+    known: tuple[str, ...] | None = None
+    """All labels, if the data set declares them."""
+    table: Table | None = None
+    """Where they stand; None: they aren't the rows of a file."""
+
+    @property
+    def present(self) -> list[Any]:
+        """The values that aren't missing."""
+        return [value for value in self.values if value is not None]
+
+    def items(self) -> list[Any]:
+        """All labels, repeated for each text that has them."""
+        return [item for value in self.present for item in (value if self.is_list else (value,))]
+
+    def where(self, index: int, before: str = "") -> str:
+        """Where a row stands, after `before`; empty if the rows aren't a file's."""
+        return "" if self.table is None else f"{before}{self.table.where(index)}"
+
+
+# ---- cells as values ------------------------------------------------------------------------------------------------
+
+
+def read_labels(
+    table: Table, columns: Columns, split: str, task: str | None = None, decimal: str | None = None, placed: bool = True
+) -> LabelColumn:
+    """The label column of a split.
+
+    Args:
+        table: the split.
+        columns: where the labels are.
+        split: its name.
+        task: classification or regression, if that's known.
+        decimal: the decimal sign of a csv's numbers.
+        placed: whether the rows are those of a file.
+
+    Raises:
+        UserError: labels are of mixed types.
+    """
+    known = None
+    if columns.one_hot:
+        values = _of_one_hot(table, columns, split)
+    else:
+        values = list(table.columns[columns.label])
+        known = table.classes.get(columns.label)
+        if columns.label_delimiter is not None:
+            values = [_parts(value, columns.label_delimiter) for value in values]
+        elif table.is_text:
+            values = as_written(values, numbers=task != "classification", decimal=decimal)
+    present = [value for value in values if not is_missing(value)]
+    is_list = any(isinstance(value, list | tuple) for value in present)
+    if is_list and not all(isinstance(value, list | tuple) for value in present):
+        raise UserError(
+            f"Mixed label types in the {split} data: column {columns.label!r} has both lists and single labels. Write "
+            "all as lists for several labels per text, or none."
+        )
+    kinds = {_kind(item) for value in present for item in (value if is_list else (value,))}
+    if known is not None:
+        kinds = {"text"} if kinds else set()
+    if kinds == {"integer", "number"}:
+        kinds = {"number"}
+    if len(kinds) > 1 or "other" in kinds:
+        raise UserError(
+            f"Mixed label types in the {split} data: column {columns.label!r} has {_examples(present, is_list)}. Write "
+            "all labels in one way: all strings, all whole numbers, or all real numbers."
+        )
+    kind = next(iter(kinds), "text")
+
+    def name(value: Any) -> Any:
+        if known is not None:
+            return known[value] if 0 <= value < len(known) else None
+        return float(value) if kind == "number" else str(value).strip()
+
+    converted = [
+        None if is_missing(value) else [name(item) for item in value] if is_list else name(value) for value in values
+    ]
+    return LabelColumn(converted, kind, is_list, known, table if placed else None)
+
+
+def _parts(value: Any, delimiter: str) -> Any:
+    """The labels of one cell; an empty cell says that none applies."""
+    if value is None:
+        return []
+    return [part.strip() for part in value.split(delimiter) if part.strip()] if isinstance(value, str) else value
+
+
+def _of_one_hot(table: Table, columns: Columns, split: str) -> list[Any]:
+    """For each row the names of the columns that hold 1."""
+    marks = [_marks(table, name, split) for name in columns.one_hot]
+    return [[name for name, one in zip(columns.one_hot, row, strict=True) if one] for row in zip(*marks, strict=True)]
+
+
+def _marks(table: Table, name: str, split: str) -> list[bool]:
+    require_columns(table, [name], "--label-column-name", split)
+    meant = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+    found = []
+    for index, cell in enumerate(table.columns[name]):
+        mark = meant.get(str(cell).strip().lower())
+        if mark is None:
+            raise UserError(
+                f"--label-column-name names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
+                f"{table.where(index)}."
+            )
+        found.append(mark)
+    return found
+
+
+def _kind(value: Any) -> str:
+    # bool is a subclass of int, so it comes first.
+    for kind, types in (("truth", bool), ("integer", int), ("number", float), ("text", str)):
+        if isinstance(value, types):
+            return kind
+    return "other"
+
+
+def _examples(values: list[Any], is_list: bool) -> str:
+    shown: dict[str, Any] = {}
+    for value in values:
+        for item in value if is_list else (value,):
+            shown.setdefault(_kind(item), item)
+    return " and ".join(repr(value) for value in shown.values())
+
+
+# ---- all splits -----------------------------------------------------------------------------------------------------
+
+
 def number_labels(
-    splits: Mapping[str, Dataset],
+    splits: Mapping[str, Table],
     columns: Columns,
+    options: DataArguments | None = None,
     *,
-    task: str | None = None,
-    delimiter: str | None = None,
     given: Sequence[str] | None = None,
     given_problem_type: str | None = None,
-    skip_missing: bool = False,
     sampled: bool = False,
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
-    Lists mean several labels per text, floats a regression, all else one label per text. Integers keep
-    their order, words are sorted. Whole floats (0.0, 1.0) are labels if they are few and
-    each has several texts.
+    Lists mean several labels per text, real numbers a regression, all else one label per text. Integers keep their
+    order, words are sorted. Whole floats (0.0, 1.0) are labels if they are few and each has several texts.
 
     Args:
         splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
-        task: classification or regression. None: what the labels look like.
-        delimiter: between the labels of one cell.
+        options: the task, the decimal sign, and whether rows without a label are left out.
         given: label names of a trained model. They keep their order if they are the data's, and alone count where
             there is no training split.
         given_problem_type: its task.
-        skip_missing: leave rows without a label out, rather than refuse them.
         sampled: the training split holds each label, but not all rows of its file.
 
     Returns:
         The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
-        1.0 for each label, or float; with `skip_missing` None for each row without one.
+        1.0 for each label, or float; None for a row that has no label and is left out.
 
     Raises:
         UserError: a label is missing, unknown in training, or labels are of mixed types.
     """
+    options = options or DataArguments()
+    task = options.task if options.task in ("classification", "regression") else None
     read: dict[str, LabelColumn | None] = {}
-    for split, dataset in splits.items():
-        if columns.label not in dataset.column_names and split == "test":
+    decimal = decimal_sign(splits.values(), columns, options)
+    for split, table in splits.items():
+        if split == "test" and not set(columns.labels) <= set(table.names):
             read[split] = None
             continue
-        require_columns(dataset, [columns.label], "--label_column_name", split)
-        column = read_values(
-            list(dataset[columns.label]),
-            dataset.features[columns.label],
-            is_csv_data(dataset),
-            columns.label,
-            split,
-            delimiter,
-            task,
-            from_file=not (sampled and split == "train"),
-        )
+        require_columns(table, columns.labels, "--label-column-name", split)
+        column = read_labels(table, columns, split, task, decimal, placed=not (sampled and split == "train"))
         missing = [row for row, value in enumerate(column.values) if value is None]
         if split == "test" and len(missing) == len(column.values):
             read[split] = None
             continue
         if len(missing) == len(column.values):
             raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
-        if missing:
-            _check_missing(column, missing, columns.label, split, skip_missing)
+        if missing and not options.skip_missing:
+            more = len(missing) - 1
+            others = "" if not more else ", nor has 1 other" if more == 1 else f", nor have {more} others"
+            raise UserError(
+                f"Missing label in the {split} data: {column.where(missing[0])} has none in column {columns.label!r}"
+                f"{others}. Fill it in, or leave such rows out with --skip-missing."
+            )
         read[split] = column
-    labels = _decide(read, columns.label, task, given, given_problem_type)
+    read = _one_label_each(read, columns)
+    labels = _decide(read, columns, task, given, given_problem_type)
     numbers = labels.numbers()
     return labels, {
         split: None if column is None else apply_labels(labels, numbers, column, split, columns.label)
@@ -122,32 +254,42 @@ def number_labels(
     }
 
 
-_NAME_LABELS = "Name the right one with --label_column_name."
+def decimal_sign(tables: Any, columns: Columns, options: DataArguments) -> str | None:
+    """The decimal sign of a csv's numbers: by option, or a comma where all labels are numbers with it."""
+    if options.decimal is not None or columns.one_hot or columns.label_delimiter is not None:
+        return options.decimal
+    for table in tables:
+        cells = table.columns.get(columns.label, ()) if table.is_text else ()
+        if cells and has_decimal_commas(cells):
+            example = next(cell for cell in cells if cell and "," in cell)
+            logger.warning(
+                f"Column {columns.label!r} has decimal commas: {example} is read as {example.replace(',', '.')} "
+                "(--decimal . keeps it as a word)."
+            )
+            return ","
+    return None
 
 
-def _check_missing(column: LabelColumn, missing: Sequence[int], name: str, split: str, skip: bool) -> None:
-    if skip:
-        logger.warning(
-            f"{len(missing)} of {len(column.values)} {split} rows have no label and are left out (--skip_missing)"
-            f"{column.where(missing[0], ', first ')}."
-        )
-        return
-    more = len(missing) - 1
-    others = f", nor {'has 1 other' if more == 1 else f'have {more} others'}" if more else ""
-    raise UserError(
-        f"Missing label in the {split} data: {column.where(missing[0])} has none in column {name!r}{others}. Fill it "
-        "in, or leave such rows out with --skip_missing."
-    )
+def _one_label_each(read: dict[str, LabelColumn | None], columns: Columns) -> dict[str, LabelColumn | None]:
+    """One-hot columns as single labels, if each row of each split has one."""
+    every = [column for column in read.values() if column is not None]
+    if not columns.one_hot or not all(len(value) == 1 for column in every for value in column.present):
+        return read
+    return {
+        split: column
+        and LabelColumn([value and value[0] for value in column.values], "text", False, column.known, column.table)
+        for split, column in read.items()
+    }
 
 
 def _decide(
     read: Mapping[str, LabelColumn | None],
-    name: str,
+    columns: Columns,
     task: str | None,
     given: Sequence[str] | None,
     given_problem_type: str | None,
 ) -> Labels:
-    train = read.get("train")
+    name, train = columns.label, read.get("train")
     source = train or next((column for column in read.values() if column is not None), None)
     if source is None:
         if not given:
@@ -168,21 +310,19 @@ def _decide(
     problem = "multi_label_classification" if source.is_list else "single_label_classification"
     if train is None and given:
         return Labels(problem, tuple(given), source.kind)
-    names = _label_names(source)
+    names = columns.one_hot or _label_names(source)
     if given and set(given) == set(names):
         names = tuple(given)
+    if not names:
+        raise UserError(f"No training example has a label in column {name!r}. {_NAME_LABELS}")
     if len(names) < 2 and problem == "single_label_classification":
         raise UserError(
             f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
-            "column with --label_column_name."
+            "column with --label-column-name."
         )
-    if not names:
-        raise UserError(f"No training example has a label in column {name!r}. {_NAME_LABELS}")
+    if train is not None:
+        _doubt(source, name)
     return Labels(problem, names, "integer" if _are_whole(source) else source.kind)
-
-
-MOST_NUMBERED = 50
-"""More distinct whole floats than this mean a regression."""
 
 
 def _looks_like(column: LabelColumn, name: str) -> str:
@@ -190,22 +330,51 @@ def _looks_like(column: LabelColumn, name: str) -> str:
     if column.kind not in ("number", "integer") or column.is_list or column.known is not None:
         return "classification"
     distinct = set(column.present)
-    # A label has at least two texts on average.
-    are_labels = 2 * len(distinct) <= len(column.present)
     if column.kind == "integer":
-        if not are_labels:
+        if len(distinct) > _MANY:
             logger.warning(
                 f"Column {name!r} has {len(distinct)} different whole numbers in {len(column.present)} rows, each of "
                 "which is a label of its own. --task regression predicts numbers."
             )
         return "classification"
-    if not (are_labels and len(distinct) <= MOST_NUMBERED and _are_whole(column)):
+    # A label has at least two texts on average.
+    if not (2 * len(distinct) <= len(column.present) and len(distinct) <= MOST_NUMBERED and _are_whole(column)):
         return "regression"
     logger.warning(
         f"Column {name!r} has the numbers {', '.join(map(str, sorted(distinct)[:5]))}"
         f"{', ...' if len(distinct) > 5 else ''}, which are taken for labels. --task regression predicts numbers."
     )
     return "classification"
+
+
+def _doubt(column: LabelColumn, name: str) -> None:
+    """Warns of labels that look like one label in two spellings, or like several labels in one cell."""
+    counts = Counter(map(str, column.items()))
+    spellings: dict[str, list[str]] = {}
+    for label in counts:
+        plain = label.casefold()
+        spellings.setdefault(str(int(plain)) if plain.isdecimal() else plain, []).append(label)
+    if alike := [labels for labels in spellings.values() if len(labels) > 1]:
+        logger.warning(
+            f"Column {name!r} has the labels {' and '.join(map(repr, alike[0]))}, which count as different labels."
+        )
+    if column.is_list or len(counts) <= _MANY or column.kind != "text":
+        return
+    for delimiter in "|;,/+&":
+        parts = Counter(part.strip() for label, count in counts.items() for part in label.split(delimiter) * count)
+        several = sum(delimiter in label for label in counts)
+        if several >= len(counts) / 2 and 2 * len(parts) <= len(counts):
+            example = next(label for label in counts if delimiter in label)
+            logger.warning(
+                f"Column {name!r} has {len(counts)} labels such as {example!r}, of {len(parts)} parts. If these are "
+                f"several labels in one cell, give --label-delimiter '{delimiter}'."
+            )
+            return
+    if 2 * len(counts) > len(column.present):
+        logger.warning(
+            f"Column {name!r} has {len(counts)} different labels in {len(column.present)} rows: most have one example. "
+            f"{_NAME_LABELS}"
+        )
 
 
 def _are_whole(column: LabelColumn) -> bool:
@@ -237,7 +406,7 @@ def _check_labels_fit(column: LabelColumn, name: str, problem_type: str) -> None
         way_out = "Give data with one number per text"
         does = "predicts a number"
     elif problem_type == "multi_label_classification" and not column.is_list:
-        way_out = "Write lists of labels, say what separates labels in one cell with --label_delimiter"
+        way_out = "Write lists of labels, say what separates labels in one cell with --label-delimiter"
         does = "gives each text several labels"
     elif problem_type == "single_label_classification" and (column.is_list or real):
         way_out = "Give data with one label per text"
@@ -246,7 +415,7 @@ def _check_labels_fit(column: LabelColumn, name: str, problem_type: str) -> None
         return
     raise UserError(
         f"The model {does}, column {name!r} has {column.present[0]!r}. {way_out}, or name the right column with "
-        "--label_column_name."
+        "--label-column-name."
     )
 
 
@@ -257,25 +426,14 @@ def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn
         UserError: a label is unknown, or of another type than those of the training data.
     """
     if labels.problem_type == "regression":
-        if column.kind not in ("number", "integer") or column.is_list:
-            raise UserError(
-                f"Mixed label types: column {name!r} has numbers in the training data and {column.present[0]!r} in the "
-                f"{split} data. Write numbers in both."
-            )
-        values = [None if value is None else float(value) for value in column.values]
-        if bad := [row for row, value in enumerate(values) if value is not None and not math.isfinite(value)]:
-            raise UserError(
-                f"The {split} data has {values[bad[0]]} in column {name!r}{column.where(bad[0], ', ')}. Give a finite "
-                "number."
-            )
-        return values
+        return _finite_numbers(column, split, name)
     if column.is_list != (labels.problem_type == "multi_label_classification"):
         raise UserError(
             f"Mixed label types: column {name!r} has {column.present[0]!r} in the {split} data, unlike what was "
             f"trained on ({'lists of labels' if labels.problem_type.startswith('multi') else 'one label per text'}). "
             "Write both alike."
         )
-    found: list[Any] = []
+    result: list[Any] = []
     unknown: Counter[str] = Counter()
     first: dict[str, int] = {}
     for row, value in enumerate(column.values):
@@ -290,11 +448,11 @@ def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn
                 "the labels that apply (not a 0 or 1 for each label)."
             )
         if value is None:
-            found.append(None)
+            result.append(None)
         elif column.is_list:
-            found.append([float(label in set(named)) for label in labels.names])
+            result.append([float(label in set(named)) for label in labels.names])
         else:
-            found.append(numbers.get(named[0]))
+            result.append(numbers.get(named[0]))
     if unknown:
         label, count = unknown.most_common(1)[0]
         often = "once" if count == 1 else f"{count} times"
@@ -303,4 +461,19 @@ def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn
             f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
             f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
         )
-    return found
+    return result
+
+
+def _finite_numbers(column: LabelColumn, split: str, name: str) -> list[Any]:
+    if column.kind not in ("number", "integer") or column.is_list:
+        raise UserError(
+            f"Mixed label types: column {name!r} has numbers in the training data and {column.present[0]!r} in the "
+            f"{split} data. Write numbers in both."
+        )
+    values = [None if value is None else float(value) for value in column.values]
+    if bad := [row for row, value in enumerate(values) if value is not None and not math.isfinite(value)]:
+        raise UserError(
+            f"The {split} data has {values[bad[0]]} in column {name!r}{column.where(bad[0], ', ')}. Give a finite "
+            "number."
+        )
+    return values

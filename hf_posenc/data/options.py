@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..errors import UserError
+from .text_files import check_encoding
 
 TASKS = ("classification", "regression", "tokens")
 
@@ -40,6 +41,20 @@ class DataArguments:
         default=None,
         metadata={"help": "Between the columns of a .csv or .tsv: one character, or tab. Default: found in the file."},
     )
+    quoting: str | None = field(
+        default=None,
+        metadata={
+            "help": "What quotes in a .csv or .tsv are: csv (they enclose cells) or none (they are letters). Default: "
+            "csv in a .csv, and in a .tsv if they balance in every line."
+        },
+    )
+    decimal: str | None = field(
+        default=None,
+        metadata={"help": "Decimal sign of numbers in a .csv or .tsv: . or , (found, and said, where labels have it)."},
+    )
+    encoding: str | None = field(
+        default=None, metadata={"help": "Of files of text: utf-8 (default), latin-1, cp1252, utf-16, ..."}
+    )
     train_split_name: str | None = field(default=None, metadata={"help": "The training split, if not train."})
     validation_split_name: str | None = field(
         default=None, metadata={"help": "The validation split, if not validation, valid, val or dev."}
@@ -56,7 +71,13 @@ class DataArguments:
     text_column_delimiter: str | None = field(
         default=None, metadata={"help": "Join all text columns to one text with this between them; no pairs."}
     )
-    label_column_name: str | None = field(default=None, metadata={"help": "Column with the label. Default: label."})
+    label_column_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column with the label; several columns of 0 and 1, joined by a comma, hold one label each. "
+            "Default: label, or the only column that is left."
+        },
+    )
     label_delimiter: str | None = field(
         default=None,
         metadata={"help": "Several labels in one cell of a csv, with this between them: multi-label classification."},
@@ -68,9 +89,6 @@ class DataArguments:
             "the labels are real numbers (few whole ones such as 0.0 and 1.0 are labels), else classification."
         },
     )
-    do_regression: bool = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "An older name: true for --task regression, false for classification."}
-    )
     skip_missing: bool = field(
         default=False, metadata={"help": "Leave rows without a label or without text out; otherwise the former end it."}
     )
@@ -78,8 +96,6 @@ class DataArguments:
         default=None,
         metadata={"help": "Longer inputs are truncated to this many tokens. Default: the tokenizer's limit, else 512."},
     )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize anew even if it was done before."})
     streaming: bool = field(
         default=False,
         metadata={
@@ -114,10 +130,9 @@ class DataArguments:
             self.delimiter = "\t"
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
+        for name, accepted in (("quoting", ("csv", "none")), ("decimal", (".", ","))):
+            if (value := getattr(self, name)) not in (None, *accepted):
+                raise UserError(f"--{name} {value!r} is unknown. Choose {' or '.join(accepted)}.")
+        check_encoding(self.encoding)
         if self.task not in (None, *TASKS):
             raise UserError(f"--task {self.task!r} is unknown. Choose {', '.join(TASKS[:-1])} or {TASKS[-1]}.")
-        if self.do_regression is not None:
-            task = "regression" if self.do_regression else "classification"
-            if self.task not in (None, task):
-                raise UserError(f"--task {self.task} and --do_regression {self.do_regression} disagree. Give --task.")
-            self.task = task

@@ -1,244 +1,292 @@
-"""Reads one file as a data set; errors name the file and the line."""
+"""Reads files: each row once and in order, or an error that names the line. One reader for every command."""
 
-import contextlib
-import csv
-import glob
-import io
-import itertools
 import json
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import pandas as pd
-from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from ..errors import UserError, disk_error, sentence
-from .text_lines import bad_line, open_bytes
+from ..errors import UserError, sentence
+from . import delimited
+from .options import DataArguments
+from .table import Row, Table, Tally, concatenate
+from .text_files import is_empty, read_lines, readable, text_of
 
-READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
-_DELIMITERS = (",", ";", "\t", "|")
-_NAMED = 3
-"""How many files a message lists."""
+KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".conll", ".parquet")
+"""The suffixes that are read; all but .parquet also as .gz."""
+_LINES = (".csv", ".tsv", ".jsonl", ".txt", ".conll")
 
 
-def read_file(
-    path: str,
-    cache_dir: str | None = None,
-    streaming: bool = False,
-    *,
-    more: Sequence[str] = (),
-    delimiter: str | None = None,
-) -> Any:
-    """One file as a data set: .csv, .tsv, .json, .jsonl (also .gz) or .parquet.
+@dataclass(frozen=True)
+class RowFile:
+    """A file of rows, which can be read any number of times. Nothing of it is kept in memory."""
 
-    Args:
-        path: the file.
-        cache_dir: where datasets keeps what it has read.
-        streaming: read nothing yet.
-        more: further files of the same kind and with the same columns, as shards have them.
-        delimiter: between the columns of a .csv or .tsv. None: found.
+    path: Path
+    kind: str
+    options: DataArguments
+    dialect: delimited.Dialect | None = None
+    tally: Tally | None = None
+    """What the whole file holds, where it had to be read through before."""
 
-    Returns:
-        Dataset; with `streaming` an `IterableDataset`, of which nothing has been read.
+    @property
+    def is_text(self) -> bool:
+        """Whether all cells are strings that may mean numbers."""
+        return self.dialect is not None
+
+    @property
+    def unit(self) -> str:
+        """What the places of its rows count."""
+        return "line" if self.kind in _LINES else "row"
+
+    def rows(self, tally: Tally | None = None) -> Iterator[Row]:
+        """All rows, from the first on.
+
+        Args:
+            tally: is counted up while they are read.
+
+        Raises:
+            UserError: a row can't be read; the message names its line.
+        """
+        tally = Tally() if tally is None else tally
+        if self.dialect is not None:
+            assert self.tally is not None
+            tally.add(self.tally)
+            yield from delimited.read_rows(self.dialect)
+            return
+        readers: dict[str, Callable[[Path, str | None, Tally], Iterator[Row]]] = {
+            ".json": _read_json,
+            ".jsonl": _read_json_lines,
+            ".txt": _read_text,
+            ".conll": _read_conll,
+            ".parquet": _read_parquet,
+        }
+        for row in readers[self.kind](self.path, self.options.encoding, tally):
+            tally.rows += 1
+            yield row
+
+
+def open_file(path: str | Path, options: DataArguments | None = None) -> RowFile:
+    """A file that is there and of a kind that is read. A .csv or .tsv is read through once.
 
     Raises:
         UserError: it isn't there, of another kind, empty, or can't be read.
     """
-    file = Path(path)
+    options, file = options or DataArguments(), Path(path)
     if file.is_dir():
-        raise UserError(f"{path!r} is a folder. Give it as --dataset_name, or name a file in it.")
+        raise UserError(f"{str(path)!r} is a folder. Give it as --dataset-name, or name a file in it.")
     if not file.exists():
-        raise UserError(f"{path!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
-    if "::" in str(file.absolute()):
-        raise UserError(f"{path!r}: datasets reads '::' as a path into an archive. Rename the file or its folder.")
-    if kind not in READERS:
-        raise UserError(f"{path!r} has an unknown suffix. Accepted: {', '.join(READERS)}, the first four also as .gz.")
-    with reading(repr(path), what_is_read(kind), [path, *more]):
-        for one in (path, *more):
-            if _is_empty(Path(one)):
-                raise UserError(f"{one!r} is empty. Give a file with at least one example.")
-        if READERS[kind] != "csv":
-            refuse_delimiter(delimiter, repr(path))
-        options = _csv_options(file, kind, delimiter) if READERS[kind] == "csv" else {}
-        for other in map(Path, more if options else ()):
-            if list(_csv_options(other, kind, delimiter)["features"]) != list(options["features"]):
-                raise UserError(f"{str(other)!r} has other columns than {path!r}. Give all shards the same first row.")
-        if kind == ".json" and streaming:
-            for one in (path, *more):
-                _check_lines(Path(one))
-        elif kind == ".json":
-            options = _json_options(file)
-        if streaming:
-            options["streaming"] = True
-        loaded = load_dataset(
-            READERS[kind],
-            data_files=[glob.escape(str(Path(one).absolute())) for one in (path, *more)],  # names, not patterns
-            split="train",
-            cache_dir=cache_dir,
-            **options,
-        )
-        if not streaming:
-            loaded.data.validate(full=True)  # datasets doesn't check the UTF-8 of .jsonl and .parquet
-    if streaming:
-        loaded.info.download_checksums = dict.fromkeys(map(str, (path, *more)))  # see `files_of`
-        return loaded
-    dataset = cast(Dataset, loaded)
-    if len(dataset) == 0:
-        raise UserError(f"{path!r} has no rows. Give a file with at least one example.")
-    return dataset
+        raise UserError(f"{str(path)!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
+    kind = kind_of(file)
+    if kind not in KINDS:
+        raise UserError(f"{str(path)!r} has an unknown suffix. Accepted: {', '.join(KINDS)}, all but the last as .gz.")
+    if is_empty(file):
+        raise UserError(f"{str(path)!r} is empty. Give a file with at least one example.")
+    if kind in (".csv", ".tsv"):
+        dialect, tally = delimited.survey(file, options)
+        return RowFile(file, kind, options, dialect, tally)
+    for name in ("delimiter", "quoting", "decimal"):
+        if (value := getattr(options, name)) is not None:
+            raise UserError(f"--{name} {value!r} is for .csv and .tsv files, {str(path)!r} is none. Leave it out.")
+    return RowFile(file, kind, options)
 
 
-def what_is_read(kind: str) -> str:
-    """What a file of a kind must be; the end of an error message."""
-    return f"It must be a whole {kind} file{'' if kind == '.parquet' else ' of UTF-8 text'}."
+def kind_of(path: Path) -> str:
+    """The suffix that says how a file is read: of a.csv.gz `.csv`."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 
 
-def files_of(rows: IterableDataset) -> list[str]:
-    """The files that a stream reads; none where it comes from the Hub."""
-    return list(rows.info.download_checksums or {})
-
-
-def _is_empty(file: Path) -> bool:
-    with open_bytes(file) as content:
-        return not content.read(1)
-
-
-def refuse_delimiter(delimiter: str | None, what: str) -> None:
-    """Raises a UserError if a delimiter is given for data without one."""
-    if delimiter is not None:
-        raise UserError(f"--delimiter {delimiter!r} is for .csv and .tsv files, {what} is none. Leave it out.")
-
-
-def _csv_options(file: Path, kind: str, delimiter: str | None) -> dict[str, Any]:
-    """Options to read every csv cell as a string: pandas would turn 007 into 7 and the word null into nothing."""
-    options: dict[str, Any] = {
-        "sep": find_delimiter(file, kind) if delimiter is None else delimiter,
-        "keep_default_na": False,
-        "na_values": [""],
-        "skipinitialspace": True,  # text, label
-    }
-    head = pd.read_csv(file, nrows=1, dtype=str, **options)
-    if not isinstance(head.index, pd.RangeIndex):  # pandas took the first cells as an index
-        raise UserError(
-            f"{str(file)!r} has {len(head.columns)} columns ({', '.join(map(repr, head.columns))}), its first row has "
-            'more cells. Put texts that contain commas in quotes ("a, b"), and name every column.'
-        )
-    if delimiter is not None and len(head.columns) == 1 and (found := find_delimiter(file, kind)) in head.columns[0]:
-        raise UserError(
-            f"{str(file)!r} has one column, {head.columns[0]!r}, with --delimiter {delimiter!r}: it is separated by "
-            f"{found!r}. Leave --delimiter out."
-        )
-    return {**options, "features": Features({name: Value("string") for name in head.columns})}
-
-
-def find_delimiter(file: Path, kind: str) -> str:
-    """The delimiter of the first rows of a .csv or .tsv: the kind's own, if it gives several columns, else another."""
-    usual = "\t" if kind == ".tsv" else ","
-    with open_bytes(file) as content:
-        text = io.TextIOWrapper(content, encoding="utf-8-sig", errors="replace", newline="")
-        lines = list(itertools.islice(text, 50))
-    marks = [usual, *(mark for mark in _DELIMITERS if mark != usual)]
-    divided = [mark for mark in marks if len(_first_rows(lines, mark)[0]) > 1]
-    even = [mark for mark in divided if len({len(row) for row in _first_rows(lines, mark)}) == 1]
-    return next(iter([*even, *divided]), usual)
-
-
-def _first_rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
-    with contextlib.suppress(csv.Error):  # an unclosed quote
-        found = [row for row in rows if row]
-        return (found[:-1] if len(found) > 1 and len(lines) == 50 else found) or [[]]  # the last may be cut
-    return [[]]
-
-
-def _json_options(file: Path) -> dict[str, Any]:
-    """Where a .json holds its rows: in a list of objects, one object per line, or in {"data": [...]}."""
-    with open_bytes(file) as content:
-        try:
-            whole = json.load(content)
-        except ValueError:
-            return {}  # one object per line; or broken, which the reader reports
-    if not isinstance(whole, dict):
-        return {}
-    fields = _lists_of_rows(whole)
-    if len(fields) == 1:
-        return {"field": fields[0]}
-    if fields or all(isinstance(value, list | dict) for value in whole.values()):
-        raise UserError(
-            f"{str(file)!r} is one object with {', '.join(map(repr, list(whole)[:5]))}, not rows. Write a list of "
-            'objects, [{"text": ..., "label": ...}, ...], or one object per line.'
-        )
-    return {}
-
-
-def _lists_of_rows(whole: dict[str, Any]) -> list[str]:
-    return [name for name, value in whole.items() if value and isinstance(value, list) and isinstance(value[0], dict)]
-
-
-def _check_lines(file: Path) -> None:
-    """Refuses a .json that isn't one object per line, which can't be streamed."""
-    with open_bytes(file) as content:
-        lines = (line for line in content if line.strip())
-        first, more = next(lines, b""), next(lines, None)
-    with contextlib.suppress(ValueError):
-        row = json.loads(first)
-        if isinstance(row, dict) and (more is not None or not _lists_of_rows(row)):
-            return
-    raise UserError(
-        f"--streaming: {str(file)!r} can only be read whole, for it isn't one object per line. Write it as .jsonl, or "
-        "leave --streaming out."
-    )
-
-
-def with_files(what: str, files: Sequence[str]) -> str:
-    """The name of data with the names of its files."""
-    if not files or what == repr(files[0]):
-        return what
-    return f"{what} ({', '.join(map(repr, files[:_NAMED]))}{', ...' if len(files) > _NAMED else ''})"
-
-
-@contextlib.contextmanager
-def reading(what: str, way_out: str, files: Sequence[str] = ()) -> Iterator[None]:
-    """Turns any error of a reader into one line that names the bad line of a file, or else the innermost cause."""
-    readers = logging.getLogger("datasets.packaged_modules")  # they log the error that they raise
-    before = readers.level
-    readers.setLevel(logging.CRITICAL)
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        what = with_files(what, files)
-        if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
-            raise UserError(f"{what} has no rows. Give data with at least one example.") from error
-        if disk_error(error) and not isinstance(cause, PermissionError):
-            raise UserError(f"{what} was read only in part: {disk_error(error)}. Make room.") from error
-        if (wrong := bad_line(files)) is not None:
-            raise UserError(wrong) from error
-        raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
-    finally:
-        readers.setLevel(before)
-
-
-def read_rows(rows: IterableDataset, most: int | None, split: str) -> Dataset:
-    """The first rows of a stream, or all, in memory.
+def read_table(path: str | Path, options: DataArguments | None = None, more: Sequence[str | Path] = ()) -> Table:
+    """All rows of a file in memory; of its further shards too.
 
     Raises:
-        UserError: it has none, or can't be read.
+        UserError: see `open_file`; or there is no row, or a shard has other columns.
     """
-    with reading(f"The {split} data", "Check the name, the format and the network.", files_of(rows)):
-        taken = list(rows if most is None else rows.take(most))
-        if not taken:
+    tables = [_read(open_file(one, options)) for one in (path, *more)]
+    for table in tables[1:]:
+        if table.names != tables[0].names:
             raise UserError(
-                f"{with_files(f'The {split} data', files_of(rows))} has no rows. Give data with at least one example."
+                f"{table.source!r} has other columns than {str(path)!r}. Give all shards the same first row."
             )
-        found = Dataset.from_list(taken, features=rows.features)
-    found.info.builder_name = rows.info.builder_name
-    return found
+    return tables[0] if not more else concatenate(tables, str(path))
+
+
+def _read(file: RowFile) -> Table:
+    if file.kind == ".parquet":  # its rows are typed, and may name classes
+        return _parquet_table(file)
+    tally = Tally()
+    names = () if file.dialect is None else file.dialect.names
+    table = Table.of_rows(str(file.path), file.rows(tally), tally, names, unit=file.unit, is_text=file.is_text)
+    if not len(table):
+        raise UserError(f"{str(file.path)!r} has no rows. Give a file with at least one example.")
+    return table
+
+
+# ---- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _read_json_lines(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path, encoding), start=1):
+        tally.lines = number
+        if not line.strip():
+            tally.blank += 1
+            continue
+        try:
+            yield Row(number, parse_object(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number} {error}") from error
+
+
+def parse_object(line: str) -> dict[str, Any]:
+    """The JSON object of a line.
+
+    Raises:
+        ValueError: it holds something else; the message follows the name of the line.
+    """
+    try:
+        value = _parse(line)
+    except ValueError as error:
+        text = error.msg + "." if isinstance(error, json.JSONDecodeError) else sentence(error)  # the line is named
+        raise ValueError(f"is no JSON: {text} Write one object per line.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f'is no object: {line.strip():.60}. Write {{"text": "..."}}.')
+    return value
+
+
+def _parse(text: str) -> Any:
+    """A JSON value; refuses what the parser would drop or a tokenizer couldn't take.
+
+    Raises:
+        ValueError: the text is no JSON, too deep, names a key twice, or holds half a character.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_keep_all)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("it is nested too deep.") from error
+    return value
+
+
+def _keep_all(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it names {max(names, key=names.count)!r} twice.")
+    return row
+
+
+def _read_json(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
+    """A list of objects, one object per line, or one list of objects in an object."""
+    text = text_of(path, encoding)
+    try:
+        whole = _parse(text)
+    except ValueError as error:
+        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
+            yield from (Row(number, row.cells) for number, row in enumerate(_read_json_lines(path, encoding, tally), 1))
+            return
+        where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UserError(f"{path}{where} is no JSON: {sentence(error)} It must be a whole file.") from error
+    for number, row in enumerate(_rows_of(path, whole), start=1):
+        if not isinstance(row, dict):
+            raise UserError(f'{path}, row {number} is no object: {row!r:.60}. Write {{"text": "...", "label": "..."}}.')
+        yield Row(number, row)
+
+
+def _rows_of(path: Path, whole: Any) -> list[Any]:
+    if isinstance(whole, list):
+        return whole
+    if not isinstance(whole, dict):
+        raise UserError(f'{str(path)!r} holds {whole!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
+    lists = [value for value in whole.values() if value and isinstance(value, list) and isinstance(value[0], dict)]
+    if len(lists) == 1:
+        return lists[0]
+    if lists or all(isinstance(value, list | dict) for value in whole.values()):
+        raise UserError(
+            f"{str(path)!r} is one object with {', '.join(map(repr, list(whole)[:5])) or 'nothing'}, not rows. Write a "
+            'list of objects, [{"text": ..., "label": ...}, ...], or one object per line.'
+        )
+    return [whole]
+
+
+# ---- plain text -----------------------------------------------------------------------------------------------------
+
+
+def _read_text(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
+    """One text per line."""
+    for number, line in enumerate(read_lines(path, encoding), start=1):
+        tally.lines = number
+        if line.strip():
+            yield Row(number, {"text": line.rstrip("\r\n")})
+        else:
+            tally.blank += 1
+
+
+def _read_conll(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
+    """One word per line with its label last; an empty line ends a sentence, lines of -DOCSTART- are left out."""
+    words: list[str] = []
+    tags: list[str] = []
+    start = number = 0
+    for number, line in enumerate(read_lines(path, encoding), start=1):
+        cells = line.split("\t") if "\t" in line.strip() else line.split()
+        cells = [cell.strip() for cell in cells]
+        if not line.strip() or cells[0] == "-DOCSTART-":
+            if words:
+                yield Row(start, {"tokens": words, "tags": tags})
+                words, tags = [], []
+            continue
+        if len(cells) < 2 or not cells[0] or not cells[-1]:
+            raise UserError(
+                f"{path}, line {number} is {line.strip():.60}. Write a word and its label, with a blank or a tab "
+                "between them, and an empty line after each sentence."
+            )
+        start = start if words else number
+        words.append(cells[0])
+        tags.append(cells[-1])
+    tally.lines = number
+    if words:
+        yield Row(start, {"tokens": words, "tags": tags})
+
+
+# ---- Parquet --------------------------------------------------------------------------------------------------------
+
+
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    with readable(path, ".parquet "):
+        try:
+            return pq.ParquetFile(path)
+        except pa.ArrowInvalid as error:
+            raise _not_parquet(path, error) from error
+
+
+def _not_parquet(path: Path, error: Exception) -> UserError:
+    return UserError(f"{str(path)!r} can't be read: {sentence(error)} It must be a whole .parquet file.")
+
+
+def _read_parquet(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
+    number = 0
+    try:
+        for batch in _open_parquet(path).iter_batches():
+            batch.validate(full=True)
+            for cells in batch.to_pylist():
+                number += 1
+                yield Row(number, cells)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _not_parquet(path, error) from error
+
+
+def _parquet_table(file: RowFile) -> Table:
+    from datasets import Dataset
+
+    _open_parquet(file.path)
+    try:
+        dataset = Dataset(pq.read_table(file.path))
+        dataset.data.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise _not_parquet(file.path, error) from error
+    if not len(dataset):
+        raise UserError(f"{str(file.path)!r} has no rows. Give a file with at least one example.")
+    return replace(Table.of_dataset(str(file.path), dataset), unit="row")

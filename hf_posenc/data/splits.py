@@ -1,16 +1,20 @@
-"""Loads the splits that the options name, from files, a folder or the Hub."""
+"""Reads the splits that the options name, from files, a folder or the Hub."""
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_from_disk
+from datasets import Dataset, IterableDataset, load_dataset, load_from_disk
 
-from ..errors import UserError, check_local
+from ..errors import UserError, check_local, disk_error, sentence
 from .options import DataArguments
-from .reading import READERS, read_file, reading, refuse_delimiter
+from .reading import KINDS, kind_of, open_file, read_table
+from .streaming import Stream
+from .table import Table
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -23,113 +27,131 @@ def example_data() -> str:
     return str(resources.files("hf_posenc") / "data" / "blimp_order")
 
 
-def load_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> Any:
+def read_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> dict[str, Any]:
     """The splits that the options name, as in the files: any of train, validation and test.
 
     Returns:
-        DatasetDict; with `data.streaming` a dictionary of `IterableDataset`s, of which nothing has been read.
+        A `Table` for each; with `data.streaming` a `Stream`, of which no row has been read.
 
     Raises:
         UserError: nothing is named, or what is named can't be read or is empty.
     """
-    files = {
-        split: path
-        for split, path in zip(SPLITS, (data.train_file, data.validation_file, data.test_file), strict=True)
-        if path is not None
-    }
+    named = (data.train_file, data.validation_file, data.test_file)
+    files = {split: [path] for split, path in zip(SPLITS, named, strict=True) if path is not None}
     if files and data.dataset_name is not None:
         raise UserError(
-            f"--dataset_name {data.dataset_name!r} and --{next(iter(files))}_file are both given. Give one of them: a "
+            f"--dataset-name {data.dataset_name!r} and --{next(iter(files))}-file are both given. Give one of them: a "
             "data set, or files."
         )
     if files:
-        return _splits(
-            {
-                split: read_file(path, cache_dir, data.streaming, delimiter=data.delimiter)
-                for split, path in files.items()
-            }
-        )
+        return _read_files(files, data)
     if data.dataset_name is None:
         raise UserError(
-            "No data. Give --train_file (and --validation_file, --test_file), or --dataset_name: a Hub name, a folder, "
+            "No data. Give --train-file (and --validation-file, --test-file), or --dataset-name: a Hub name, a folder, "
             "or blimp_order, which comes with the package."
         )
     name = data.dataset_name
     folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
-    found = _load_folder(folder, cache_dir, data.streaming, data.delimiter) if folder.is_dir() else None
-    if found is None:
-        check_local("--dataset_name", name)
-        refuse_delimiter(data.delimiter, f"--dataset_name {name!r}")
-        with reading(
-            f"--dataset_name {name!r}", "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
-        ):
-            loaded = load_dataset(
-                name, data.dataset_config_name, token=token, cache_dir=cache_dir, streaming=data.streaming
-            )
-        found = _as_splits(loaded, name, data.streaming)
-    return _named_splits(found, data)
+    if folder.is_dir():
+        return _named_splits(_read_folder(folder, data), data)
+    check_local("--dataset-name", name)
+    way_out = "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
+    with reading(f"--dataset-name {name!r}", way_out):
+        loaded = load_dataset(
+            name, data.dataset_config_name, token=token, cache_dir=cache_dir, streaming=data.streaming
+        )
+    return _named_splits(_of_datasets(loaded, name, data), data)
 
 
-def _load_folder(folder: Path, cache_dir: str | None, streaming: bool = False, delimiter: str | None = None) -> Any:
+def _read_files(files: dict[str, list[str]], data: DataArguments) -> dict[str, Any]:
+    if data.streaming:
+        return {split: Stream.of_files([open_file(path, data) for path in paths]) for split, paths in files.items()}
+    return {split: read_table(paths[0], data, paths[1:]) for split, paths in files.items()}
+
+
+def _read_folder(folder: Path, data: DataArguments) -> dict[str, Any]:
     """The splits of a folder: of files, of `save_to_disk`, or in a layout that datasets knows."""
     if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
         with reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
-            saved = _as_splits(load_from_disk(str(folder)), str(folder))
-            refuse_delimiter(delimiter, repr(str(folder)))
-            return {name: split.to_iterable_dataset() for name, split in saved.items()} if streaming else saved
+            return _of_datasets(load_from_disk(str(folder)), str(folder), data)
     files: dict[str, list[str]] = {}
-    every = [path for path in sorted(folder.iterdir()) if path.is_file() and set(path.suffixes) & set(READERS)]
+    every = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of(path) in KINDS]
     for split, names in _SPLIT_NAMES.items():
         readable = [path for path in every if _SHARD.sub("", path.name.split(".")[0]) in names]
         if len(readable) > 1 and not _are_shards(readable):
             raise UserError(
                 f"{str(folder)!r} has several files for {split}, and they aren't all the shards of one: "
-                f"{', '.join(path.name for path in readable)}. Keep one, or name it with --{split}_file."
+                f"{', '.join(path.name for path in readable)}. Keep one, or name it with --{split}-file."
             )
         if readable:
             files[split] = [str(path) for path in readable]
     if files:
-        return _splits(
-            {
-                split: read_file(paths[0], cache_dir, streaming, more=paths[1:], delimiter=delimiter)
-                for split, paths in files.items()
-            }
-        )
-    with reading(
-        f"{str(folder)!r}", f"It must hold files called train, validation and test, each one of {', '.join(READERS)}."
-    ):
-        return _as_splits(load_dataset(str(folder), cache_dir=cache_dir, streaming=streaming), str(folder), streaming)
+        return _read_files(files, data)
+    way_out = f"It must hold files called train, validation and test, each one of {', '.join(KINDS)}."
+    with reading(repr(str(folder)), way_out):
+        return _of_datasets(load_dataset(str(folder), streaming=data.streaming), str(folder), data)
 
 
 def _are_shards(paths: Sequence[Path]) -> bool:
     """Whether files are all parts of one: train-00000-of-00002.csv and train-00001-of-00002.csv."""
-    found = [_SHARD.search(path.name.split(".")[0]) for path in paths]
-    numbers = sorted((int(one["count"]), int(one["number"])) for one in found if one is not None)
+    matches = [_SHARD.search(path.name.split(".")[0]) for path in paths]
+    numbers = sorted((int(match["count"]), int(match["number"])) for match in matches if match is not None)
     alike = len({tuple(path.suffixes) for path in paths}) == 1 and len(numbers) == len(paths)
     return alike and numbers == [(len(paths), number) for number in range(len(paths))]
 
 
-def _as_splits(loaded: Any, name: str, streaming: bool = False) -> Any:
-    if isinstance(loaded, IterableDataset | IterableDatasetDict) and not streaming:
-        raise UserError(f"{name!r} is a stream, which can't be read whole. Give --streaming and --max_steps.")
-    return _splits({"train": loaded}) if isinstance(loaded, Dataset | IterableDataset) else loaded
+def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Any]:
+    """Splits of the library datasets as ours."""
+    for option in ("delimiter", "quoting", "decimal", "encoding"):
+        if (value := getattr(data, option)) is not None:
+            raise UserError(
+                f"--{option} {value!r} is for files of text, --dataset-name {name!r} is none. Leave it out."
+            )
+    parts = {"train": loaded} if isinstance(loaded, Dataset | IterableDataset) else loaded
+    splits: dict[str, Any] = {}
+    for split, part in parts.items():
+        if isinstance(part, IterableDataset) and not data.streaming:
+            raise UserError(f"{name!r} is a stream, which can't be read whole. Give --streaming and --max-steps.")
+        if data.streaming:
+            splits[split] = Stream.of_dataset(f"{name}, split {split}", part)
+        else:
+            splits[split] = Table.of_dataset(f"{name}, split {split}", part)
+    return splits
 
 
-def _splits(found: dict[str, Any]) -> Any:
-    """A DatasetDict, or a dictionary of streams."""
-    return found if any(isinstance(split, IterableDataset) for split in found.values()) else DatasetDict(found)
-
-
-def _named_splits(found: Any, data: DataArguments) -> Any:
+def _named_splits(splits: dict[str, Any], data: DataArguments) -> dict[str, Any]:
     """Renames the splits to train, validation and test."""
     chosen = {"train": data.train_split_name, "validation": data.validation_split_name, "test": data.test_split_name}
-    splits = {}
+    named = {}
     for split, name in chosen.items():
-        if name is not None and name not in found:
-            raise UserError(f"There is no split {name!r} to use for {split}. The data has {', '.join(found)}.")
-        source = name or next((known for known in _SPLIT_NAMES[split] if known in found), None)
+        if name is not None and name not in splits:
+            raise UserError(f"There is no split {name!r} to use for {split}. The data has {', '.join(splits)}.")
+        source = name or next((known for known in _SPLIT_NAMES[split] if known in splits), None)
         if source is not None:
-            splits[split] = found[source]
-    if not splits:
-        raise UserError(f"The data has splits {', '.join(found)}. Say which is which: --train_split_name and so on.")
-    return _splits(splits)
+            named[split] = splits[source]
+    if not named:
+        raise UserError(f"The data has splits {', '.join(splits)}. Say which is which: --train-split-name and so on.")
+    return named
+
+
+@contextmanager
+def reading(what: str, way_out: str) -> Iterator[None]:
+    """Turns any error of the library datasets into one line with the innermost cause."""
+    readers = logging.getLogger("datasets.packaged_modules")  # they log the error that they raise
+    before = readers.level
+    readers.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # whatever a broken file or a failed download raises
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, StopIteration) or "corresponds to no data" in str(cause):
+            raise UserError(f"{what} has no rows. Give data with at least one example.") from error
+        if disk_error(error) and not isinstance(cause, PermissionError):
+            raise UserError(f"{what} was read only in part: {disk_error(error)}. Make room.") from error
+        raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
+    finally:
+        readers.setLevel(before)

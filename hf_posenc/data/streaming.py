@@ -1,38 +1,26 @@
 """Training data that is read while training, `--streaming`: for data that doesn't fit into memory or on the disk.
 
 What is held in memory doesn't grow with the training data: `shuffle_buffer_size` rows to draw from; a block of the
-reader (10 MB of a .jsonl, 10,000 rows of a .csv, a row group of a .parquet); `SAMPLE` rows to look at; the distinct
-labels, at most `MOST_LABELS`; the distinct words of `TOKENIZER_ROWS` rows where a tokenizer is trained; and the
-validation and test examples, which `max_eval_samples` and `max_predict_samples` limit, at most `HELD_OUT` where they
-are set aside from the training data.
+reader (a line of a .jsonl, a row group of a .parquet); `SAMPLE` rows to look at; the distinct labels, at most
+`MOST_LABELS`; the distinct words of `TOKENIZER_ROWS` rows where a tokenizer is trained; and the validation and test
+examples, which `max_eval_samples` and `max_predict_samples` limit, at most `HELD_OUT` where they are set aside from
+the training data.
 """
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
 
-import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, List
-from transformers import PreTrainedTokenizerBase
-from transformers.utils import logging
+from datasets import Dataset, IterableDataset
 
 from ..errors import UserError
-from .cells import is_csv_data, is_missing
-from .columns import find_columns, require_columns
-from .encoding import encode, texts, tokenize_texts
-from .first_reading import DistinctLabels, HeldOut
-from .label_values import read_values
-from .labels import Labels, apply_labels
-from .options import DataArguments
-from .reading import files_of, read_rows, reading
-from .rows import check_splits
-from .source import Source
-from .validation_split import check_percentage
-
-if TYPE_CHECKING:
-    from ..training.arguments import ClassificationTrainingArguments
-
-logger = logging.get_logger(__name__)
+from .cells import as_written, is_missing
+from .columns import Columns
+from .reading import RowFile
+from .splitting import HoldOut, marks_of
+from .table import Row, Table, Tally, classes_of
 
 SHUFFLE_BUFFER = 10_000
 """Default of `shuffle_buffer_size`."""
@@ -42,223 +30,157 @@ HELD_OUT = 10_000
 """Most rows to set aside for validation, unless `max_eval_samples` says so."""
 TOKENIZER_ROWS = 100_000
 """How many first rows a tokenizer is trained on."""
-_BATCH = 256
-_WHAT, _WAY_OUT = "The training data", "Mend the data, or leave these rows out."
+MOST_LABELS = 10_000
+BATCH = 256
 
 
-class Stream(Source):
-    """The source whose training rows are read while training.
+@dataclass(frozen=True)
+class Stream:
+    """Rows that are read anew each time, in order, and never all held in memory."""
 
-    If labels have to be found or validation rows set aside, it is read once before training.
+    source: str
+    read: Callable[[], Iterator[Row]]
+    unit: str = "row"
+    is_text: bool = False
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    """The columns, where they are known before a row is read."""
+    tally: Tally = field(default_factory=Tally)
+    """What readers of its files have counted before."""
+
+    @classmethod
+    def of_files(cls, files: Sequence[RowFile]) -> "Stream":
+        """The rows of a file, or of its shards one after the other."""
+        first, tally = files[0], Tally()
+        names = () if first.dialect is None else first.dialect.names
+        for file in files:
+            if file.dialect is not None and file.dialect.names != names:
+                raise UserError(
+                    f"{str(file.path)!r} has other columns than {str(first.path)!r}. Give all shards the same first "
+                    "row."
+                )
+            tally.add(file.tally or Tally())
+
+        def read() -> Iterator[Row]:
+            for file in files:
+                yield from file.rows()
+
+        source = ", ".join(str(file.path) for file in files[:3]) + ", ..." * (len(files) > 3)
+        return cls(source, read, first.unit, first.is_text, names=names, tally=tally)
+
+    @classmethod
+    def of_dataset(cls, source: str, dataset: Dataset | IterableDataset) -> "Stream":
+        """A data set of the library datasets, of the Hub or saved."""
+
+        def read() -> Iterator[Row]:
+            yield from (Row(number, cells) for number, cells in enumerate(dataset, start=1))
+
+        return cls(source, read, classes=classes_of(dataset.features), names=tuple(dataset.column_names or ()))
+
+    def taking(self, most: int | None) -> "Stream":
+        """The first rows alone."""
+        return self if most is None else replace(self, read=lambda: islice(self.read(), most))
+
+    def only(self, wanted: Callable[[dict[str, Any]], bool]) -> "Stream":
+        """The rows that fulfil a condition."""
+        return replace(self, read=lambda: (row for row in self.read() if wanted(row.cells)))
+
+    def table(self, most: int | None, split: str) -> Table:
+        """The first rows, or all, in memory.
+
+        Raises:
+            UserError: it has none, or can't be read.
+        """
+        fields = {"unit": self.unit, "is_text": self.is_text, "classes": self.classes}
+        tally = Tally()
+        table = Table.of_rows(self.source, islice(self.read(), most), tally, self.names, **fields)
+        tally.rows = len(table)
+        if not len(table):
+            raise UserError(f"The {split} data ({self.source}) has no rows. Give data with at least one example.")
+        return table
+
+    def batches(self, names: Sequence[str], size: int = BATCH) -> Iterator[dict[str, list[Any]]]:
+        """The cells of some columns, so many rows at a time."""
+        rows = self.read()
+        while cells := [row.cells for row in islice(rows, size)]:
+            yield {name: [row.get(name) for row in cells] for name in names}
+
+
+class FirstReading:
+    """What one pass over a stream finds before training: its labels, its length, and rows to validate on.
 
     Args:
-        found: the splits of the data.
-        data: the options.
-        training: the options.
-
-    Raises:
-        UserError: a split, a column or a label is missing, the data can't be read, or there are too many labels.
+        stream: the training rows.
+        columns: where text and label are.
+        hold_out: chooses the texts to validate on; None: no row is set aside.
     """
 
-    seen_batches = 1000
+    def __init__(self, stream: Stream, columns: Columns, hold_out: HoldOut | None, task: str | None) -> None:
+        self.count = 0
+        self._single: dict[Any, None] = {}
+        self._listed: dict[Any, None] = {}
+        self._column, self._delimiter, self._task = columns.label, columns.label_delimiter, task
+        self._is_text, self._are_numbers = stream.is_text, False
+        for place, cells in stream.read():
+            label = cells.get(columns.label)
+            if not columns.one_hot:
+                self._add(label, stream, place)
+            if hold_out is not None:
+                first, second = columns.texts({name: [cells.get(name)] for name in columns.text})
+                group = tuple(label) if isinstance(label, list) else str(label)
+                hold_out.add(marks_of(first, second)[0], (group, Row(place, cells)))
+            self.count += 1
 
-    def __init__(
-        self, found: Mapping[str, IterableDataset], data: DataArguments, training: "ClassificationTrainingArguments"
-    ) -> None:
-        check_splits(found, training)
-        rows = found["train"] if data.max_train_samples is None else found["train"].take(data.max_train_samples)
-        sample = read_rows(rows, SAMPLE, "train")
-        super().__init__(DatasetDict(train=sample), find_columns(sample, data), data, training)
-        require_columns(sample, [self.columns.label], "--label_column_name")
-        if data.skip_missing:
-            logger.warning("Rows of the training data that have no label or no text are left out (--skip_missing).")
-            rows = rows.filter(self._is_whole)
-            self.splits["train"] = sample = read_rows(rows, SAMPLE, "train")
-        self._rows = rows
-        self._feature = sample.features[self.columns.label]
-        self._is_csv = is_csv_data(sample)
-        self._count: int | None = None
-        """Rows to train on, if they have been counted."""
-        self._distinct: list[Any] | None = None
-        """Each label, once or twice, if they have been looked for."""
-        self._held_out = HeldOut(self.columns, data.max_eval_samples or HELD_OUT)
-        self._read_once(hold_out=training.do_eval and "validation" not in found)
-        if training.do_eval and "validation" in found:
-            self.splits["validation"] = read_rows(found["validation"], data.max_eval_samples, "validation")
-        if "test" in found and (training.do_predict or training.score_test):
-            self.splits["test"] = read_rows(found["test"], data.max_predict_samples, "test")
-
-    def _is_whole(self, row: dict[str, Any]) -> bool:
-        """Whether a row has a label and a text."""
-        label = self.data.label_delimiter is not None or not is_missing(row[self.columns.label])
-        return label and any(not is_missing(row[name]) for name in self.columns.text)
-
-    def _read_once(self, hold_out: bool) -> None:
-        wants_labels = self._given_labels() is None
-        if not (wants_labels or hold_out):
-            return
-        check_percentage(self.data.validation_split_percentage)
-        logger.warning(
-            "Reading the training data once before training, to "
-            + " and ".join(
-                [*["find its labels (--class_names)"] * wants_labels, *["set validation data aside"] * hold_out]
-            )
-            + "."
-        )
-        labels = DistinctLabels(self.data, self.columns.label, self._feature, self._is_csv)
-        names = [self.columns.label, *(self.columns.text if hold_out else ())]
-        count = 0
-        with reading(_WHAT, _WAY_OUT, files_of(self._rows)):
-            for batch in self._rows.select_columns(names).iter(SAMPLE):
-                labels.add(batch[self.columns.label], count)
-                if hold_out:
-                    self._held_out.add(batch, count)
-                count += len(batch[self.columns.label])
-        if wants_labels:
-            # Twice each, for number_labels takes numbers as labels if each has several texts.
-            distinct = labels.values()
-            self._distinct = distinct * (2 if count >= 2 * len(distinct) else 1)
-        if hold_out:
-            features = self._rows.features and Features({name: self._rows.features[name] for name in names})
-            chosen = self._held_out.choose(count, self.data.validation_split_percentage)
-            held = Dataset.from_list(chosen, features=features)
-            held.info.builder_name = self._rows.info.builder_name
-            self.splits["validation"] = held
-            logger.warning(
-                f"There is no validation data: {len(held)} training examples were set aside for it "
-                "(--validation_split_percentage, --max_eval_samples)."
-            )
-        self._count = count - self._held_out.taken
-
-    def _training_rows(self) -> IterableDataset:
-        """All rows except those set aside."""
-        if not self._held_out.taken:
-            return self._rows
-        return self._rows.filter(self._held_out.left, batched=True, batch_size=_BATCH)
-
-    def _given_labels(self) -> list[Any] | None:
-        """The labels as cells of their column, if they are known without reading all data."""
-        names = self._given_names()
-        several = isinstance(self._feature, List)
-        inner = self._feature.feature if isinstance(self._feature, List) else self._feature
-        if names and (isinstance(inner, ClassLabel) or self.data.task == "regression"):
-            why = "is a regression" if self.data.task == "regression" else f"has the labels {', '.join(inner.names)}"
-            raise UserError(f"--class_names {self.data.class_names}: the data {why}. Leave it out.")
-        if names:
-            return [[name] for name in names] if several else names
-        if isinstance(inner, ClassLabel) or self.data.task == "regression":
-            return list(self.splits["train"][self.columns.label])
-        return None
-
-    def _given_names(self) -> list[str] | None:
-        """`--class_names`, if they are given.
-
-        Raises:
-            UserError: there is none among them, or one twice.
-        """
-        if self.data.class_names is None:
-            return None
-        names = [name.strip() for name in self.data.class_names.split(",") if name.strip()]
-        if not names or len(set(names)) < len(names):
+    def _add(self, cell: Any, stream: Stream, place: int) -> None:
+        if self._delimiter is not None and (cell is None or isinstance(cell, str)):
+            parts = (part.strip() for part in (cell or "").split(self._delimiter))
+            self._listed.update(dict.fromkeys(part for part in parts if part))
+        elif is_missing(cell):
             raise UserError(
-                f"--class_names {self.data.class_names!r} names {'a label twice' if names else 'no label'}. Give each "
-                "label of the data once: no,yes."
+                f"Missing label in the train data: {stream.unit} {place} has none in column {self._column!r}. Fill it "
+                "in, or leave such rows out with --skip-missing."
             )
-        return names
+        elif isinstance(cell, list | tuple):
+            self._listed.update(dict.fromkeys(cell))
+        elif isinstance(cell, dict):
+            raise UserError(f"Column {self._column!r} has {cell!r:.60} in {stream.unit} {place}, which is no label.")
+        elif not self._are_numbers:
+            self._single[cell] = None
+            if len(self._single) > MOST_LABELS:
+                self._require_numbers()
+        if len(self._listed) > MOST_LABELS:
+            self._require_numbers()
 
-    def number_labels(self, trained: Sequence[str] | None, problem_type: str | None) -> Labels:
-        """Keeps the order of a trained model or of `--class_names`, if the labels are the same."""
-        names = self._given_names()
-        given = trained if trained and (not names or set(trained) == set(names)) else names or None
-        return self._number({**self.splits, "train": self._labelled()}, given, problem_type, sampled=True)
-
-    def _labelled(self) -> Dataset:
-        """A data set with each of the labels."""
-        cells = self._given_labels()
-        feature = None if self.data.class_names else self._feature  # names, whatever type the data's labels are of
-        features = None if feature is None else Features({self.columns.label: feature})
-        found = Dataset.from_dict({self.columns.label: self._distinct if cells is None else cells}, features=features)
-        if self._is_csv:
-            found.info.builder_name = "csv"
-        return found
-
-    def choose_rows(self) -> None:
-        """Selects rows of the splits in memory."""
-        self._choose({split: rows for split, rows in self.splits.items() if split != "train"})
-
-    def texts(self) -> Iterator[str]:
-        """The first training texts."""
-        return texts(self._training_rows().take(TOKENIZER_ROWS), self.columns, files_of(self._rows))
-
-    def _numbered(self, cells: list[Any]) -> list[Any]:
-        """Cells of the label column as numbers.
-
-        Raises:
-            UserError: one is missing or unknown.
-        """
-        missing = sum(map(is_missing, cells)) if self.data.label_delimiter is None else 0
-        if missing:
+    def _require_numbers(self) -> None:
+        cells = as_written(list(self._single)) if self._is_text else list(self._single)
+        numbers = not self._listed and self._task != "classification" and any(isinstance(cell, float) for cell in cells)
+        if not numbers or not all(isinstance(cell, int | float) for cell in cells):
             raise UserError(
-                f"Missing label in the train data: {missing} of {len(cells)} rows in a row have none in column "
-                f"{self.columns.label!r}. Fill it in, or leave such rows out with --skip_missing."
+                f"Column {self._column!r} has more than {MOST_LABELS} different labels. Name the right column with "
+                "--label-column-name, or predict a number with --task regression."
             )
-        labels = self.labels
-        assert labels is not None
-        # The type is decided by all labels: whole numbers in a batch may be words.
-        task = "regression" if labels.problem_type == "regression" else "classification"
-        delimiter, name = self.data.label_delimiter, self.columns.label
-        column = read_values(cells, self._feature, self._is_csv, name, "train", delimiter, task, from_file=False)
-        return apply_labels(labels, labels.numbers(), column, "train", self.columns.label)
+        self._are_numbers = True
 
-    def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> "dict[str, Dataset | Passes]":
-        """Training rows are tokenized as they are read. Warns if the first rows are truncated.
-
-        Raises:
-            UserError: a label of the first rows isn't known.
-        """
-        assert self.labels is not None
-        sample = self.splits["train"]
-        scored = [split for split in self.splits if split != "train"]
-        encoded: dict[str, Dataset | Passes] = {split: self._encode(split, tokenizer, max_length) for split in scored}
-
-        def convert(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            found = tokenize_texts(batch, tokenizer, self.columns, max_length)
-            return {**found, "labels": self._numbered(batch[self.columns.label])}
-
-        encode(sample, None, tokenizer, self.columns, max_length, self.labels.problem_type)
-        self._numbered(list(sample[self.columns.label]))
-        rows = self._training_rows()
-        buffer = self.data.shuffle_buffer_size or SHUFFLE_BUFFER
-        if buffer > 1:
-            seed = self.training.seed if self.training.data_seed is None else self.training.data_seed
-            rows = rows.shuffle(seed=seed, buffer_size=buffer)
-        rows = rows.map(convert, batched=True, batch_size=_BATCH, remove_columns=sample.column_names)
-        return {**encoded, "train": Passes(rows, self._count)}
-
-    def training_examples(self, most: int) -> tuple[list[list[str]], list[Any]]:
-        """The first training rows."""
-        rows = read_rows(self._training_rows(), most, "train")
-        return self.texts_of(rows), self._numbered(list(rows[self.columns.label]))
+    def labels(self) -> list[Any]:
+        """Cells of the label column that hold each label; twice, if each has several texts on average."""
+        listed = list(self._listed) if self._delimiter is not None else [[label] for label in self._listed]
+        distinct = [*self._single, *listed]
+        return distinct * (2 if self.count >= 2 * len(distinct) else 1)
 
 
-class Passes(torch.utils.data.IterableDataset):
-    """Repeats a stream without an end, shuffled anew each pass. Runs end after `max_steps`, and resume exactly."""
-
-    def __init__(self, rows: IterableDataset, count: int | None, ended: bool = False) -> None:
-        self.rows = rows
-        self.count = count
-        self.ended = ended
-        """The run is resumed after its last step: yield nothing, or the Trainer would take one more."""
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if self.ended:
-            return
-        for number in itertools.count():
-            self.rows.set_epoch(number)
-            empty = True
-            with reading(_WHAT, _WAY_OUT, files_of(self.rows)):
-                for example in self.rows:
-                    empty = False
-                    yield example
-            if empty:
-                raise UserError("The train data has no rows to train on. Give more, or a --validation_file.")
+def shuffled(rows: Iterable[Any], size: int, seed: str) -> Iterator[Any]:
+    """Draws from a buffer of so many rows; size 1 keeps the order."""
+    if size <= 1:
+        yield from rows
+        return
+    draw = random.Random(seed)
+    waiting: list[Any] = []
+    for row in rows:
+        if len(waiting) < size:
+            waiting.append(row)
+            continue
+        chosen = draw.randrange(size)
+        yield waiting[chosen]
+        waiting[chosen] = row
+    draw.shuffle(waiting)
+    yield from waiting

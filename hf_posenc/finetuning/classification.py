@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from rich.console import Console
 from transformers import (
     DataCollatorWithPadding,
@@ -20,23 +19,33 @@ from transformers import (
     TrainerState,
 )
 
-from ..data.columns import find_columns, remember_columns, remembered_columns
-from ..data.in_memory import InMemory
-from ..data.labels import Labels, standard_units
+from ..data.columns import remember_columns, remembered_columns
+from ..data.labels import Labels
 from ..data.options import DataArguments
-from ..data.source import Source
-from ..data.splits import load_splits
-from ..data.streaming import Passes, Stream
+from ..data.passes import Passes
+from ..data.prepared import Part, PreparedData, Use
+from ..data.preparing import prepare
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess
-from ..training.baseline import MOST_ROWS, Texts, baseline_scores
+from ..training.baseline import MOST_ROWS, baseline_scores
 from ..training.losses import ClassificationLoss, make_loss
 from ..training.metrics import METRICS, MacroF1, compute_metrics_for
 from ..training.progress import without_bars, working
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
-from .start import check_best_metric, check_streaming, introduce, make_model_and_encode, make_tokenizer, prepare_start
+from .start import (
+    check_best_metric,
+    check_streaming,
+    introduce,
+    make_model_and_encode,
+    make_tokenizer,
+    prepare_start,
+    read_data,
+    texts_trained_on,
+)
 
+SEEN_BATCHES = 1000
+"""Of a stream the `train_...` metrics cover so many of the last batches."""
 _PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
 
@@ -53,10 +62,8 @@ class Setup(Run):
     collator: DataCollatorWithPadding
     loss: ClassificationLoss
     compute_metrics: "LossAndMetrics"
-    examples: dict[str, tuple[Texts, list[Any]]]
-    """Texts and labels of the scored splits, by the prefix of their metrics: `eval`, `test`."""
-    rows: dict[str, list[int]]
-    """The row number of each example in its file; a csv's header is row 1."""
+    examples: dict[str, Part]
+    """The rows of the scored splits, by the prefix of their metrics: `eval`, `test`."""
     baselines: dict[str, dict[str, float]]
     """Metrics of simpler models on these examples."""
 
@@ -75,8 +82,8 @@ class Setup(Run):
             split=next(split for split, own in _PREFIXES.items() if own == prefix),
             logits=logits,
             labels=labels,
-            texts=self.examples[prefix][0],
-            rows=self.rows.get(prefix),
+            texts=self.examples[prefix].texts,
+            rows=self.examples[prefix].places,
             names=self.labels.names,
             problem_type=self.labels.problem_type,
             metrics=metrics,
@@ -91,7 +98,7 @@ def set_up(
     data: DataArguments,
     arguments: ModelArguments,
     training: ClassificationTrainingArguments,
-    rows: DatasetDict | None = None,
+    splits: Mapping[str, Any] | None = None,
 ) -> Setup:
     """Reads the data, numbers the labels, makes tokenizer, model, loss and metrics. All checks come before training.
 
@@ -99,31 +106,30 @@ def set_up(
         data: which text and labels.
         arguments: which model.
         training: transformers' TrainingArguments and a few more.
-        rows: the splits, if they are in memory; `data.dataset_name` is then only their name.
+        splits: what `read_splits` gave, if it has been read; `data.dataset_name` is then only its name.
 
     Raises:
         UserError: something in the options or the data is wrong.
     """
     check_streaming(data, training)
     resume_from, config = prepare_start(arguments, training, "ForSequenceClassification")
-    with training.main_process_first(desc="reading the data"):
-        source = _open(data, arguments, training, config, rows)
-        labels = source.number_labels(_trained_labels(config), None if config is None else config.problem_type)
-        source.choose_rows()
-        if labels.problem_type == "regression" and source.numbers.get("train"):
-            mean, std = standard_units(source.numbers["train"] or ())
-            labels = source.labels = replace(labels, mean=mean, std=std)
-        tokenizer = make_tokenizer(arguments, data, source.texts(), resume_from)
+    splits = read_data(data, arguments, training) if splits is None else splits
+    prepared = prepare(splits, data, use_of(arguments, training, config))
+    training.do_predict = "test" in prepared.splits
+    tokenizer = make_tokenizer(arguments, data, prepared.training_texts(), resume_from)
+    labels = cast(Labels, prepared.labels)
     if training.chooses_metric and training.metric_for_best_model and labels.names:
         training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
-    loss = make_loss(labels, source.numbers.get("train"), training, source.seen_batches)
-    run, encoded = make_model_and_encode(source, arguments, config, tokenizer, resume_from)
+    train = prepared.splits.get("train")
+    most_seen = None if prepared.streamed is None else SEEN_BATCHES
+    loss = make_loss(labels, None if train is None else train.labels, training, most_seen)
+    run, encoded = make_model_and_encode(prepared, data, arguments, training, config, tokenizer, resume_from)
     loss.label_std = getattr(run.model.config, "label_std", 1.0)
     if training.do_train:
-        remember_columns(run.model.config, source.columns)
-    scored = {prefix: split for split, prefix in _PREFIXES.items() if source.numbers.get(split) is not None}
-    examples: dict[str, tuple[Texts, list[Any]]] = {prefix: source.examples(split) for prefix, split in scored.items()}
+        remember_columns(run.model.config, prepared.columns)
+    scored = {prefix: prepared.splits[split] for split, prefix in _PREFIXES.items() if split in prepared.splits}
+    examples = {prefix: part for prefix, part in scored.items() if part.labels is not None}
     return Setup(
         **vars(run),
         encoded=encoded,
@@ -131,23 +137,23 @@ def set_up(
         loss=loss,
         compute_metrics=LossAndMetrics(loss, labels.problem_type),
         examples=examples,
-        rows={prefix: source.rows_in_file(split) for prefix, split in scored.items()},
-        baselines=_baselines(training, source, examples),
+        baselines=_baselines(training, prepared, examples),
     )
 
 
-def _open(
-    data: DataArguments,
-    arguments: ModelArguments,
-    training: ClassificationTrainingArguments,
-    config: Any,
-    rows: DatasetDict | None,
-) -> Source:
-    found = load_splits(data, arguments.token, arguments.cache_dir) if rows is None else rows
-    if data.streaming:
-        return Stream(found, data, training)
-    known = None if training.do_train else remembered_columns(config)
-    return InMemory(found, data, training, partial(find_columns, known=known))
+def use_of(arguments: ModelArguments, training: ClassificationTrainingArguments, config: Any) -> Use:
+    """What the options ask of the data, and what a trained model knows of it."""
+    trained = training.do_train or config is None
+    return Use(
+        train=training.do_train,
+        validate=training.do_eval,
+        test=training.do_predict,
+        score_test=training.score_test,
+        known=None if trained else remembered_columns(config),
+        label_names=_trained_labels(config),
+        problem_type=None if config is None else config.problem_type,
+        trained_on=texts_trained_on(arguments, training),
+    )
 
 
 class LossAndMetrics:
@@ -173,13 +179,17 @@ class LossAndMetrics:
 
 
 def _baselines(
-    training: ClassificationTrainingArguments, source: Source, examples: dict[str, tuple[Texts, list[Any]]]
+    training: ClassificationTrainingArguments, prepared: PreparedData, examples: Mapping[str, Part]
 ) -> dict[str, dict[str, float]]:
     """Scores of simpler models; none without training."""
     if not (training.baseline and training.do_train and examples) or training.process_index != 0:
         return {}
-    assert source.labels is not None
-    return baseline_scores(source.training_examples(MOST_ROWS), examples, source.labels.problem_type)
+    train, streamed, labels = prepared.splits.get("train"), prepared.streamed, cast(Labels, prepared.labels)
+    if streamed is not None:
+        train = streamed.first(MOST_ROWS)
+    texts, numbers = cast(Part, train).texts, cast(Part, train).labels or []
+    tests = {prefix: (part.texts, part.labels or []) for prefix, part in examples.items()}
+    return baseline_scores((texts, numbers), tests, labels.problem_type)
 
 
 def _trained_labels(config: Any) -> list[str] | None:
@@ -196,7 +206,7 @@ def train_classifier(
     model: ModelArguments,
     training: ClassificationTrainingArguments,
     *,
-    rows: DatasetDict | None = None,
+    splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
     controls: Mapping[str, dict[str, float]] | None = None,
     search: dict[str, Any] | None = None,
@@ -212,7 +222,7 @@ def train_classifier(
         data: which text and labels.
         model: which model.
         training: transformers' TrainingArguments and a few more.
-        rows: the splits, where they are in memory; see `set_up`.
+        splits: see `set_up`.
         console: where the summary is printed. None: standard output.
         controls: metrics of other models on the same data, by name, to set beside the baselines' (`none`).
         search: what `hf_posenc.finetuning.search` tried before, for `results.json`.
@@ -224,7 +234,7 @@ def train_classifier(
     started = time.time()
     console = console or Console()
     with working("Preparing: data, tokenizer, model, what is to be beaten", console):
-        setup = set_up(data, model, training, rows)
+        setup = set_up(data, model, training, splits)
     setup.baselines |= controls or {}
     setup.search = search
     introduce(setup, console, setup.baselines, METRICS[setup.labels.problem_type][0].key)

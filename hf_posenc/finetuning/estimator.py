@@ -22,14 +22,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from datasets import (
-    ClassLabel,
-    Dataset,
-    DatasetDict,
-    Features,
-    List,
-    Value,
-)
 from pandas import isna
 from pandas.api.types import is_scalar
 from rich.console import Console
@@ -40,6 +32,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers.utils import logging
 
+from ..data.table import Table, Tally
 from ..errors import Interrupted, UserError
 from ..machine import best_dtype
 from ..training import checkpoints
@@ -129,10 +122,10 @@ class _Estimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, columns: dict[str, list[str]], values: Any, feature: Any, **task: Any) -> Self:
-        features = Features({**dict.fromkeys(columns, Value("string")), "label": feature})
-        rows = DatasetDict(train=Dataset.from_dict({**columns, "label": values}, features=features))
-        result = self._train(rows, {**task, "text_column_names": ",".join(columns)})
+    def _fit(self, columns: dict[str, list[str]], values: Any, classes: dict[str, Any], **task: Any) -> Self:
+        tally = Tally(rows=len(values))
+        rows = Table("texts in memory", {**columns, "label": values}, classes=classes, unit="text", tally=tally)
+        result = self._train({"train": rows}, {**task, "text_column_names": ",".join(columns)})
         self.model_ = result.model
         self.tokenizer_ = result.tokenizer
         self.metrics_ = result.metrics
@@ -144,7 +137,7 @@ class _Estimator(BaseEstimator):
         self._run = result.run
         return self
 
-    def _train(self, rows: DatasetDict, task: dict[str, Any]) -> Any:
+    def _train(self, splits: dict[str, Table], task: dict[str, Any]) -> Any:
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
         for name in ("verbose", "options"):
             parameters.pop(name, None)
@@ -170,7 +163,7 @@ class _Estimator(BaseEstimator):
             try:
                 return fine_tune(
                     *make_arguments(**given),
-                    rows=rows,
+                    splits=splits,
                     console=None if self.verbose else Console(file=io.StringIO()),
                 )
             except Interrupted as interrupt:
@@ -287,11 +280,11 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
                 f"All texts have one label, {self.classes_.tolist()[0]!r}: only one class. Give examples of at least "
                 "two classes."
             )
-        label = ClassLabel(names=[str(name) for name in self.classes_.tolist()])
+        names = {"label": tuple(str(name) for name in self.classes_.tolist())}
         if self._form == "labels":
-            self._fit(texts, np.searchsorted(self.classes_, y).tolist(), label)
+            self._fit(texts, np.searchsorted(self.classes_, y).tolist(), names)
         else:
-            self._fit(texts, [np.flatnonzero(row).tolist() for row in indicators], List(label))
+            self._fit(texts, [np.flatnonzero(row).tolist() for row in indicators], names)
         # The checkpoint has names of labels alone; these are the labels as they were given.
         _notes(self.model_.config).update(classes=self.classes_.tolist(), label_form=self._form)
         return self
@@ -343,7 +336,7 @@ class PosEncRegressor(RegressorMixin, _Estimator):
         """Trains on texts X and numbers y, anew whenever it is called."""
         texts = _check(X, y)
         numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
-        return self._fit(texts, numbers.tolist(), Value("float64"), do_regression=True)
+        return self._fit(texts, numbers.tolist(), {}, task="regression")
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""

@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
-from ..data.columns import find_columns, remember_columns, remembered_columns
-from ..data.in_memory import InMemory
+from ..data.columns import remember_columns, remembered_columns
 from ..data.options import DataArguments
-from ..data.splits import load_splits
+from ..data.prepared import PreparedData, Use
+from ..data.preparing import prepare
 from ..errors import UserError
 from ..training.arguments import MaskedLMTrainingArguments, ModelArguments
 from ..training.masked_lm import MaskAnew, MaskingCollator, join_blocks, mask_once, token_sums, token_weighted_metrics
@@ -21,7 +21,7 @@ from ..training.recipe import default_learning_rate
 from ..training.report import Summary
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
-from .start import check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
+from .start import check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start, read_data
 
 
 @without_bars()
@@ -88,17 +88,16 @@ def _set_up(
     data: DataArguments, model: ModelArguments, training: MaskedLMTrainingArguments
 ) -> tuple[Run, Mapping[str, Any]]:
     resume_from, config = prepare_start(model, training, "ForMaskedLM")
-    with training.main_process_first(desc="reading the data"):
-        known = None if training.do_train else remembered_columns(config)
-        found = load_splits(data, model.token, model.cache_dir)
-        source = MaskedText(found, data, training, partial(find_columns, known=known))
-        source.choose_rows()
-        tokenizer = make_tokenizer(model, data, source.texts(), resume_from)
+    known = None if training.do_train else remembered_columns(config)
+    use = Use(training.do_train, training.do_eval, labelled=False, known=known)
+    prepared = prepare(read_data(data, model, training), data, use)
+    tokenizer = make_tokenizer(model, data, prepared.training_texts(), resume_from)
     if tokenizer.mask_token_id is None:
         raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
-    run, encoded = make_model_and_encode(source, model, config, tokenizer, resume_from, _fill_in)
+    masked = MaskedText(**vars(prepared), line_by_line=training.line_by_line, mlm_probability=training.mlm_probability)
+    run, encoded = make_model_and_encode(masked, data, model, training, config, tokenizer, resume_from, _fill_in)
     if training.do_train:
-        remember_columns(run.model.config, source.columns)
+        remember_columns(run.model.config, prepared.columns)
     return run, encoded
 
 
@@ -112,17 +111,19 @@ def _fill_in(
         training.num_train_epochs = 3
 
 
-class MaskedText(InMemory):
-    """Text in memory; validation rows are masked once."""
+@dataclass(frozen=True)
+class MaskedText(PreparedData):
+    """Text whose validation rows are masked once."""
 
-    training: MaskedLMTrainingArguments
+    line_by_line: bool = True
+    """Each text is an input; else all are joined and cut into blocks."""
+    mlm_probability: float = 0.15
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> dict[str, Dataset]:
         """All splits: texts, or blocks of `max_length` tokens."""
-        by_line = self.training.line_by_line
-        encoded = super().encode(tokenizer, max_length if by_line else 2**31 - 1)
-        if not by_line:
+        encoded = super().encode(tokenizer, max_length if self.line_by_line else 2**31 - 1)
+        if not self.line_by_line:
             encoded = {split: join_blocks(tokens, max_length) for split, tokens in encoded.items()}
         if "validation" in encoded:
-            encoded["validation"] = mask_once(encoded["validation"], tokenizer, self.training.mlm_probability)
+            encoded["validation"] = mask_once(encoded["validation"], tokenizer, self.mlm_probability)
         return encoded

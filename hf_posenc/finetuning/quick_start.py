@@ -25,9 +25,9 @@ from rich.table import Table
 
 from hf_posenc.model.positions import scheme_class
 
-from ..data.columns import find_columns
-from ..data.labels import number_labels
-from ..data.splits import load_splits
+from ..data.prepared import Use
+from ..data.preparing import prepare
+from ..data.splits import read_splits
 from ..errors import UserError, run_script
 from ..files import write_json
 from ..stranger import StrangerFailed, ask_stranger
@@ -220,15 +220,9 @@ def _next_steps(last: SchemeResult, seed: int, seconds: float, console: Console)
 def measure_baselines(options: dict[str, Any] | None = None) -> dict[str, float]:
     """Test accuracy of the baselines `majority` and `word_pairs` on the same rows."""
     data = make_arguments(**{**OPTIONS, **(options or {}), "output_dir": "unused"})[0]
-    splits = load_splits(data)
-    columns = find_columns(splits["train"], data)
-    labels, numbers = number_labels(splits, columns, task=data.task, delimiter=data.label_delimiter)
-    most = {"train": data.max_train_samples, "test": data.max_predict_samples}
-    train, test = (
-        ([splits[name][column][: most[name]] for column in columns.text], list(numbers[name] or ())[: most[name]])
-        for name in ("train", "test")
-    )
-    scores = baseline_scores(train, {"test": test}, labels.problem_type)
+    prepared = prepare(read_splits(data), data, Use(test=True, score_test=True))
+    train, test = ((part.texts, part.labels or []) for part in (prepared.splits["train"], prepared.splits["test"]))
+    scores = baseline_scores(train, {"test": test}, "single_label_classification")
     return {name: found["test_accuracy"] for name, found in scores.items()}
 
 

@@ -4,10 +4,11 @@ import contextlib
 import copy
 import math
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import qmc
@@ -36,7 +37,7 @@ def search(
     data: DataArguments,
     model: ModelArguments,
     training: ClassificationTrainingArguments,
-    rows: DatasetDict | None,
+    splits: Mapping[str, Any] | None,
     console: Console,
 ) -> tuple[ModelArguments, dict[str, Any]]:
     """Tries `training.search` combinations, sets the best one in the options, and says what each reached.
@@ -54,7 +55,7 @@ def search(
     """
     _require(training)
     trials: list[dict[str, Any]] = []
-    first, setup = _trial(data, model, training, rows, {}, 1, console)
+    first, setup = _trial(data, model, training, splits, {}, 1, console)
     values = _values(setup, model, training)
     if not values:
         raise UserError(
@@ -67,7 +68,7 @@ def search(
     trials.append({**defaults, **first})
     for point in qmc.LatinHypercube(len(values), rng=training.seed).random(cast(int, training.search) - 1):
         drawn = {name: draw(float(share)) for (name, (_, draw)), share in zip(values.items(), point, strict=True)}
-        found, _ = _trial(data, model, training, rows, drawn, len(trials) + 1, console)
+        found, _ = _trial(data, model, training, splits, drawn, len(trials) + 1, console)
         trials.append({**drawn, **found})
     best = min(range(len(trials)), key=lambda number: _order(trials[number], metric))
     if training.process_index == 0:
@@ -92,7 +93,7 @@ def _trial(
     data: DataArguments,
     model: ModelArguments,
     training: ClassificationTrainingArguments,
-    rows: DatasetDict | None,
+    splits: Mapping[str, Any] | None,
     values: dict[str, float],
     number: int,
     console: Console,
@@ -108,7 +109,7 @@ def _trial(
         short.early_stopping_patience = None
         short.learning_rate = values.get("learning_rate", training.learning_rate)
         with quiet_warnings():  # the final training repeats them
-            setup = set_up(copy.deepcopy(data), _with(model, values), short, rows)
+            setup = set_up(copy.deepcopy(data), _with(model, values), short, splits)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
         if training.process_index == 0:
             console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)

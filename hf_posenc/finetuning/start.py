@@ -1,16 +1,19 @@
 """The start of a run of any task: its output folder, tokenizer, model and encoded data."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.utils import logging
 
 from ..data.options import DataArguments
-from ..data.source import Source
-from ..data.streaming import Passes
+from ..data.passes import Passes
+from ..data.prepared import PreparedData
+from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError, as_typed
 from ..training import checkpoints
@@ -25,7 +28,7 @@ from ..training.assessment import to_beat
 from ..training.recipe import fill_in
 from ..training.report import Summary, summarize
 from ..training.resuming import check_resumed
-from ..training.run import Run
+from ..training.run import TRAINED_ON, Run
 from .model import hub_options, input_length, load_config, make_model, require_head
 
 logger = logging.get_logger(__name__)
@@ -91,6 +94,20 @@ def prepare_start(arguments: ModelArguments, training: RunArguments, head: str) 
     return resume_from, config
 
 
+def read_data(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:
+    """The splits that the options name; what comes from the Hub is fetched by the first process."""
+    with training.main_process_first(desc="reading the data") if data.dataset_name else contextlib.nullcontext():
+        return read_splits(data, arguments.token, arguments.cache_dir)
+
+
+def texts_trained_on(arguments: ModelArguments, training: RunArguments) -> frozenset[int]:
+    """The marks of the texts that a checkpoint in a folder was trained on; empty where that isn't known."""
+    path = Path(str(arguments.model_name_or_path)) / TRAINED_ON
+    if training.do_train or not path.is_file():
+        return frozenset()
+    return frozenset(np.load(path, allow_pickle=False).tolist())
+
+
 def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
     """Raises a UserError if `metric_for_best_model` isn't measured, before the Trainer notices after an epoch."""
     wanted = training.metric_for_best_model
@@ -119,8 +136,10 @@ def make_tokenizer(
 
 
 def make_model_and_encode(
-    source: Source,
+    prepared: PreparedData,
+    data: DataArguments,
     arguments: ModelArguments,
+    training: RunArguments,
     config: Any,
     tokenizer: PreTrainedTokenizerBase,
     resume_from: Path | None,
@@ -129,8 +148,10 @@ def make_model_and_encode(
     """Makes the model and encodes the data.
 
     Args:
-        source: the data, its rows chosen.
+        prepared: the data, its rows chosen.
+        data: the options.
         arguments: which model.
+        training: the options.
         config: that of the checkpoint to start from.
         tokenizer: of the run.
         resume_from: the checkpoint to resume from.
@@ -142,15 +163,15 @@ def make_model_and_encode(
     Raises:
         UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
     """
-    data, training, labels = source.data, source.training, source.labels
     set_seed(training.seed)
-    model = make_model(arguments, data, config, tokenizer, labels)
+    model = make_model(arguments, data, config, tokenizer, prepared.labels)
     max_length = input_length(data, model, tokenizer)
-    with training.main_process_first(desc="tokenizing"):
-        encoded = source.encode(tokenizer, max_length)
-    if resume_from is not None and isinstance(encoded.get("train"), Passes):
-        encoded["train"].ended = training.max_steps <= checkpoints.step_of(resume_from)
-    summary = summarize(model, labels, encoded, max_length, len(tokenizer), training.train_batch_size)
+    encoded = prepared.encode(tokenizer, max_length)
+    if isinstance(passes := encoded.get("train"), Passes):
+        passes.seed = training.seed if training.data_seed is None else training.data_seed
+        passes.ended = resume_from is not None and training.max_steps <= checkpoints.step_of(resume_from)
+    batch = training.train_batch_size
+    summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
     fill(training, arguments, summary, model.config.hidden_size)
     if resume_from is not None:
         check_resumed(resume_from, model, training, data)
@@ -158,12 +179,13 @@ def make_model_and_encode(
         data=data,
         arguments=arguments,
         training=training,
-        columns=source.columns,
-        labels=labels,
+        columns=prepared.columns,
+        labels=prepared.labels,
         tokenizer=tokenizer,
         model=model,
         summary=summary,
-        test_rows=source.rows.get("test"),
+        test_rows=prepared.splits["test"].rows if "test" in prepared.splits else None,
+        trained_on=prepared.splits["train"].marks if "train" in prepared.splits else None,
     )
     return run, encoded
 
@@ -209,7 +231,6 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
             strategy_name(training.train_sampling_strategy) != "random" and training.train_sampling_strategy,
             "examples come in the order of the stream, shuffled in a buffer (--shuffle_buffer_size)",
         ),
-        "preprocessing_num_workers": (data.preprocessing_num_workers, "examples are tokenized as they are read"),
         "dataloader_num_workers": (
             training.dataloader_num_workers > 1 and training.dataloader_num_workers,
             "one process reads the stream",

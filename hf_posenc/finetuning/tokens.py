@@ -2,16 +2,16 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from datasets import DatasetDict
 from rich.console import Console
 from transformers import DataCollatorForTokenClassification
 
+from ..data.labels import TOKENS, Labels
 from ..data.options import DataArguments
-from ..data.splits import load_splits
-from ..data.words import Words
+from ..data.prepared import PreparedData, Use
+from ..data.preparing import prepare
 from ..errors import UserError
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess_words
@@ -21,7 +21,14 @@ from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 from ..training.word_metrics import WordMetrics, answers_and_losses, marks_spans, word_scores
 from .prediction import label_words
-from .start import check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start
+from .start import (
+    check_best_metric,
+    introduce,
+    make_model_and_encode,
+    make_tokenizer,
+    prepare_start,
+    read_data,
+)
 
 
 @without_bars()
@@ -30,7 +37,7 @@ def train_tokens(
     model: ModelArguments,
     training: ClassificationTrainingArguments,
     *,
-    rows: DatasetDict | None = None,
+    splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> TrainingResult:
     """Trains, evaluates and predicts as `train_classifier` does, with a list of words and a list of labels in each row.
@@ -44,11 +51,12 @@ def train_tokens(
     """
     started = time.time()
     console = console or Console()
-    run, encoded, words = _set_up(data, model, training, rows)
-    headline = "span_f1" if marks_spans(words.labels.names) else "accuracy"
-    baselines = _baselines(words) if training.baseline and training.do_train else {}
+    run, encoded, prepared = _set_up(data, model, training, splits)
+    names = cast(Labels, prepared.labels).names
+    headline = "span_f1" if marks_spans(names) else "accuracy"
+    baselines = _baselines(prepared) if training.baseline and training.do_train else {}
     introduce(run, console, baselines, headline)
-    measure = WordMetrics(words.labels.names)
+    measure = WordMetrics(names)
     trainer = RunTrainer(
         run,
         encoded,
@@ -63,12 +71,12 @@ def train_tokens(
         learned = list(trainer.state.log_history)
         scored = (("validation", "eval", training.do_eval), ("test", "test", training.do_predict))
         for split, prefix, is_wanted in scored:
-            if is_wanted and words.read[split][1] is not None:
+            if is_wanted and prepared.splits[split].labels is not None:
                 metrics |= trainer.evaluate(cast(Any, encoded[split]), metric_key_prefix=prefix)
                 run.assessment = assess_words(
                     split,
                     *measure.last,
-                    words.labels.names,
+                    names,
                     headline,
                     metrics,
                     baselines,
@@ -77,8 +85,9 @@ def train_tokens(
                 )
         if not training.do_predict:
             return None
-        answers = label_words(run.model, run.tokenizer, words.read["test"][0])
-        lines = ({"index": row, "labels": labels} for row, (_, labels) in enumerate(answers))
+        answers = label_words(run.model, run.tokenizer, prepared.splits["test"].texts[0])
+        numbered = zip(prepared.splits["test"].rows, answers, strict=True)
+        lines = ({"index": row, "labels": answer} for row, (_, answer) in numbered)
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
     return carry_out(trainer, score, started, console)
@@ -88,21 +97,23 @@ def _set_up(
     data: DataArguments,
     model: ModelArguments,
     training: ClassificationTrainingArguments,
-    rows: DatasetDict | None,
-) -> tuple[Run, Mapping[str, Any], Words]:
+    splits: Mapping[str, Any] | None,
+) -> tuple[Run, Mapping[str, Any], PreparedData]:
     _check_options(data, training)
     resume_from, config = prepare_start(model, training, "ForTokenClassification")
-    with training.main_process_first(desc="reading the data"):
-        words = Words(load_splits(data, model.token, model.cache_dir) if rows is None else rows, data, training)
-        trained = None if training.do_train else [config.id2label[number] for number in sorted(config.id2label)]
-        labels = words.number_labels(trained)
-        words.choose_rows()
-        tokenizer = make_tokenizer(model, data, words.texts(), resume_from)
+    splits = read_data(data, model, training) if splits is None else splits
+    trained = None if training.do_train else [config.id2label[number] for number in sorted(config.id2label)]
+    test = training.do_predict or "test" in splits
+    use = Use(training.do_train, training.do_eval, test, label_names=trained, problem_type=TOKENS)
+    prepared = prepare(splits, data, use)
+    training.do_predict = test
+    tokenizer = make_tokenizer(model, data, prepared.training_texts(), resume_from)
+    names = cast(Labels, prepared.labels).names
     if not tokenizer.is_fast:
         raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer_name.")
-    span_names = ["span_precision", "span_recall", "span_f1"] if marks_spans(labels.names) else []
+    span_names = ["span_precision", "span_recall", "span_f1"] if marks_spans(names) else []
     check_best_metric(training, ["accuracy", "macro_f1", *span_names])
-    return *make_model_and_encode(words, model, config, tokenizer, resume_from), words
+    return *make_model_and_encode(prepared, data, model, training, config, tokenizer, resume_from), prepared
 
 
 def _check_options(data: DataArguments, training: ClassificationTrainingArguments) -> None:
@@ -110,6 +121,8 @@ def _check_options(data: DataArguments, training: ClassificationTrainingArgument
         (data.streaming, "--streaming"),
         (training.class_weights, "--class_weights"),
         (training.label_smoothing_factor, "--label_smoothing_factor"),
+        (training.search, "--search"),
+        (training.compare_none, "--compare_none"),
         (data.text_column_delimiter, "--text_column_delimiter"),
         (data.label_delimiter, "--label_delimiter"),
     ):
@@ -117,14 +130,20 @@ def _check_options(data: DataArguments, training: ClassificationTrainingArgument
             raise UserError(f"{option} {given} is for labels of texts, --task tokens labels words. Leave it out.")
 
 
-def _baselines(data: Words) -> dict[str, dict[str, float]]:
+def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
     """Metrics of `word_label_answers` on validation and test words."""
-    (words, tags), names = data.read["train"], data.labels.names
+    names = cast(Labels, prepared.labels).names
     found: dict[str, dict[str, float]] = {}
+    train = prepared.splits["train"]
     for split, prefix in (("validation", "eval"), ("test", "test")):
-        asked, right = data.read.get(split, ((), None))
-        if tags is not None and right is not None:
-            for name, said in word_label_answers(words, tags, asked).items():
+        asked = prepared.splits.get(split)
+        if asked is not None and train.labels is not None and asked.labels is not None:
+            known, right = (_named(part.labels or (), names) for part in (train, asked))
+            for name, said in word_label_answers(train.texts[0], known, asked.texts[0]).items():
                 scores = {f"{prefix}_{key}": value for key, value in word_scores(names, right, said).items()}
                 found.setdefault(name, {}).update(scores)
     return found
+
+
+def _named(rows: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[str]]:
+    return [[names[number] for number in row] for row in rows]

@@ -5,16 +5,19 @@ import copy
 import io
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from datasets import DatasetDict
 from rich.console import Console
+from transformers.utils import logging
 
 from ..conversion.convert import convert
 from ..conversion.output import REPORT_NAME
 from ..data.options import DataArguments
+from ..data.prepared import Use
+from ..data.preparing import is_about_words
 from ..errors import Interrupted, UserError, one_line
 from ..training import TrainingResult, checkpoints
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments, parse_json_option
@@ -22,7 +25,10 @@ from ..training.progress import quiet_warnings, without_bars, working
 from .classification import train_classifier
 from .model import labels_words, load_config, prepare_scheme
 from .search import search
+from .start import read_data
 from .tokens import train_tokens
+
+logger = logging.get_logger(__name__)
 
 
 @without_bars()
@@ -31,7 +37,7 @@ def fine_tune(
     model: ModelArguments,
     training: ClassificationTrainingArguments,
     *,
-    rows: DatasetDict | None = None,
+    splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> TrainingResult:
     """`train_classifier`, from `model.pretrained` where that is set, after the trials of `training.search`.
@@ -52,45 +58,38 @@ def fine_tune(
         resume=bool(training.resume_from_checkpoint),
         training=training.do_train,
     )
-    of_words = _is_about_words(data, model, training)
+    prepare_scheme(model)
+    splits = read_data(data, model, training) if splits is None else splits
+    of_words = _is_about_words(splits, data, model, training)
     controls = {}
     if training.compare_none and training.do_train and not of_words:
-        controls["none"] = _control(data, model, training, rows, console)
+        controls["none"] = _control(data, model, training, splits, console)
     with converted(model, training, console) as started:
         if of_words:
-            result = _of_words(data, started, training, rows, console)
+            result = train_tokens(data, started, training, splits=splits, console=console)
         else:
             chosen, tried = started, None
             if training.search is not None:
-                chosen, tried = search(data, started, training, rows, console)
+                chosen, tried = search(data, started, training, splits, console)
             result = train_classifier(
-                data, chosen, training, rows=rows, console=console, controls=controls, search=tried
+                data, chosen, training, splits=splits, console=console, controls=controls, search=tried
             )
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result
 
 
-def _is_about_words(data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments) -> bool:
-    """Whether words are labelled: by `task` or, if a model is only evaluated, by its head."""
-    if data.task is not None or training.do_train:
-        return data.task == "tokens"
-    config = load_config(model)
-    return config is not None and labels_words(config)
-
-
-def _of_words(
-    data: DataArguments,
-    model: ModelArguments,
-    training: ClassificationTrainingArguments,
-    rows: DatasetDict | None,
-    console: Console,
-) -> TrainingResult:
-    """A run of `--task tokens`."""
-    for option in ("search", "compare_none"):
-        if value := getattr(training, option):
-            raise UserError(f"--{option} {value} is for labels of texts, --task tokens labels words. Leave it out.")
-    return train_tokens(data, model, training, rows=rows, console=console)
+def _is_about_words(
+    splits: Mapping[str, Any], data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments
+) -> bool:
+    """Whether words are labelled: by `task`, by the head of a model that is only evaluated, or by the data's look."""
+    if data.task is None and not training.do_train:
+        config = load_config(model)
+        return config is not None and labels_words(config)
+    of_words = is_about_words(splits, data, Use())
+    if of_words and data.task is None:
+        logger.warning("The rows are lists of words with a label for each: --task tokens.")
+    return of_words
 
 
 @contextlib.contextmanager
@@ -135,7 +134,7 @@ def _control(
     data: DataArguments,
     model: ModelArguments,
     training: ClassificationTrainingArguments,
-    rows: DatasetDict | None,
+    splits: Mapping[str, Any],
     console: Console,
 ) -> dict[str, float]:
     """Trains the same run without positions and returns its metrics; keeps nothing else."""
@@ -166,7 +165,7 @@ def _control(
         try:
             with working("The control: the same training without positions", console), quiet_warnings():
                 quiet = Console(file=io.StringIO())
-                result = fine_tune(copy.deepcopy(data), without, changed, rows=rows, console=quiet)
+                result = fine_tune(copy.deepcopy(data), without, changed, splits=splits, console=quiet)
         except Interrupted as interrupt:
             raise Interrupted("nothing is kept of the control. Give the same command again.") from interrupt
     return result.metrics

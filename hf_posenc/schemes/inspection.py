@@ -175,7 +175,7 @@ def _read_training(source: str, revision: str | None, files: list[str]) -> Train
             if isinstance(value, int | float)
         },
         warnings=[str(text) for text in warnings] if isinstance(warnings, list) else [],
-        data=_data(_part(options, "data"), _part(_part(run, "summary"), "examples")),
+        data=_data(_part(options, "data"), _part(run, "summary")),
         length=_length(run),
         source=str(base) if base else None,
     )
@@ -197,13 +197,14 @@ def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _data(options: dict[str, Any], examples: dict[str, Any]) -> str | None:
+def _data(options: dict[str, Any], summary: dict[str, Any]) -> str | None:
     names = [options.get(key) for key in ("dataset_name", "train_file", "validation_file", "test_file")]
     name = next(
         (Path(str(one)).name if one.startswith(("/", ".")) else one for one in names if isinstance(one, str)), None
     )
+    examples, line = _part(summary, "examples"), _part(summary, "data").get("line")
     sizes = ", ".join(f"{split} {count:,}" for split, count in examples.items() if isinstance(count, int))
-    return ": ".join(part for part in (name, sizes) if part) or None
+    return ": ".join(str(part) for part in (name, sizes, line) if part) or None
 
 
 def _length(run: dict[str, Any]) -> str | None:

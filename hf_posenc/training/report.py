@@ -9,12 +9,14 @@ import numpy as np
 from datasets import Dataset
 from huggingface_hub import EvalResult, ModelCardData
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 from transformers import PreTrainedModel
 
 from ..data.columns import Columns
 from ..data.labels import TOKENS, Labels
+from ..data.summary import DataSummary
 from ..machine import versions
 from ..markdown import plain, render
 from .assessment import Assessment
@@ -46,6 +48,8 @@ class Summary:
     """Real tokens of one epoch."""
     padded_tokens: int
     """Places of one epoch's padded batches, real tokens included."""
+    data: DataSummary | None = None
+    """What was read, used, left out and set aside."""
 
     @property
     def positional_share(self) -> float:
@@ -59,10 +63,21 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, shares included."""
-        return {**asdict(self), "positional_share": self.positional_share, "padding_share": self.padding_share}
+        data = None if self.data is None else self.data.to_dict()
+        return {
+            **asdict(self),
+            "data": data,
+            "positional_share": self.positional_share,
+            "padding_share": self.padding_share,
+        }
 
     def show(self, console: Console | None = None) -> None:
         """Prints the summary as a table."""
+        console = console or Console()
+        if self.data is not None:
+            console.print(f"[bold]Data[/bold]  {escape(self.data.line())}", highlight=False)
+            for doubt in self.data.doubts():
+                console.print(f"[yellow]Warning:[/yellow] {escape(doubt)}", highlight=False)
         table = Table(show_header=False, box=None, pad_edge=False)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
@@ -85,7 +100,7 @@ class Summary:
             if self.position_embedding_type is not None:
                 saved += ", not computed"
             table.add_row("Tokens per epoch", f"{self.tokens:,} real ones; {saved}")
-        (console or Console()).print(table)
+        console.print(table)
 
 
 def summarize(
@@ -95,6 +110,7 @@ def summarize(
     max_length: int,
     vocab_size: int,
     batch_size: int,
+    data: DataSummary | None = None,
 ) -> Summary:
     """Counts parameters, and tokens against padding in batches drawn at random; those of a stream aren't known."""
     tokens = padded = 0
@@ -124,6 +140,7 @@ def summarize(
         positional_parameters=positional_parameters(model),
         tokens=tokens,
         padded_tokens=padded,
+        data=data,
     )
 
 
@@ -145,6 +162,7 @@ def model_card(
     metrics: dict[str, float],
     hyperparameters: dict[str, Any],
     assessment: Assessment | None = None,
+    data: DataSummary | None = None,
     license: str | None = None,
     base_model: str | None = None,
     repo_id: str | None = None,
@@ -162,7 +180,7 @@ def model_card(
     if labels is not None and columns.is_pair:
         example = '{"text": "First text.", "text_pair": "Second text."}'
     scores = _quoted(metrics)
-    data = ModelCardData(
+    metadata = ModelCardData(
         license=license,
         library_name="transformers",
         pipeline_tag=task,
@@ -184,7 +202,7 @@ def model_card(
     )
     return render(
         TEMPLATE,
-        metadata=data.to_yaml(),
+        metadata=metadata.to_yaml(),
         name=name,
         architecture=type(model).__name__,
         scheme=model.config.position_embedding_type if is_posenc else None,
@@ -195,6 +213,7 @@ def model_card(
         place=repo_id or HERE,
         scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
         assessment=assessment,
+        data=data,
         labels=None if labels is None else labels.names,
         hyperparameters=[(name, plain(value)) for name, value in hyperparameters.items()],
         versions=versions(),

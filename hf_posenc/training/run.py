@@ -21,6 +21,10 @@ from .report import Summary
 logger = logging.get_logger(__name__)
 
 
+TRAINED_ON = "trained_on.npy"
+"""In the folder of a run: hashes of its training texts, so that an evaluation says which it shares. Never published."""
+
+
 @dataclass
 class Run:
     """A run of any task: what reports and saving need."""
@@ -40,6 +44,8 @@ class Run:
     """Where the kept weights are from: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last step."""
     metrics: dict[str, float] | None = field(default=None, kw_only=True)
     """All metrics, at the end."""
+    trained_on: Sequence[int] | None = field(default=None, kw_only=True)
+    """The marks of the training texts (see `data.splitting.mark_of`), where these were in memory."""
     search: dict[str, Any] | None = field(default=None, kw_only=True)
     """What `--search` tried and chose."""
     assessment: Assessment | None = field(default=None, kw_only=True)

@@ -16,7 +16,7 @@ from ..training import checkpoints
 from .arguments import as_dict, strategy_name
 from .metrics import answers_from_logits
 from .report import display_name, model_card
-from .run import Run
+from .run import TRAINED_ON, Run
 
 
 def save_run(
@@ -51,6 +51,8 @@ def save_run(
             if run.assessment is not None:
                 run.assessment.draw(folder)
             files.write_text(folder / "README.md", card_of(run, metrics))
+            if run.trained_on is not None:
+                np.save(folder / TRAINED_ON, np.unique(np.array(run.trained_on, dtype=np.uint64)))
         if test_logits is not None and run.labels is not None:
             lines = test_logits
             if not isinstance(lines, str):
@@ -132,6 +134,7 @@ def card_of(run: Run, metrics: dict[str, float], checkpoint: str | None = None) 
         metrics=metrics,
         hyperparameters={name: value for name, value in shown.items() if value is not None},
         assessment=run.assessment,
+        data=run.summary.data,
         license=training.license,
         base_model=hub_name(run.arguments.pretrained or run.arguments.model_name_or_path),
         repo_id=name if training.push_to_hub else None,

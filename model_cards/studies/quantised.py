@@ -24,7 +24,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data import example_data, read_file
+from hf_posenc.data import example_data, read_table
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json
 from hf_posenc.finetuning.classification import train_classifier
@@ -137,7 +137,7 @@ def study(
         UserError: a scheme or preset is unknown.
     """
     console = console or Console(stderr=True)
-    test = read_file(f"{example_data()}/test.jsonl.gz")
+    test = read_table(f"{example_data()}/test.jsonl.gz").columns
     found: dict[str, Any] = {
         "options": {**OPTIONS, **(options or {}), "seed": seed},
         "versions": versions(),

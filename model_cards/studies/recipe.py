@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, DatasetDict
 from rich.console import Console
 
+from hf_posenc.data.table import Table
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json
 from hf_posenc.finetuning import fine_tune
@@ -84,7 +84,7 @@ def comparisons(rows: int, seed: int) -> Iterator[dict[str, str]]:
         }
 
 
-def splits(data: Path, name: str, rows: int | None) -> DatasetDict:
+def splits(data: Path, name: str, rows: int | None) -> dict[str, Table]:
     """Training rows drawn from a fixed seed, the first validation and test rows."""
     if name == COMPARISONS:
         made = list(comparisons((rows or 8000) + 2500, seed=0))
@@ -95,12 +95,10 @@ def splits(data: Path, name: str, rows: int | None) -> DatasetDict:
         found["train"] = found["train"][:rows]
         found |= {split: found[split][:most] for split, most in MOST_SCORED.items()}
     columns = ("text", "text_pair", "label")
-    return DatasetDict(
-        {
-            split: Dataset.from_dict({name: [str(row[name]) for row in kept] for name in columns if name in kept[0]})
-            for split, kept in found.items()
-        }
-    )
+    return {
+        split: Table(split, {name: [str(row[name]) for row in kept] for name in columns if name in kept[0]})
+        for split, kept in found.items()
+    }
 
 
 class Study:
@@ -150,7 +148,7 @@ class Study:
         with tempfile.TemporaryDirectory() as folder:
             arguments = make_arguments(output_dir=folder, dataset_name=name, score_test=True, **given)
             quiet = Console(file=io.StringIO())
-            result = fine_tune(*arguments, rows=splits(self.data, name, rows), console=quiet)
+            result = fine_tune(*arguments, splits=splits(self.data, name, rows), console=quiet)
         assert result.assessment is not None
         kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")
         return {

@@ -26,7 +26,7 @@ from hf_posenc.comparison.executor import Clock, duration
 from hf_posenc.comparison.plan import Run
 from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
-from hf_posenc.data import read_file
+from hf_posenc.data import read_table
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.files import write_json
 from hf_posenc.finetuning import make_arguments, set_up
@@ -123,8 +123,8 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
 def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     plan = toy(seeds=2, schemes=["none"])
     paths = [training_options(plan, Run(plan.tasks[0], "none", seed), tmp_path)["train_file"] for seed in plan.seeds]
-    first, second = (read_file(path) for path in paths)
-    assert len(first) == len(second) == 64
+    first, second = (read_table(path).columns for path in paths)
+    assert len(first["text"]) == len(second["text"]) == 64
     assert set(first["text"]) != set(second["text"])
     before = [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns]
     training_options(plan, Run(plan.tasks[0], "none", 0), tmp_path)

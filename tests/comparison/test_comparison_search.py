@@ -17,7 +17,7 @@ from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.run import to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
-from hf_posenc.data import read_file
+from hf_posenc.data import read_table
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Diverged
 from hf_posenc.files import write_json
@@ -116,7 +116,7 @@ def test_a_run_holds_no_number_that_json_lacks():
 def texts_of(tmp_path, plan, factor):
     options = training_options(plan, Run(plan.tasks[0], "none", 0, factor), tmp_path)
     path = options.get("train_file") or f"{options['dataset_name']}/train.jsonl"
-    return list(read_file(path)["text"])
+    return list(read_table(path).columns["text"])
 
 
 def development_texts(tmp_path, plan):
@@ -130,7 +130,7 @@ def test_a_tenth_is_held_out_of_the_training_rows_where_nothing_else_is_unreport
     plan = read_plan({**TOY, "tasks": [{"data": str(data)}], "train_examples": 60, "search": [1, 2]})
     every, tried = texts_of(tmp_path, plan, None), texts_of(tmp_path, plan, 2.0)
     assert (len(every), len(tried)) == (64, 54)  # the option max_train_samples keeps the first 60
-    held_out = list(read_file(str(development_files(plan, plan.tasks[0], tmp_path)[1]))["text"])
+    held_out = list(read_table(development_files(plan, plan.tasks[0], tmp_path)[1]).columns["text"])
     assert sorted(tried + held_out) == sorted(every[:60])
     (part,) = development_texts(tmp_path, plan)
     assert (part.length, len(part.dataset)) == (32, 6)

@@ -27,8 +27,9 @@ from hf_posenc.comparison.report import make_report
 from hf_posenc.comparison.results_folder import load_plan, load_runs
 from hf_posenc.comparison.study import Study
 from hf_posenc.conversion.loading import load
-from hf_posenc.data import DataArguments, blank_rows, find_columns, number_labels, read_file, texts, train_tokenizer
+from hf_posenc.data import DataArguments, Use, prepare, read_splits, train_tokenizer
 from hf_posenc.data.inputs import Text, read_inputs
+from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 pytestmark = pytest.mark.slow
@@ -265,7 +266,7 @@ def test_data(suffix, tmp_path, monkeypatch):
         for reader in (read_training, read_stream, read_inputs):
             try:
                 reader(str(file))
-            except ValueError as error:
+            except UserError as error:
                 errors.append(error)
         file.unlink()
         if errors:
@@ -276,19 +277,14 @@ def test_data(suffix, tmp_path, monkeypatch):
 
 
 def read_training(path):
-    dataset = read_file(path)
-    columns = find_columns(dataset, DataArguments())
-    blank_rows(dataset, columns)
-    assert all(isinstance(text, str) for text in texts(dataset, columns))
-    if columns.label in dataset.column_names:
-        number_labels({"train": dataset}, columns)
+    data = DataArguments(train_file=path)
+    prepare(read_splits(data), data, Use(validate=True))
 
 
 def read_stream(path):
-    from hf_posenc.data.reading import read_rows
-
-    if ".json" not in Path(path).suffixes:
-        read_rows(read_file(path, streaming=True), 5, "train")
+    data = DataArguments(train_file=path, streaming=True)
+    prepared = prepare(read_splits(data), data, Use(validate=True))
+    assert all(isinstance(text, str) for text in prepared.training_texts())
 
 
 # ---- comparisons ----------------------------------------------------------------------------------------------------

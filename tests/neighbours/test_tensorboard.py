@@ -14,7 +14,9 @@ pytest.importorskip("tensorboard")
 def test_the_event_files_have_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 40)
+    rows = "".join(
+        f"{text} {row},{label}\n" for row in range(40) for text, label in (("good film", "yes"), ("bad film", "no"))
+    )
     (tmp_path / "mine.csv").write_text("text,label\n" + rows)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))

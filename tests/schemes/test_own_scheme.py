@@ -69,7 +69,9 @@ def written(folder: Path, text: str, name: str = "mine.py") -> Path:
 
 def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path):
     out = tmp_path / "run"
-    rows = "".join(f"{text},{label}\n" for text, label in (("good film", "yes"), ("bad film", "no")) * 20)
+    rows = "".join(
+        f"{text} {row},{label}\n" for row in range(20) for text, label in (("good film", "yes"), ("bad film", "no"))
+    )
     data = written(tmp_path, "text,label\n" + rows, "data.csv")
     arguments = ("--scheme-file", EXAMPLE, "--position-embedding-type", "learned+recency", "--train-file", data)
     code, _, err = run("train", *arguments, "--max-steps", 2, "-o", out, "--position-augmentation", "shift")

@@ -498,10 +498,10 @@ def test_checkpoints_are_saved_when_they_are_evaluated(options, saved, best):
 
 @pytest.mark.parametrize(("words", "expected"), [([], None), ([""], True), (["false"], False)])
 def test_a_switch_with_a_default_of_its_own_can_stand_alone(words, expected):
-    option = [["--do_regression", *filter(None, words)], ["--load_best_model_at_end", *filter(None, words)]]
+    option = [["--skip_missing", *filter(None, words)], ["--load_best_model_at_end", *filter(None, words)]]
     given = [word for part in option for word in part] if words else []
     data, _, training = parse_arguments(["--output_dir", "unused", "--do_train", "--do_eval", *given])
-    assert data.do_regression is expected
+    assert data.skip_missing is bool(expected)
     assert training.load_best_model_at_end is (expected is not False)
     *_, alone = parse_arguments(["--output_dir", "unused", "--do_eval", *given])
     assert alone.load_best_model_at_end is False
@@ -529,14 +529,13 @@ def test_ten_rows_are_trained_and_validated_on_both_labels(labels, streaming, tm
 
 
 @pytest.mark.parametrize("streaming", [{}, {"streaming": True, "max_steps": 2}])
-def test_a_label_with_one_example_is_trained_on_alone(streaming, tmp_path, caplog):
+def test_a_label_with_one_example_is_trained_on_alone(streaming, tmp_path):
     setup = prepared(tmp_path, labelled("ab" * 20 + "c"), **streaming)
     assert setup.labels.names == ("a", "b", "c")
     assert set(setup.encoded["validation"]["labels"]) == {0, 1}
     assert 2 in {row["labels"] for row in itertools.islice(iter(setup.encoded["train"]), 37)}
     if not streaming:
-        assert "each label in its share" in caplog.text
-        assert "Labels with one example have none to validate on: 'c'." in caplog.text
+        assert "No row of 'c' is set aside for validation: each has too few texts." in setup.summary.data.doubts()
 
 
 def test_a_label_that_the_first_rows_lack_is_known(tmp_path):
@@ -550,41 +549,32 @@ def test_a_label_that_the_first_rows_lack_is_known(tmp_path):
 def test_training_rows_of_one_label_are_refused_and_validation_rows_are_named(tmp_path, caplog):
     given = labelled("a" * 10 + "b" * 10)
     one = write_csv(tmp_path / "one.csv", given[:5])
-    with pytest.raises(UserError, match="All 8 examples that are left to train on have the label 'a'.*max_train_samp"):
+    with pytest.raises(UserError, match="All 8 examples that are left to train on have the label 'a'.*max-train-samp"):
         prepared(tmp_path, given, validation_file=one, max_train_samples=8)
     prepared(tmp_path, given, validation_file=one)
     assert "All 5 validation examples have the label 'a': scores on them say little" in caplog.text
 
 
-def test_rows_without_label_or_text_are_left_out_of_all_splits(tmp_path, caplog):
+def test_rows_without_label_or_text_are_left_out_of_all_splits(tmp_path):
     given = labelled("ab" * 6)
     for row, column in ((2, "label"), (5, "text"), (7, "label")):
         given[row] = {**given[row], column: ""}
     path = write_csv(tmp_path / "mine.csv", given)
-    with pytest.raises(UserError, match=r"row 4 \(the header is row 1\) has none in column 'label', nor has 1 other\."):
+    with pytest.raises(UserError, match=r"line 4 has none in column 'label', nor has 1 other\."):
         prepared(tmp_path, given, validation_file=path)
     found = {"validation_file": path, "test_file": path, "do_predict": True, "skip_missing": True}
     setup = prepared(tmp_path, given, **found)
     assert [len(setup.encoded[split]) for split in ("train", "validation", "test")] == [9, 9, 9]
     assert setup.test_rows == [0, 1, 3, 4, 6, 8, 9, 10, 11]
-    first = "first row 4 (the header is row 1)."
-    assert f"2 of 12 test rows have no label and are left out (--skip_missing), {first}" in caplog.text
-    assert "1 of 12 train rows hold no text and are left out (--skip_missing), first row 7" in caplog.text
+    doubts = setup.summary.data.doubts()
+    assert "2 test rows without a label were left out (--skip-missing)." in doubts
+    assert "1 train row without a text were left out (--skip-missing)." in doubts
     streamed = prepared(tmp_path, given, **found, streaming=True, max_steps=2, shuffle_buffer_size=1)
     passes = list(itertools.islice(iter(streamed.encoded["train"]), 18))
     assert passes == setup.encoded["train"].to_list() * 2
     train_on = train(tmp_path / "run", train_file=path, **found)
     assert train_on.summary.examples["test"] == 9
     assert [row["index"] for row in read_jsonl(tmp_path / "run" / "predictions.jsonl")] == setup.test_rows
-
-
-def test_task_and_its_older_name_must_agree(tmp_path):
-    assert make_arguments(output_dir="unused", do_regression=True)[0].task == "regression"
-    assert make_arguments(output_dir="unused", do_regression=False)[0].task == "classification"
-    with pytest.raises(UserError, match="--task classification and --do_regression True disagree. Give --task."):
-        make_arguments(output_dir="unused", do_regression=True, task="classification")
-    with pytest.raises(UserError, match="--task 'numbers' is unknown. Choose classification, regression or tokens"):
-        make_arguments(output_dir="unused", task="numbers")
 
 
 def test_a_checkpoint_is_evaluated_on_the_columns_that_it_was_trained_on(tmp_path):

@@ -61,10 +61,10 @@ def test_perplexity_is_exp_of_the_mean_over_all_masked_tokens(trained):
     """By hand, one validation text at a time, from the saved checkpoint."""
     tokenizer = AutoTokenizer.from_pretrained(trained.output_dir)
     model = AutoModelForMaskedLM.from_pretrained(trained.output_dir).eval()
-    from hf_posenc.data import load_splits
+    from hf_posenc.data import read_splits
 
     data, _, _ = make_arguments(MaskedLMTrainingArguments, **options(trained.output_dir))
-    texts = load_splits(data)["validation"]["text"][:100]
+    texts = read_splits(data)["validation"].columns["text"][:100]
     encoded = tokenizer(list(texts), truncation=True, max_length=48)
     masked = mask_once(Dataset.from_dict(dict(encoded)), tokenizer, 0.15)
     total, count = 0.0, 0

@@ -206,7 +206,7 @@ def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_
     code, _, err = run("predict", checkpoint, "-f", tmp_path / name, "-o", tmp_path / "out.jsonl")
     assert code == 0, err
     rows_said = {
-        "in.csv": "row 3, 5, 6; the header is row 1",  # as training counts them
+        "in.csv": "line 3, 5, 6",
         "in.jsonl": "line 2, 4, 5",
         "in.parquet": "row 2, 4, 5",
     }
@@ -227,7 +227,7 @@ def test_empty_lines_of_plain_text_are_skipped_and_said(run, checkpoint, tmp_pat
     (tmp_path / "in.txt").write_text("a\n\nb\n  \n")
     _, out, err = run("predict", checkpoint, "-f", tmp_path / "in.txt", "--format", "jsonl")
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "b"]
-    assert "in.txt: 2 lines are empty (line 2, 4), and skipped." in err
+    assert "in.txt: 2 rows from 4 lines (2 empty lines skipped)." in err
 
 
 def test_columns_are_found_as_training_finds_them_or_named(run, checkpoint, tmp_path):
@@ -247,10 +247,7 @@ def test_columns_are_found_as_training_finds_them_or_named(run, checkpoint, tmp_
         assert found["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
     code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "--text-column-names", "premise")
     assert code == 2
-    assert (
-        "in.csv, row 2 (the header is row 1): no text in column 'premise'. It has 'id', 'comment', 'other'; name one"
-        in err
-    )
+    assert "in.csv, line 2: no text in column 'premise'. It has 'id', 'comment', 'other'; name one" in err
 
 
 def test_the_columns_that_the_model_was_trained_on_are_found_again(run, tmp_path):
@@ -358,7 +355,7 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
     assert inputs.count == 3000
     numbers = []
     rows_of = inputs.rows
-    inputs.rows = lambda: (numbers.append(number) or (number, row) for number, row in rows_of())
+    inputs.rows = lambda tally: (numbers.append(row.place) or row for row in rows_of(tally))
     assert next(iter(inputs)).text == "0"
     assert numbers == [1]
 
@@ -381,7 +378,7 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
         ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: no text in column 'text'"),
         ("a.txt", "\n\n", (), "a.txt has no texts"),
         ("a.csv", "text,label\n", (), "has no texts"),
-        ("a.jsonl.gz", "x", (), "a.jsonl.gz can't be read"),
+        ("a.jsonl.gz", "x", (), "a.jsonl.gz' can't be read"),
         ("a.xml", "x", (), "a.xml' has an unknown suffix. Accepted: .csv"),
         (
             "a.txt",

@@ -212,14 +212,14 @@ BAD = {
     "missing file": (lambda folder, order: {"train_file": folder / "no.csv"}, "no.csv' doesn't exist."),
     "missing label": (
         lambda folder, order: {"train_file": _csv(folder, "m.csv", text=["a", "b", "c"], label=["x", "", "y"])},
-        "Missing label in the train data: row 3 (the header is row 1) has none in column 'label'. Fill it in, or leave",
+        "Missing label in the train data: line 3 has none in column 'label'. Fill it in, or leave",
     ),
     "label that training never saw": (
         lambda folder, order: {
             "do_predict": True,
             "test_file": write_jsonl(folder / "t.jsonl", [{"text": "a", "label": "doubtful"}]),
         },
-        "The test data has the label 'doubtful' (once, first in row 1), which training never saw. It knows "
+        "The test data has the label 'doubtful' (once, first in line 1), which training never saw. It knows "
         "'acceptable', 'unacceptable'.",
     ),
     "mixed label types": (

@@ -4,44 +4,48 @@ import json
 import logging
 import os
 import re
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from data_harness import prepared, rows_of, table, write_csv, write_jsonl
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, load_dataset
-from training_harness import rows, write_csv, write_jsonl
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
 from hf_posenc.data import (
     Columns,
     DataArguments,
-    Labels,
-    encode,
+    Table,
+    encode_texts,
     example_data,
     find_columns,
-    load_splits,
     number_labels,
-    read_file,
+    read_splits,
+    read_table,
     remember_columns,
     remembered_columns,
     train_tokenizer,
 )
-from hf_posenc.data.validation_split import groups_of, hold_out
-from hf_posenc.training import UserError
+from hf_posenc.errors import UserError
 
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
 
 
 def numbered(train, other=None, split="test", **options):
     """Labels of a training column, and of another split."""
-    splits = {"train": Dataset.from_dict({"text": ["t"] * len(train), "label": train})}
+    splits = {"train": table(text=["t"] * len(train), label=train)}
     if other is not None:
-        splits[split] = Dataset.from_dict({"text": ["t"] * len(other), "label": other})
-    return number_labels(DatasetDict(splits), Columns(("text",), "label"), **options)
+        splits[split] = table(text=["t"] * len(other), label=other)
+    return numbers_of(splits, **options)
+
+
+def numbers_of(splits, delimiter=None, given=None, given_problem_type=None, **options):
+    columns = Columns(("text",), "label", label_delimiter=delimiter)
+    trained = {"given": given, "given_problem_type": given_problem_type}
+    return number_labels(splits, columns, DataArguments(**options), **trained)
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet", "csv.gz", "jsonl.gz"])
@@ -59,30 +63,30 @@ def test_every_kind_of_file_gives_the_same_rows(kind, tmp_path):
     else:
         dataset.to_parquet(plain)
     path.write_bytes(gzip.compress(plain.read_bytes()) if kind.endswith(".gz") else plain.read_bytes())
-    assert list(read_file(str(path))) == EXAMPLES
+    assert rows_of(read_table(path)) == EXAMPLES
 
 
 def test_a_folder_of_files_is_a_data_set(tmp_path):
     write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
     write_csv(tmp_path / "dev.csv", EXAMPLES[:1])
     write_jsonl(tmp_path / "train_long.jsonl", EXAMPLES * 3)  # another split, none of ours
-    found = load_splits(DataArguments(dataset_name=str(tmp_path)))
+    found = read_splits(DataArguments(dataset_name=str(tmp_path)))
     assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
 
 
 def test_a_saved_data_set_is_read_and_its_splits_can_be_named(tmp_path):
     DatasetDict({"a": Dataset.from_list(EXAMPLES), "dev": Dataset.from_list(EXAMPLES[:1])}).save_to_disk(tmp_path)
-    found = load_splits(DataArguments(dataset_name=str(tmp_path), train_split_name="a"))
+    found = read_splits(DataArguments(dataset_name=str(tmp_path), train_split_name="a"))
     assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
     with pytest.raises(UserError, match="There is no split 'z' to use for test. The data has a, dev"):
-        load_splits(DataArguments(dataset_name=str(tmp_path), test_split_name="z"))
+        read_splits(DataArguments(dataset_name=str(tmp_path), test_split_name="z"))
 
 
 def test_the_package_data_is_whole():
-    found = load_splits(DataArguments(dataset_name="blimp_order"))
+    found = read_splits(DataArguments(dataset_name="blimp_order"))
     assert {split: len(found[split]) for split in found} == {"train": 13316, "validation": 1668, "test": 3136}
     words: dict[str, list] = {}
-    for row in found["test"]:
+    for row in rows_of(found["test"]):
         words.setdefault(row["pair_id"], []).append((row["label"], sorted(row["text"].rstrip(".?").split())))
     # Both sentences of a pair hold the same words, so no bag of words can tell them apart.
     assert all(len(pair) == 2 and len({label for label, _ in pair}) == 2 for pair in words.values())
@@ -97,24 +101,23 @@ def test_the_package_data_is_whole():
 @pytest.mark.skipif(not os.environ.get("HF_POSENC_DATA"), reason="HF_POSENC_DATA doesn't name the shared data")
 @pytest.mark.parametrize("name", ["trec", "hans", "semeval2010_task8", "listops", "contract_nli"])
 def test_shared_data_sets_are_read_and_numbered(name):
-    splits = load_splits(DataArguments(dataset_name=os.path.join(os.environ["HF_POSENC_DATA"], name)))
+    splits = read_splits(DataArguments(dataset_name=os.path.join(os.environ["HF_POSENC_DATA"], name)))
     columns = find_columns(splits["train"], DataArguments())
-    assert columns.is_pair == ("text_pair" in splits["train"].column_names)
+    assert columns.is_pair == ("text_pair" in splits["train"].names)
     labels, numbers = number_labels(splits, columns)
-    assert set(labels.names) == set(splits["train"]["label"])
-    assert [labels.names[number] for number in numbers["test"]] == list(splits["test"]["label"])
+    assert set(labels.names) == set(splits["train"].columns["label"])
+    assert [labels.names[number] for number in numbers["test"]] == list(splits["test"].columns["label"])
 
 
 def test_words_that_pandas_takes_for_missing_stay_words(tmp_path):
     examples = [{"text": "None", "label": "NA"}, {"text": "null", "label": "nan"}]
-    assert list(read_file(write_csv(tmp_path / "mine.csv", examples))) == examples
+    assert rows_of(read_table(write_csv(tmp_path / "mine.csv", examples))) == examples
 
 
 def _csv_labels(folder, cells, **options):
     path = folder / "mine.csv"
     path.write_text("text,label\n" + "".join(f"t,{cell}\n" for cell in cells))
-    dataset = read_file(str(path))
-    return number_labels(DatasetDict({"train": dataset}), Columns(("text",), "label"), **options)
+    return numbers_of({"train": read_table(path)}, **options)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +142,11 @@ def test_a_label_of_a_csv_keeps_its_spelling(cells, names, tmp_path):
 def test_numbers_of_a_csv_are_numbers(tmp_path):
     labels, numbers = _csv_labels(tmp_path, ["0.5", "+2.0", "-3", "1e-05", ".25"])
     assert (labels.problem_type, numbers["train"]) == ("regression", [0.5, 2.0, -3.0, 1e-05, 0.25])
-    with pytest.raises(UserError, match=r"Missing label in the train data: row 3 \(the header is row 1\) has none"):
+    with pytest.raises(UserError, match=r"Missing label in the train data: line 3 has none"):
         _csv_labels(tmp_path, ["0.5", "nan"])
-    with pytest.raises(UserError, match=r"has inf in column 'label', row 3 \(the header is row 1\)"):
+    with pytest.raises(UserError, match=r"has inf in column 'label', line 3"):
         _csv_labels(tmp_path, ["0.5", "inf"])
-    with pytest.raises(UserError, match=r"Missing label in the train data: row 2 \(the header is row 1\) has none"):
+    with pytest.raises(UserError, match=r"Missing label in the train data: line 2 has none"):
         _csv_labels(tmp_path, ['"  "', "x"])
 
 
@@ -175,9 +178,9 @@ def test_whole_numbers_are_the_same_labels_however_they_are_written():
     labels, found = numbered([0.0, 1.0, 2.0] * 2, [2, 0])
     assert (labels.names, found["test"]) == (("0", "1", "2"), [2, 0])
     assert numbered([0, 1, 2], [2.0, 0.0])[1]["test"] == [2, 0]
-    splits = DatasetDict(validation=Dataset.from_dict({"text": ["x", "y"], "label": [1.0, 0.0]}))
+    splits = {"validation": table(text=["x", "y"], label=[1.0, 0.0])}
     trained = {"given": ["0", "1"], "given_problem_type": "single_label_classification"}
-    assert number_labels(splits, Columns(("text",), "label"), **trained)[1] == {"validation": [1, 0]}
+    assert numbers_of(splits, **trained)[1] == {"validation": [1, 0]}
 
 
 def test_real_numbers_are_labels_where_that_is_asked():
@@ -193,107 +196,42 @@ def test_many_whole_numbers_are_labels_but_that_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
-def test_rows_without_a_label_are_left_out_where_that_is_asked(cells, monkeypatch):
-    messages = []
-    monkeypatch.setattr("hf_posenc.data.labels.logger.warning", messages.append)
+def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     _, found = numbered(cells, skip_missing=True)
     assert [value is None for value in found["train"]] == [False, True, False]
-    assert messages == ["1 of 3 train rows have no label and are left out (--skip_missing), first row 2."]
     with pytest.raises(UserError, match="row 2 has none in column 'label'. Fill it in, or leave such rows out with --"):
         numbered(cells)
     with pytest.raises(UserError, match="No row of the train data has a label in column 'label'. Name the right one"):
         numbered([None, None], skip_missing=True)
 
 
-@pytest.mark.parametrize("name", ["rows?.csv", "rows[1].csv", "ro*s.csv", "a{b}.csv", "[1]/rows.csv"])
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_name_is_no_pattern(tmp_path: Path, name: str, streaming: bool):
+@pytest.mark.parametrize("name", ["rows?.csv", "rows[1].csv", "ro*s.csv", "a{b}.csv", "[1]/rows.csv", "a::b.csv"])
+def test_a_name_is_no_pattern(tmp_path: Path, name: str):
     (tmp_path / "[1]").mkdir()
     write_csv(tmp_path / "rows1.csv", [{"text": "of another file", "label": "x"}])
     examples = [{"text": "of this file", "label": "y"}]
-    assert list(read_file(write_csv(tmp_path / name, examples), streaming=streaming)) == examples
-
-
-def test_a_name_that_means_an_archive_is_refused(tmp_path: Path):
-    with pytest.raises(UserError, match="'::' as a path into an archive"):
-        read_file(write_csv(tmp_path / "a::b.csv", EXAMPLES))
+    assert rows_of(read_table(write_csv(tmp_path / name, examples))) == examples
 
 
 def test_texts_of_a_csv_stay_as_they_are_written(tmp_path):
     texts = ["007", "1.50", "1e5", "None", "true", "a, b"]
-    dataset = read_file(write_csv(tmp_path / "mine.csv", [{"text": text, "label": "x"} for text in texts]))
-    assert Columns(("text",), "label").texts(dataset[:])[0] == texts
+    dataset = read_table(write_csv(tmp_path / "mine.csv", [{"text": text, "label": "x"} for text in texts]))
+    assert Columns(("text",), "label").texts(dataset.columns)[0] == texts
 
 
 def test_a_column_of_numbers_is_not_taken_for_the_text(tmp_path):
-    dataset = read_file(write_csv(tmp_path / "mine.csv", [{"id": 17, "story": "one two", "label": "b"}]))
+    dataset = read_table(write_csv(tmp_path / "mine.csv", [{"id": 17, "story": "one two", "label": "b"}]))
     assert find_columns(dataset, DataArguments()).text == ("story",)
 
 
 def test_rows_inside_an_object_are_found(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"version": 1, "data": EXAMPLES}))
-    assert list(read_file(str(path))) == EXAMPLES
+    assert rows_of(read_table(path)) == EXAMPLES
     path.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
-    assert list(read_file(str(path))) == EXAMPLES
+    assert rows_of(read_table(path)) == EXAMPLES
     path.write_text(json.dumps(EXAMPLES[0]))
-    assert list(read_file(str(path))) == EXAMPLES[:1]
-
-
-def test_the_held_out_part_is_always_the_same():
-    first, second = (hold_out([None] * 50, 10) for _ in range(2))
-    assert first == second
-    assert len(first[1]) == 5
-    assert sorted(first[0] + first[1]) == list(range(50))
-
-
-def divided(groups, percentage):
-    """How often each group is trained on and validated on."""
-    train, validation = hold_out(groups, percentage)
-    assert sorted(train + validation) == list(range(len(groups)))
-    return tuple(dict(sorted(Counter(groups[row] for row in rows).items())) for rows in (train, validation))
-
-
-@pytest.mark.parametrize(
-    ("groups", "percentage", "train", "validation"),
-    [
-        ("ab" * 5, 10, {"a": 4, "b": 4}, {"a": 1, "b": 1}),  # ten rows
-        ("a" * 8 + "bb", 10, {"a": 7, "b": 1}, {"a": 1, "b": 1}),
-        ("a" * 970 + "b" * 20 + "c" * 10, 10, {"a": 873, "b": 18, "c": 9}, {"a": 97, "b": 2, "c": 1}),
-        ("a" * 995 + "b" * 5, 10, {"a": 896, "b": 4}, {"a": 99, "b": 1}),
-        ("a" * 50 + "b" * 49 + "c", 10, {"a": 45, "b": 44, "c": 1}, {"a": 5, "b": 5}),  # a rare one is trained on
-        ("aaab", 99, {"a": 1, "b": 1}, {"a": 2}),
-        ("abcdefghij" * 2, 10, dict.fromkeys("cdefghij", 2), None),  # not all labels go round
-        ("x" * 10, 10, {"x": 8}, {"x": 2}),  # numbers
-        ("xx", 50, {"x": 1}, {"x": 1}),
-    ],
-)
-def test_each_label_is_held_out_in_its_share(groups, percentage, train, validation):
-    found = divided(groups, percentage)
-    if validation is None:
-        assert (sum(found[1].values()), len(found[1])) == (2, 2)
-        assert len(found[0]) == 10
-    else:
-        assert found == (train, validation)
-
-
-def test_what_is_held_out_does_not_depend_on_the_numbers_of_the_labels():
-    groups = [0, 1, 2, 0, 1, 0, 2, 0, 0, 1] * 7
-    assert hold_out(groups, 20) == hold_out([(2, 0, 1)[group] for group in groups], 20)
-
-
-@pytest.mark.parametrize(("groups", "message"), [("a", "one training example and"), ("abc", "of each of 3 labels and")])
-def test_what_cannot_be_divided_is_refused(groups, message):
-    with pytest.raises(UserError, match=f"There is .*{message} no validation data. Give --validation_file"):
-        hold_out(groups, 10)
-
-
-def test_a_row_with_several_labels_is_held_out_by_the_rarest():
-    labels = Labels("multi_label_classification", ("a", "b", "c"))
-    numbers = [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
-    assert groups_of(labels, numbers, range(5)) == [0, 1, None, 2, 1]
-    assert groups_of(labels, numbers, [0, 1]) == [0, 1]
-    assert groups_of(Labels("regression"), [0.5, 1.5], range(2)) == [None, None]
+    assert rows_of(read_table(path)) == EXAMPLES[:1]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +257,7 @@ def test_labels_that_the_data_set_names_keep_their_order():
     features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos", "neutral"])})
     train = Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]}, features=features)
     test = Dataset.from_dict({"text": ["x", "y"], "label": [-1, -1]}, features=features)  # -1: unlabelled, as in GLUE
-    labels, found = number_labels(DatasetDict({"train": train, "test": test}), Columns(("text",), "label"))
+    labels, found = numbers_of({"train": Table.of_dataset("a", train), "test": Table.of_dataset("b", test)})
     assert labels.names == ("neg", "pos", "neutral")
     assert (found["train"], found["test"]) == ([1, 0], None)
 
@@ -357,9 +295,9 @@ def test_a_trained_models_labels_keep_their_numbers():
     ],
 )
 def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
-    splits = DatasetDict({"validation": Dataset.from_dict({"text": ["x"], "label": values})})
+    splits = {"validation": table(text=["x"], label=values)}
     with pytest.raises(UserError, match=message):
-        number_labels(splits, Columns(("text",), "label"), given=["a", "b"], given_problem_type=task)
+        numbers_of(splits, given=["a", "b"], given_problem_type=task)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +329,7 @@ def test_labels_that_cannot_be_are_refused(train, test, options, message):
 def test_mixed_labels_in_a_file_are_refused(values, tmp_path):
     path = write_jsonl(tmp_path / "mixed.jsonl", [{"text": "t", "label": value} for value in values])
     with pytest.raises(UserError, match="Mixed label types in the train data: column 'label' has"):
-        number_labels(DatasetDict({"train": read_file(path)}), Columns(("text",), "label"))
+        numbers_of({"train": read_table(path)})
 
 
 @pytest.mark.parametrize(
@@ -404,7 +342,7 @@ def test_mixed_labels_in_a_file_are_refused(values, tmp_path):
     ],
 )
 def test_text_columns_are_found(names, options, expected):
-    dataset = Dataset.from_dict({name: ["x"] for name in names})
+    dataset = table(**{name: ["x"] for name in names})
     found = find_columns(dataset, DataArguments(**options))
     assert (found.text, found.label, found.is_pair) == (expected, "label", len(expected) == 2)
 
@@ -412,13 +350,13 @@ def test_text_columns_are_found(names, options, expected):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text_column_names": "txt"}, "no column 'txt'. It has 'text', 'more', 'label': name one with --text_column"),
+        ({"text_column_names": "txt"}, "no column 'txt'. It has 'text', 'more', 'label': name one with --text-column"),
         ({"text_column_names": "text,more,label"}, "names 3 columns"),
         ({"label_column_name": "text"}, "can't be both text and label"),
     ],
 )
 def test_columns_that_are_not_there_are_refused(options, message):
-    dataset = Dataset.from_dict({"text": ["x"], "more": ["y"], "label": ["z"]})
+    dataset = table(text=["x"], more=["y"], label=["z"])
     with pytest.raises(UserError, match=message):
         find_columns(dataset, DataArguments(**options))
 
@@ -434,7 +372,7 @@ def test_columns_that_are_not_there_are_refused(options, message):
     ],
 )
 def test_column_names_are_found_in_any_case(names, options, text, label):
-    found = find_columns(Dataset.from_dict({name: ["x"] for name in names}), DataArguments(**options))
+    found = find_columns(table(**{name: ["x"] for name in names}), DataArguments(**options))
     assert (found.text, found.label) == (text, label)
 
 
@@ -458,15 +396,15 @@ def test_columns_that_were_not_noted_by_us_are_not_remembered(noted):
 
 def test_remembered_columns_count_where_the_data_has_them():
     known = Columns(("title", "body"), "Stars", " ", "|")
-    there = Dataset.from_dict({"text": ["x"], "Title": ["x"], "body": ["x"], "stars": ["y"]})
+    there = table(text=["x"], Title=["x"], body=["x"], stars=["y"])
     assert find_columns(there, DataArguments(), known) == Columns(("Title", "body"), "stars", " ", "|")
-    other = Dataset.from_dict({"text": ["x"], "title": ["x"], "label": ["y"]})
+    other = table(text=["x"], title=["x"], label=["y"])
     assert find_columns(other, DataArguments(), known).text == ("text",)
     assert find_columns(there, DataArguments(text_column_names="text"), known).text == ("text",)
 
 
 def test_lists_of_words_are_no_text():
-    dataset = Dataset.from_dict({"text": [["a", "b"]], "label": ["z"]})
+    dataset = table(text=[["a", "b"]], label=["z"])
     with pytest.raises(UserError, match=r"Column 'text' holds \['a', 'b'\] in row 1, which is no text. Write one"):
         find_columns(dataset, DataArguments())
 
@@ -477,9 +415,7 @@ def test_joined_columns_are_one_text():
 
 
 def encoded(texts, tokenizer, max_length, pairs=None, labels=None, problem="single_label_classification"):
-    dataset = Dataset.from_dict({"text": texts, "label": ["kept out"] * len(texts), **({"b": pairs} if pairs else {})})
-    columns = Columns(("text", "b") if pairs else ("text",), "label")
-    return encode(dataset, labels, tokenizer, columns, max_length, problem)
+    return encode_texts((texts, pairs) if pairs else (texts,), labels, tokenizer, max_length, problem)
 
 
 def test_numbers_go_to_a_column_of_their_own():
@@ -508,7 +444,7 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
     monkeypatch.setattr("hf_posenc.data.encoding.logger.warning", messages.append)
     found = encoded(texts, tokenizer, 6)
     assert max(map(len, found["input_ids"])) == 6
-    expected = "2 of 100 train inputs (2.0%) have more than 6 tokens and were truncated. Raise --max_seq_length"
+    expected = "2 of 100 train inputs (2.0%) have more than 6 tokens and were truncated. Raise --max-seq-length"
     assert [message.startswith(expected) for message in messages] == ([True] if warns else [])
 
 
@@ -516,16 +452,22 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
     ("make", "message"),
     [
         (lambda p: p / "nothing.csv", "doesn't exist. Check the path"),
-        (lambda p: p, "is a folder. Give it as --dataset_name"),
-        (lambda p: _file(p / "a.docx", b"x"), "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .parquet"),
+        (lambda p: p, "is a folder. Give it as --dataset-name"),
+        (
+            lambda p: _file(p / "a.docx", b"x"),
+            "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .conll, .parquet",
+        ),
         (lambda p: _file(p / "a.csv", b""), "is empty. Give a file with at least one example"),
         (lambda p: _file(p / "a.jsonl", b""), "is empty"),
         (lambda p: _file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),
         (lambda p: _file(p / "a.csv", b"text,label\n"), "has no rows"),
-        (lambda p: _file(p / "a.csv", b"text,label\nhello, world,x\n"), "its first row has more cells. Put texts that"),
+        (
+            lambda p: _file(p / "a.csv", b"text,label\nhello, world,x\n"),
+            "a.csv, line 2 has 3 cells, the first row has 2 \\('text', 'label'\\). Put cells that hold ',' in quotes",
+        ),
         (
             lambda p: _file(p / "a.csv", b"text,label\na,x\nb, c,y\n"),
-            "can't be read: .*Expected 2 fields in line 3, saw 3",
+            "a.csv, line 3 has 3 cells, the first row has 2",
         ),
         (
             lambda p: _file(p / "a.json", b'{"text": ["x"], "label": ["y"]}'),
@@ -553,7 +495,7 @@ def test_files_that_cannot_be_read_are_refused(make, message, tmp_path, monkeypa
     logged = io.StringIO()
     monkeypatch.setattr(logging.getLogger("datasets").handlers[0], "stream", logged)
     with pytest.raises(UserError, match=message):
-        read_file(str(make(tmp_path)))
+        read_table(str(make(tmp_path)))
     assert not logged.getvalue()  # the error is said once
 
 
@@ -562,16 +504,19 @@ def test_what_is_no_text_among_texts_is_named_by_its_row(tmp_path, odd):
     rows = [{"text": "a", "label": "x"}, {"text": None, "label": "x"}, {"text": odd, "label": "y"}]
     path = _file(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)).encode())
     with pytest.raises(
-        UserError, match=re.escape(f"Column 'text' holds {odd!r} in row 3, which is no text. Write one")
+        UserError, match=re.escape(f"Column 'text' holds {odd!r} in line 3, which is no text. Write one")
     ):
-        find_columns(read_file(str(path)), DataArguments())
+        find_columns(read_table(str(path)), DataArguments())
 
 
-def test_text_that_is_none_in_another_split_is_refused():
+def test_text_that_is_none_in_another_split_is_refused(tmp_path):
     """A list would be written out, brackets and all."""
-    tokenizer = train_tokenizer(["a b c"], vocab_size=50)
-    with pytest.raises(UserError, match=r"Column 'text' holds \['a'\] in row 1, which is no text"):
-        encode(Dataset.from_list([{"text": ["a"]}]), None, tokenizer, Columns(("text",), "label"), 8, "", split="test")
+    files = [
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text, "label": label} for label in "xy"])
+        for name, text in (("a", "good"), ("b", ["a"]))
+    ]
+    with pytest.raises(UserError, match=r"Column 'text' holds \['a'\] in line 1, which is no text"):
+        prepared(files[0], test_file=files[1])
 
 
 @pytest.mark.parametrize(
@@ -593,31 +538,30 @@ def test_text_that_is_none_in_another_split_is_refused():
 def test_what_separates_the_columns_is_found(name, content, delimiter, zipped, tmp_path):
     data = content.encode()
     path = _file(tmp_path / f"{name}{'.gz' * zipped}", gzip.compress(data) if zipped else data)
-    found = read_file(str(path))
+    found = read_table(path)
     names = content.lstrip("\ufeff").splitlines()[0].split(delimiter)
-    assert (found.column_names, found[0]["text"][:4]) == (names, "good")
-    again = read_file(str(path), delimiter=delimiter)
-    assert list(again) == list(found)
+    assert (found.names, found.columns["text"][0][:4]) == (names, "good")
+    assert read_table(path, DataArguments(delimiter=delimiter)).columns == found.columns
     assert len(found) == max(1, content.count(f"{delimiter}x\n"))
 
 
 def test_what_separates_the_columns_can_be_said(tmp_path):
     path = _file(tmp_path / "a.csv", b"text~label\na, b~x\n")
-    found = load_splits(DataArguments(train_file=str(path), delimiter="~"))["train"]
-    assert list(found) == [{"text": "a, b", "label": "x"}]
+    found = read_splits(DataArguments(train_file=str(path), delimiter="~"))["train"]
+    assert rows_of(found) == [{"text": "a, b", "label": "x"}]
     assert DataArguments(delimiter="tab").delimiter == DataArguments(delimiter="\\t").delimiter == "\t"
     with pytest.raises(UserError, match="--delimiter ';;' can't separate columns. Give one character, or tab"):
         DataArguments(delimiter=";;")
     with pytest.raises(UserError, match="one column, 'text;label', with --delimiter '~': it is separated by ';'. Lea"):
-        read_file(str(_file(tmp_path / "b.csv", b"text;label\na;x\n")), delimiter="~")
+        read_table(_file(tmp_path / "b.csv", b"text;label\na;x\n"), DataArguments(delimiter="~"))
     with pytest.raises(UserError, match="--delimiter ';' is for .csv and .tsv files, .*a.jsonl' is none. Leave it out"):
-        load_splits(DataArguments(train_file=write_jsonl(tmp_path / "a.jsonl", EXAMPLES), delimiter=";"))
+        read_splits(DataArguments(train_file=write_jsonl(tmp_path / "a.jsonl", EXAMPLES), delimiter=";"))
 
 
 def test_a_csv_without_names_is_named_as_such(tmp_path):
-    found = read_file(str(_file(tmp_path / "a.csv", b"good film,x\nbad film,y\n")))
-    with pytest.raises(UserError, match="no column 'label'. It has 'good film', 'x': .* If these are no names, write"):
-        number_labels(DatasetDict(train=found), find_columns(found, DataArguments()))
+    found = read_table(str(_file(tmp_path / "a.csv", b"good film,x\nbad film,y\ndull film,x\n")))
+    with pytest.raises(UserError, match=r"\(good film, x\) is one of data: 'x' is a label. Write a first row of names"):
+        find_columns(found, DataArguments())
 
 
 def _not_utf8(path):
@@ -633,14 +577,14 @@ def _file(path, content):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "No data. Give --train_file"),
+        ({}, "No data. Give --train-file"),
         ({"dataset_name": "x", "train_file": "y"}, "are both given"),
         ({"dataset_name": "nobody/nothing-here"}, "can't be read: .* a name on the Hub"),
     ],
 )
 def test_data_that_is_not_named_or_not_there(options, message):
     with pytest.raises(UserError, match=message):
-        load_splits(DataArguments(**options))
+        read_splits(DataArguments(**options))
 
 
 def test_a_folder_laid_out_as_on_the_hub_is_read(tmp_path):
@@ -648,8 +592,13 @@ def test_a_folder_laid_out_as_on_the_hub_is_read(tmp_path):
     (tmp_path / "data").mkdir()
     Dataset.from_list(EXAMPLES).to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
     assert len(load_dataset(str(tmp_path))["train"]) == 2
-    assert list(load_splits(DataArguments(dataset_name=str(tmp_path)))["train"]) == EXAMPLES
+    assert rows_of(read_splits(DataArguments(dataset_name=str(tmp_path)))["train"]) == EXAMPLES
 
 
 def test_rows_of_the_package_data_are_as_documented():
-    assert set(rows("train", 1)[0]) == {"text", "label", "paradigm", "pair_id"}
+    assert set(read_splits(DataArguments(dataset_name="blimp_order"))["train"].names) == {
+        "text",
+        "label",
+        "paradigm",
+        "pair_id",
+    }

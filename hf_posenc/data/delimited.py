@@ -1,0 +1,245 @@
+"""Reads .csv and .tsv files so that each row counts once; a line that could be read in two ways is refused.
+
+Quotes enclose a cell in a .csv. In a .tsv they do if they balance in every line; else they are letters if each line
+then is a whole row. A cell may run over several lines where the file is consistently quoted: no cell
+outside quotes holds one, and the lines inside aren't all rows by themselves. `--quoting` decides otherwise.
+"""
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .options import DataArguments
+from .table import Row, Tally
+from .text_files import read_lines
+
+DELIMITERS = (",", ";", "\t", "|")
+_SAMPLE = 50
+"""Lines by which the delimiter is found."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a file is written."""
+
+    path: Path
+    delimiter: str
+    quotes: bool
+    """Whether quotes enclose cells; else they are letters."""
+    names: tuple[str, ...] = ()
+    """The first row."""
+    encoding: str | None = None
+
+    def reader(self, lines: Iterator[str]) -> Any:
+        """Python's csv reader of this dialect, which refuses what it can't read."""
+        csv.field_size_limit(sys.maxsize)
+        return csv.reader(
+            lines,
+            delimiter=self.delimiter,
+            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
+            skipinitialspace=True,  # text, label
+            strict=True,
+        )
+
+    def cells(self, line: str) -> list[str] | None:
+        """The cells of one line by itself; None if it isn't whole."""
+        try:
+            return next(self.reader(iter([line])), [])
+        except csv.Error:
+            return None
+
+
+@dataclass
+class _Record:
+    """The cells of a row, and the lines that it runs over."""
+
+    line: int
+    cells: list[str]
+    lines: list[str]
+
+
+def survey(path: Path, options: DataArguments) -> tuple[Dialect, Tally]:
+    """Reads a whole file once: how it is written, and how many rows it has.
+
+    Raises:
+        UserError: a line can't be read, or could be read in two ways; the message names it.
+    """
+    kind = next(suffix for suffix in map(str.lower, path.suffixes[-2:]) if suffix in (".csv", ".tsv"))
+    head = list(islice(read_lines(path, options.encoding), _SAMPLE))
+    delimiter = options.delimiter or _find_delimiter(head, kind)
+    dialect = Dialect(path, delimiter, quotes=options.quoting != "none", encoding=options.encoding)
+    notes = []
+    if kind == ".tsv" and options.quoting is None and _has_letter_quotes(dialect):
+        dialect = replace(dialect, quotes=False)
+        notes = [f"Quotes in {path.name} are letters: they don't balance in every line (--quoting csv if they do)."]
+    tally, inside, joined, lone_quote = Tally(notes=notes), _Lookalikes(dialect), None, 0
+    for record in _records(dialect):
+        if not record.cells:
+            tally.blank += len(record.lines)
+        elif not dialect.names:
+            dialect = replace(dialect, names=_names(path, record.cells, options.delimiter, head, kind))
+        else:
+            _check_width(dialect, record)
+            tally.rows += 1
+        tally.lines = record.line + len(record.lines) - 1
+        if len(record.lines) > 1:
+            tally.joined += bool(dialect.names) and tally.rows > 0
+            joined = joined or record
+            inside.add(record)
+        elif dialect.quotes and not lone_quote and '"' in record.lines[0] and _has_lone_quote(record):
+            lone_quote = record.line
+    if joined is not None and options.quoting is None:
+        _require_consistent(path, joined, lone_quote, inside)
+    return dialect, tally
+
+
+def read_rows(dialect: Dialect) -> Iterator[Row]:
+    """The rows below the first, as strings; an empty cell is None."""
+    records = (record for record in _records(dialect) if record.cells)
+    next(records, None)
+    for record in records:
+        yield Row(record.line, {n: cell or None for n, cell in zip(dialect.names, record.cells, strict=True)})
+
+
+def _records(dialect: Dialect) -> Iterator[_Record]:
+    """The rows with their lines.
+
+    Raises:
+        UserError: quotes aren't closed, or a letter follows where one closes.
+    """
+    taken: list[str] = []
+
+    def feed() -> Iterator[str]:
+        for line in read_lines(dialect.path, dialect.encoding):
+            if "\0" in line:
+                raise UserError(f"{dialect.path}, line {before + len(taken) + 1} holds a NUL byte. Remove it.")
+            taken.append(line)
+            yield line
+
+    before = 0
+    reader = dialect.reader(feed())
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _bad_quotes(dialect, before + 1, taken) from error
+        is_blank = len(taken) == 1 and not taken[0].strip(" \r\n")
+        yield _Record(before + 1, [] if is_blank else cells, taken.copy())
+        before += len(taken)
+        taken.clear()
+
+
+def _bad_quotes(dialect: Dialect, first: int, lines: list[str]) -> UserError:
+    last = first + len(lines) - 1
+    bare = replace(dialect, quotes=False)
+    letters = dialect.names and all(len(bare.cells(line) or ()) == len(dialect.names) for line in lines[:1])
+    where = f"line {first} has quotes that don't enclose a cell"
+    if last > first:
+        where = f"line {first}: a quote opens there, and no quote that ends a cell follows up to line {last}"
+    way_out = ' Write quotes inside a quoted cell double (""), and close it before the next cell.'
+    if letters or not dialect.names:
+        way_out += " If quotes are letters in this file, say --quoting none."
+    backslash = any('\\"' in line for line in lines)
+    return UserError(
+        f"{dialect.path}, {where}: {lines[0].strip():.60}"
+        f"{' (a backslash before a quote has no meaning here)' if backslash else ''}.{way_out}"
+    )
+
+
+def _has_letter_quotes(dialect: Dialect) -> bool:
+    """Whether quotes don't balance in every line, and each line is a row with all its cells if they are letters."""
+    bare = replace(dialect, quotes=False)
+    widths, balanced = set(), True
+    for line in read_lines(dialect.path, dialect.encoding):
+        if line.strip(" \r\n"):
+            widths.add(len(bare.cells(line) or ()))
+            balanced = balanced and ('"' not in line or dialect.cells(line) is not None)
+    return not balanced and len(widths) == 1
+
+
+def _has_lone_quote(record: _Record) -> bool:
+    """Whether a cell holds a quote that no writer would have left outside quotes."""
+    return any(
+        '"' in cell and f'"{cell.replace(chr(34), 2 * chr(34))}"' not in record.lines[0] for cell in record.cells
+    )
+
+
+class _Lookalikes:
+    """Whether all lines of all joined rows would be rows by themselves if quotes were letters."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = replace(dialect, quotes=False)
+        self.all = True
+
+    def add(self, record: _Record) -> None:
+        """Looks at the lines of one more joined row."""
+        width = len(record.cells)
+        self.all = self.all and all(len(self.dialect.cells(line) or ()) == width for line in record.lines)
+
+
+def _require_consistent(path: Path, joined: _Record, lone_quote: int, inside: _Lookalikes) -> None:
+    last = joined.line + len(joined.lines) - 1
+    if lone_quote:
+        why = f"line {lone_quote} has quotes that enclose no cell"
+    elif inside.all:
+        why = "all these lines would be rows by themselves"
+    else:
+        return
+    raise UserError(
+        f"{path}, line {joined.line}: a quote opens there and closes in line {last}, and {why}. Say what quotes are: "
+        "--quoting csv, they enclose cells of several lines; --quoting none, they are letters and each line is a row."
+    )
+
+
+def _names(path: Path, cells: list[str], given: str | None, head: Sequence[str], kind: str) -> tuple[str, ...]:
+    """The names of the columns; one without a name gets one, as pandas names it."""
+    names = tuple(cell if cell.strip() else f"Unnamed: {number}" for number, cell in enumerate(cells))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{path}, line 1 names the column {twice[0]!r} twice. Give each column a name of its own.")
+    if given is not None and len(names) == 1 and (found := _find_delimiter(head, kind)) in names[0]:
+        raise UserError(
+            f"{str(path)!r} has one column, {names[0]!r}, with --delimiter {given!r}: it is separated by {found!r}. "
+            "Leave --delimiter out."
+        )
+    return names
+
+
+def _check_width(dialect: Dialect, record: _Record) -> None:
+    have, want = len(record.cells), len(dialect.names)
+    if have == want:
+        return
+    names = ", ".join(map(repr, dialect.names[:6]))
+    hint = f" Put cells that hold {dialect.delimiter!r} in quotes, and name every column." if have > want else ""
+    if not dialect.quotes and '"' in "".join(record.lines):
+        hint += " If quotes enclose cells of several lines, say --quoting csv."
+    raise UserError(
+        f"{dialect.path}, line {record.line} has {have} cell{'s' * (have != 1)}, the first row has {want} ({names})."
+        f"{hint or ' Write each row with all its cells.'}"
+    )
+
+
+def _find_delimiter(head: Sequence[str], kind: str) -> str:
+    """The delimiter of the first rows: the file name's, if it gives several columns, else another."""
+    usual = "\t" if kind == ".tsv" else ","
+    marks = [usual, *(mark for mark in DELIMITERS if mark != usual)]
+    widths = {mark: _widths(head, mark) for mark in marks}
+    divided = [mark for mark in marks if widths[mark][:1] > [1]]
+    even = [mark for mark in divided if len(set(widths[mark])) == 1]
+    return next(iter([*even, *divided]), usual)
+
+
+def _widths(head: Sequence[str], delimiter: str) -> list[int]:
+    """How many cells the first rows have; the last may be cut, and one with an odd quote ends the count."""
+    widths = []
+    rows = csv.reader(head, delimiter=delimiter, skipinitialspace=True)
+    for row in rows:
+        widths += [len(row)] * bool(row)
+    return widths[:-1] if len(widths) > 1 and len(head) == _SAMPLE else widths

@@ -1,0 +1,39 @@
+"""A stream as the Trainer takes it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+from .streaming import shuffled
+
+
+class Passes(torch.utils.data.IterableDataset):
+    """Repeats a stream without an end, shuffled anew each pass. Runs end after `max_steps`, and resume exactly.
+
+    Args:
+        rows: called for each pass, gives its encoded rows in order.
+        count: how many these are, if that's known.
+        buffer: how many rows are drawn from; 1 keeps the order.
+    """
+
+    seed = 0
+    """Of the order."""
+    ended = False
+    """The run is resumed after its last step: yield nothing, or the Trainer would take one more."""
+
+    def __init__(self, rows: Callable[[], Iterator[dict[str, Any]]], count: int | None, buffer: int) -> None:
+        self.rows, self.count, self.buffer = rows, count, buffer
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.ended:
+            return
+        for number in itertools.count():
+            empty = True
+            for example in shuffled(self.rows(), self.buffer, f"{self.seed} {number}"):
+                empty = False
+                yield example
+            if empty:
+                raise UserError("The train data has no rows to train on. Give more, or a --validation-file.")

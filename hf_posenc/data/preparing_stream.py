@@ -1,0 +1,152 @@
+"""Prepares data whose training rows are read while training."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from ..errors import UserError
+from .cells import is_missing
+from .columns import Columns, check_text, find_columns, require_columns
+from .labels import Labels, decimal_sign, number_labels
+from .options import DataArguments
+from .prepared import Part, PreparedData, StreamedPart, Use
+from .splitting import HoldOut, check_percentage
+from .streaming import HELD_OUT, SAMPLE, SHUFFLE_BUFFER, FirstReading, Stream
+from .summary import DataSummary, say_labels
+from .table import Table
+from .usable import in_units, leave_unlabelled_test_out, usable
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> PreparedData:
+    """What `prepare` gives, of streams; see `preparing.prepare`."""
+    check_percentage(data.validation_split_percentage)
+    stream = splits["train"].taking(data.max_train_samples)
+    sample = stream.table(SAMPLE, "train")
+    columns = find_columns(sample, data)
+    require_columns(sample, columns.labels, "--label-column-name")
+    if data.skip_missing:
+
+        def is_whole(cells: dict[str, Any]) -> bool:
+            label = columns.one_hot or data.label_delimiter is not None or not is_missing(cells.get(columns.label))
+            return bool(label) and any(not is_missing(cells.get(name)) for name in columns.text)
+
+        stream = stream.only(is_whole)
+        sample = stream.table(SAMPLE, "train")
+    tables = {split: splits[split].table(most, split) for split, most in _scored(splits, data, use)}
+    named = _given_labels(sample, columns, data)
+    sets_aside = use.validate and "validation" not in splits
+    first_reading, hold_out = None, HoldOut(data.max_eval_samples or HELD_OUT) if sets_aside else None
+    if hold_out is not None or (named is None and not columns.one_hot):
+        why = ["find its labels (--class-names)"] * (named is None) + ["set validation data aside"] * sets_aside
+        logger.warning(f"Reading the training data once before training, to {' and '.join(why)}.")
+        first_reading = FirstReading(stream, columns, hold_out, data.task)
+        named = first_reading.labels() if named is None else named
+    cells = sample.columns if columns.one_hot else {columns.label: named or []}
+    classes = {} if data.class_names else sample.classes
+    distinct = replace(
+        sample, columns=cells, places=None, classes=classes, is_text=sample.is_text and not data.class_names
+    )
+    names = use.label_names if not data.class_names or set(use.label_names or ()) == set(_class_names(data)) else None
+    given = names or _class_names(data) or None
+    labels, numbers = number_labels({**tables, "train": distinct}, columns, data, given=given, sampled=True)
+    stratify = labels.problem_type != "regression"
+    held = hold_out.choose(data.validation_split_percentage, stratify) if hold_out is not None else {}
+    if hold_out is not None:
+        tables["validation"] = _held_table(held, stream, sample)
+        more = number_labels({**tables, "train": distinct}, columns, data, given=labels.names or None, sampled=True)[1]
+        numbers |= more
+    leave_unlabelled_test_out(tables, numbers, columns, use)
+    return _streamed(stream, sample, tables, columns, labels, numbers, held, first_reading, data)
+
+
+def _scored(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> list[tuple[str, int | None]]:
+    """The splits that are read into memory to be scored, and how many rows of each."""
+    wanted: list[tuple[str, int | None]] = []
+    if use.validate and "validation" in splits:
+        wanted.append(("validation", data.max_eval_samples))
+    if "test" in splits and (use.test or use.score_test):
+        wanted.append(("test", data.max_predict_samples))
+    return wanted
+
+
+def _held_table(held: Mapping[int, list[Any]], stream: Stream, sample: Table) -> Table:
+    rows = sorted((row for payloads in held.values() for _, row in payloads), key=lambda row: row.place)
+    table = Table.of_rows(
+        stream.source, rows, replace(sample.tally), sample.names, unit=stream.unit, is_text=stream.is_text
+    )
+    return replace(table, classes=stream.classes)
+
+
+def _streamed(
+    stream: Stream,
+    sample: Table,
+    tables: Mapping[str, Table],
+    columns: Columns,
+    labels: Labels,
+    numbers: Mapping[str, Any],
+    held: Mapping[int, list[Any]],
+    first_reading: FirstReading | None,
+    data: DataArguments,
+) -> PreparedData:
+    tallies = {"train": stream.tally, **{split: table.tally for split, table in tables.items()}}
+    if held:
+        del tallies["validation"]
+    summary = DataSummary.start(columns.sentence(sample.names), tallies)
+    aside = sum(map(len, held.values()))
+    count = None if first_reading is None else first_reading.count - aside
+    summary.set_aside, summary.labels = aside, say_labels(labels.names, labels.problem_type)
+    summary.splits["train"].rows = count
+    summary.splits["train"].read = "a stream" if first_reading is None else f"a stream of {first_reading.count:,} rows"
+    parts = {}
+    for split, table in tables.items():
+        require_columns(table, columns.text, "--text-column-names", split)
+        check_text(table, columns.text)
+        texts = tuple(filter(None, columns.texts(table.columns)))
+        if split in summary.splits:
+            parts[split] = usable(split, table, texts, numbers[split], data, summary)
+        else:
+            places = [table.place(row) for row in range(len(table))]
+            parts[split] = Part(texts, numbers[split], range(len(table)), places)
+    check_text(sample, columns.text)
+    first = tuple(filter(None, columns.texts(sample.columns)))
+    part = Part(first, None, range(len(sample)), [])
+    decimal = decimal_sign([sample], columns, data)
+    streamed = StreamedPart(stream, columns, labels, decimal, frozenset(held), part, count)
+    if labels.problem_type == "regression":
+        labels = cast(Labels, in_units(labels, streamed.first(SAMPLE)))
+    buffer = data.shuffle_buffer_size or SHUFFLE_BUFFER
+    return PreparedData(columns, labels, parts, summary, streamed, buffer)
+
+
+def _class_names(data: DataArguments) -> list[str]:
+    """`--class-names`.
+
+    Raises:
+        UserError: there is none among them, or one twice.
+    """
+    if data.class_names is None:
+        return []
+    names = [name.strip() for name in data.class_names.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise UserError(
+            f"--class-names {data.class_names!r} names {'a label twice' if names else 'no label'}. Give each label of "
+            "the data once: no,yes."
+        )
+    return names
+
+
+def _given_labels(sample: Table, columns: Columns, data: DataArguments) -> list[Any] | None:
+    """The labels as cells of their column, if they are known without reading all data."""
+    names, declared = _class_names(data), sample.classes.get(columns.label)
+    several = any(isinstance(cell, list) for cell in sample.columns.get(columns.label, ()))
+    if names and (declared is not None or data.task == "regression"):
+        why = f"has the labels {', '.join(declared)}" if declared is not None else "is a regression"
+        raise UserError(f"--class-names {data.class_names}: the data {why}. Leave it out.")
+    if names:
+        return [[name] for name in names] if several or columns.label_delimiter is not None else list(names)
+    if declared is not None or data.task == "regression":
+        return list(sample.columns[columns.label])
+    return None

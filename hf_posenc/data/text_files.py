@@ -1,0 +1,92 @@
+"""Text files line by line: unpacked, decoded, with the number of a line that can't be read."""
+
+import contextlib
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from ..errors import UserError, sentence
+
+UTF8 = "utf-8"
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """A file, unpacked where it is a .gz."""
+    return cast(BinaryIO, gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb"))
+
+
+@contextlib.contextmanager
+def readable(path: Path, kind: str = "") -> Iterator[None]:
+    """Turns an error of the disk or of a packed file into one that names the file."""
+    try:
+        yield
+    except PermissionError as error:
+        raise UserError(f"{str(path)!r} can't be read: {error.strerror}. Change its permissions.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{str(path)!r} can't be read: {sentence(error)} It must be a whole {kind}file.") from error
+
+
+def read_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
+    r"""The lines of a file with their ends (\n, \r or \r\n), without a byte order mark.
+
+    Raises:
+        UserError: one can't be decoded; the message has its number and a way out.
+    """
+    name = (encoding or UTF8).replace("utf8", UTF8)
+    with readable(path), open_bytes(path) as content:
+        text = io.TextIOWrapper(content, "utf-8-sig" if name == UTF8 else name, newline="")
+        count = 0
+        while True:
+            try:
+                line = next(text)
+            except StopIteration:
+                return
+            except UnicodeError as error:
+                raise _not_decoded(path, encoding, error) from error
+            count += 1
+            yield line
+
+
+def _not_decoded(path: Path, encoding: str | None, error: UnicodeError) -> UserError:
+    """Names the line: the decoder, which reads ahead, knows only its block."""
+    wrong = f"isn't {'UTF-8' if encoding is None else encoding} text: {sentence(error)}"
+    with readable(path), open_bytes(path) as content:
+        start = content.read(2)
+        if start in _MARKS and encoding is None:
+            return UserError(f"{path}, line 1 {wrong} Name its encoding: --encoding {_MARKS[start]}.")
+        content.seek(0)
+        number = 1
+        for number, line in enumerate(content, start=1):  # noqa: B007  (named in the message)
+            try:
+                line.decode(encoding or UTF8)
+            except UnicodeError as found:
+                wrong = f"isn't {'UTF-8' if encoding is None else encoding} text: {sentence(found)}"
+                break
+    return UserError(
+        f"{path}, line {number} {wrong} Convert it, or name its encoding: --encoding latin-1 (cp1252 on Windows)."
+    )
+
+
+def check_encoding(name: str | None) -> None:
+    """Raises a UserError if Python knows no such encoding of text."""
+    if name is None:
+        return
+    try:
+        "a".encode(name).decode(name)
+    except (LookupError, UnicodeError, AttributeError, TypeError) as error:
+        raise UserError(f"--encoding {name!r} is unknown. Give utf-8, latin-1, cp1252, utf-16, ...") from error
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a file holds no byte."""
+    with readable(path), open_bytes(path) as content:
+        return not content.read(1)
+
+
+def text_of(path: Path, encoding: str | None) -> str:
+    """The whole text of a file."""
+    return "".join(read_lines(path, encoding))

@@ -1,0 +1,246 @@
+"""Columns, labels and splits of a user's own file: found and said, or refused."""
+
+import json
+import random
+
+import pytest
+from data_harness import prepared, table, write_csv, write_file, write_jsonl
+
+from hf_posenc.data import DataArguments, Use, find_columns, prepare, read_splits
+from hf_posenc.data.preparing import is_about_words
+from hf_posenc.data.splitting import HoldOut
+from hf_posenc.errors import UserError
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+
+
+def texts(count, words=4, seed=0):
+    """Distinct texts of a few words."""
+    draw = random.Random(seed)
+    return [" ".join([*draw.choices(WORDS, k=words), str(row)]) for row in range(count)]
+
+
+def cells(count, *values):
+    return [values[row % len(values)] for row in range(count)]
+
+
+def columns_of(**columns):
+    return find_columns(table(is_text=True, **columns), DataArguments())
+
+
+# ---- text and label --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["kategorie", "score", "stars", "status", "Class"])
+def test_the_only_column_that_is_left_is_the_label(label, tmp_path):
+    path = write_csv(
+        tmp_path / "a.csv", [{"text": t, label: c} for t, c in zip(texts(20), cells(20, "a", "b"), strict=True)]
+    )
+    found = prepared(path)
+    assert (found.columns.text, found.columns.label) == (("text",), label)
+    assert found.summary.line() == (f"Text: text; label: {label}; 2 labels (a, b); train 20 rows from 21 lines.")
+
+
+def test_ids_and_dates_are_never_the_text():
+    ids = [f"TCK-{row}" for row in range(20)]
+    dates = [f"2024-05-{row % 28 + 1:02} 10:00" for row in range(20)]
+    found = columns_of(ticket_id=ids, created=dates, comment=texts(20), kategorie=cells(20, "a", "b"))
+    assert (found.text, found.label) == (("comment",), "kategorie")
+    assert found.sentence(["ticket_id", "created", "comment", "kategorie"]) == (
+        "Text: comment; label: kategorie; not used: ticket_id, created"
+    )
+    with pytest.raises(
+        UserError, match=r"No column is sure to hold text: the data has ticket_id \(id\), created \(date"
+    ):
+        columns_of(ticket_id=ids, created=dates, label=cells(20, "a", "b"))
+
+
+def test_several_columns_of_text_are_refused_with_the_two_commands():
+    with pytest.raises(UserError) as refused:
+        columns_of(title=texts(20, 3), body=texts(20, 9, 1), label=cells(20, "a", "b"))
+    assert "--text-column-names title,body --text-column-delimiter ' '" in str(refused.value)
+    assert "as a pair: --text-column-names title,body" in str(refused.value)
+
+
+def test_names_in_two_spellings_are_refused():
+    with pytest.raises(UserError, match="'Text' and 'TEXT' have one name in two spellings. Name one: --text-col"):
+        columns_of(Text=texts(9), TEXT=texts(9), label=cells(9, "a", "b"))
+    with pytest.raises(UserError, match="'Label' and 'LABEL' have one name in two spellings. Name one: --label-column"):
+        columns_of(text=texts(9), Label=cells(9, "a", "b"), LABEL=cells(9, "a", "b"))
+
+
+def test_several_columns_that_could_be_the_label_are_refused():
+    with pytest.raises(UserError, match="'stars' and 'status' could be one. Name it: --label-column-name stars"):
+        columns_of(text=texts(20), stars=cells(20, "1", "2"), status=cells(20, "open", "done"))
+
+
+def test_a_first_row_of_data_is_not_taken_for_names(tmp_path):
+    path = write_file(
+        tmp_path / "a.csv", "".join(f"{t},{c}\n" for t, c in zip(texts(9), cells(9, "x", "y"), strict=True))
+    )
+    with pytest.raises(UserError, match="is one of data: 'x' is a label. Write a first row of names above it"):
+        prepared(path)
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+
+def labelled(tmp_path, values, mark=",", **options):
+    rows = [{"text": text, "label": value} for text, value in zip(texts(len(values)), values, strict=True)]
+    return prepared(write_csv(tmp_path / "a.csv", rows, delimiter=mark), **options)
+
+
+def test_many_whole_numbers_are_said_to_be_labels(tmp_path, caplog):
+    labelled(tmp_path, [str(5 * row % 415) for row in range(830)])
+    assert "83 different whole numbers in 830 rows, each of which is a label of its own. --task" in caplog.text
+
+
+def test_decimal_commas_are_numbers_and_said(tmp_path, caplog):
+    found = labelled(tmp_path, ["5,4", "2", "3,25", "1,5"] * 3, mark=";")
+    assert found.labels.problem_type == "regression"
+    assert found.splits["train"].labels[:3] == [5.4, 2.0, 3.25]
+    assert "decimal commas: 5,4 is read as 5.4 (--decimal . keeps it as a word)" in caplog.text
+    assert labelled(tmp_path, ["5,4", "2"] * 3, mark=";", decimal=".").labels.names == ("2", "5,4")
+    assert labelled(tmp_path, ["5,4", "2"] * 3, mark=";", decimal=",").labels.problem_type == "regression"
+
+
+def test_several_labels_in_one_cell_are_suspected(tmp_path, caplog):
+    kinds = [f"{what}|{who}" for what in "abcdef" for who in "uvwxyz"]
+    labelled(tmp_path, kinds * 3)
+    assert "36 labels such as 'a|u', of 12 parts" in caplog.text
+    assert "give --label-delimiter '|'" in caplog.text
+    assert len(labelled(tmp_path, kinds * 3, label_delimiter="|").labels.names) == 12
+
+
+@pytest.mark.parametrize(
+    ("values", "named"), [(["0", "1", "01"], "'1' and '01'"), (["Pos", "pos", "x"], "'Pos' and 'pos'")]
+)
+def test_one_label_in_two_spellings_is_said(tmp_path, caplog, values, named):
+    labelled(tmp_path, values * 4)
+    assert f"has the labels {named}, which count as different labels" in caplog.text
+
+
+def test_one_hot_columns_are_labels(tmp_path):
+    rows = [{"text": text, "a": row % 2, "b": 1 - row % 2, "c": 0} for row, text in enumerate(texts(12))]
+    found = prepared(write_csv(tmp_path / "a.csv", rows), label_column_name="a,b,c")
+    assert found.labels.problem_type == "single_label_classification"
+    assert found.labels.names == ("a", "b", "c")
+    assert found.splits["train"].labels == [1, 0] * 6
+    rows[0]["c"] = 1
+    found = prepared(write_csv(tmp_path / "b.csv", rows), label_column_name="a,b,c")
+    assert found.labels.problem_type == "multi_label_classification"
+    assert found.splits["train"].labels[0] == [0.0, 1.0, 1.0]
+    rows[3]["c"] = "yes"
+    with pytest.raises(UserError, match="column 'c' has 'yes' in line 5"):
+        prepared(write_csv(tmp_path / "c.csv", rows), label_column_name="a,b,c")
+
+
+def test_labelled_words_are_recognised(tmp_path):
+    rows = [{"tokens": ["Ada", "sang"], "tags": ["B-PER", "O"]}, {"tokens": ["So"], "tags": ["O"]}]
+    for path in (
+        write_jsonl(tmp_path / "a.jsonl", rows),
+        write_file(tmp_path / "a.conll", "Ada B-PER\nsang O\n\nSo O\n"),
+    ):
+        data = DataArguments(train_file=path)
+        splits = read_splits(data)
+        assert is_about_words(splits, data, Use())
+        found = prepare(splits, data, Use())
+        assert (found.labels.names, found.splits["train"].labels) == (("B-PER", "O"), [[0, 1], [1]])
+
+
+# ---- splits ----------------------------------------------------------------------------------------------------------
+
+
+def test_equal_texts_fall_on_one_side(tmp_path):
+    """Each text stands in two rows, as in a file that was joined with itself."""
+    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(100))] * 2
+    found = prepared(write_csv(tmp_path / "a.csv", rows), validate=True)
+    train, validation = (found.splits[split] for split in ("train", "validation"))
+    assert not set(train.texts[0]) & set(validation.texts[0])
+    assert len(train) + len(validation) == 200
+    assert len(validation) == 20
+    assert "90 train rows repeat an earlier text with its label." in found.summary.doubts()
+
+
+def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
+    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(40))]
+    train = write_csv(tmp_path / "a.csv", [*rows, {**rows[0], "label": "y"}, rows[1]])
+    test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
+    found = prepared(train, test_file=test, validation_file=test, validate=True)
+    assert (found.summary.repeated, found.summary.contradictory) == (1, 1)
+    assert found.summary.shared == {"validation": 10, "test": 10}
+    doubts = found.summary.doubts()
+    assert "1 training texts stand there with different labels." in doubts
+    assert "10 of 11 test texts stand in the training data too: scores on them say little." in doubts
+
+
+def test_max_train_samples_are_the_first_rows(tmp_path):
+    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(40))]
+    found = prepared(write_csv(tmp_path / "a.csv", rows), validate=True, max_train_samples=5)
+    held = set(found.splits["validation"].rows)
+    assert found.splits["train"].rows == [row for row in range(40) if row not in held][:5]
+    assert "the first 5 used" in found.summary.line()
+
+
+def test_a_stream_sets_the_same_rows_aside(tmp_path):
+    rows = [{"text": text, "label": "xyz"[row % 3]} for row, text in enumerate(texts(90))]
+    path = write_csv(tmp_path / "a.csv", [*rows, *rows[:9]])
+    whole, streamed = (prepared(path, validate=True, streaming=streaming) for streaming in (False, True))
+    for split in ("validation",):
+        assert whole.splits[split].texts == streamed.splits[split].texts
+        assert whole.splits[split].labels == streamed.splits[split].labels
+        assert whole.splits[split].places == streamed.splits[split].places
+    trained = [text for batch in streamed.streamed.batches() for text in batch["text"]]
+    assert trained == list(whole.splits["train"].texts[0])
+
+
+def divided(labels, percentage, copies=1):
+    hold_out = HoldOut()
+    for row, label in enumerate(labels):
+        hold_out.add((row // copies * 7919) % 2**64, (label, row))
+    held = {row for rows in hold_out.choose(percentage).values() for _, row in rows}
+    count = {side: {} for side in (True, False)}
+    for row, label in enumerate(labels):
+        count[row in held][label] = count[row in held].get(label, 0) + 1
+    return count[False], count[True]
+
+
+@pytest.mark.parametrize(
+    ("labels", "percentage", "train", "validation"),
+    [
+        ("ab" * 5, 10, {"a": 4, "b": 4}, {"a": 1, "b": 1}),
+        ("a" * 8 + "bb", 10, {"a": 7, "b": 1}, {"a": 1, "b": 1}),
+        ("a" * 970 + "b" * 20 + "c" * 10, 10, {"a": 873, "b": 18, "c": 9}, {"a": 97, "b": 2, "c": 1}),
+        ("a" * 995 + "b" * 5, 10, {"a": 896, "b": 4}, {"a": 99, "b": 1}),
+        ("a" * 50 + "b" * 49 + "c", 10, {"a": 45, "b": 44, "c": 1}, {"a": 5, "b": 5}),
+        ([None] * 10, 10, {None: 8}, {None: 2}),
+    ],
+)
+def test_each_label_is_held_out_in_its_share(labels, percentage, train, validation):
+    assert divided(labels, percentage) == (train, validation)
+
+
+def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
+    values = [["a"], ["a", "b"], ["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"]] * 4
+    rows = [{"text": text, "label": value} for text, value in zip(texts(24), values, strict=True)]
+    found = prepared(write_jsonl(tmp_path / "a.jsonl", rows), validate=True, validation_split_percentage=13)
+    assert [max(column) for column in zip(*found.splits["validation"].labels, strict=True)] == [1.0, 1.0, 1.0]
+
+
+def test_what_is_said_of_the_data_is_kept(tmp_path):
+    rows = [{"text": text, "label": "xy"[row % 2], "id": row} for row, text in enumerate(texts(20))]
+    rows[3]["label"] = ""
+    found = prepared(write_csv(tmp_path / "a.csv", rows), skip_missing=True)
+    kept = json.loads(json.dumps(found.summary.to_dict()))
+    assert kept["line"] == (
+        "Text: text; label: label; not used: id; 2 labels (x, y); train 20 rows from 21 lines, 1 left out."
+    )
+    assert kept["splits"]["train"]["without_label"] == 1
+
+
+def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
+    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(20))]
+    trained = prepared(write_csv(tmp_path / "a.csv", rows)).splits["train"].marks
+    data = DataArguments(test_file=write_csv(tmp_path / "b.csv", [*rows[:3], {"text": "new", "label": "x"}]))
+    use = Use(train=False, test=True, label_names=["x", "y"], trained_on=frozenset(trained))
+    assert prepare(read_splits(data), data, use).summary.shared == {"test": 3}

@@ -1,0 +1,255 @@
+"""Every row of a file once: quotes, ends of lines, encodings, and other readers to compare with."""
+
+import csv
+import gzip
+import io
+import json
+import string
+import subprocess
+import sys
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from data_harness import prepared, rows_of, write_csv, write_file
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import csv as arrow_csv
+
+from hf_posenc.data import DataArguments, read_table
+from hf_posenc.data.inputs import read_inputs
+from hf_posenc.data.reading import open_file
+from hf_posenc.data.streaming import Stream
+from hf_posenc.errors import UserError
+
+
+def read(path, **options):
+    return rows_of(read_table(path, DataArguments(**options)))
+
+
+def stray_quotes(path, count, every, mark=","):
+    """Rows of which some texts begin with a quote that nothing closes."""
+    rows = [
+        f"{chr(34) if row % every == 0 else ''}text {row}{mark}{'pos' if row % 2 else 'neg'}" for row in range(count)
+    ]
+    return write_file(path, f"text{mark}label\n" + "\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("every", [2, 7, 100])
+def test_a_quote_that_is_not_closed_swallows_no_row(tmp_path, every):
+    path = stray_quotes(tmp_path / "a.csv", 300, every)
+    with pytest.raises(UserError, match=r"a.csv, line 2: a quote opens there") as refused:
+        read(path)
+    assert "--quoting none" in str(refused.value)
+    assert len(read(path, quoting="none")) == 300
+    path = stray_quotes(tmp_path / "a.tsv", 300, every, "\t")
+    assert [row["text"] for row in read(path)] == [
+        f"{chr(34) if row % every == 0 else ''}text {row}" for row in range(300)
+    ]
+    assert read_table(path).tally.notes[0].startswith("Quotes in a.tsv are letters: they don't balance")
+
+
+def test_every_second_line_is_not_joined_to_the_one_before(tmp_path):
+    """Python's csv, pandas and arrow read these 200 lines as 100 rows, and strict readers find nothing wrong."""
+    lines = "".join(f'"good {row},pos\nbad {row}",neg\n' for row in range(100))
+    path = write_file(tmp_path / "a.csv", "text,label\n" + lines)
+    with pytest.raises(UserError, match="line 2: a quote opens there and closes in line 3, and all these lines wou"):
+        read(path)
+    assert len(read(path, quoting="csv")) == 100
+    assert len(read(path, quoting="none")) == 200
+    path = write_file(tmp_path / "b.tsv", "text\tlabel\n" + lines.replace(",", "\t"))
+    assert len(read(path)) == 200
+
+
+def test_cells_of_several_lines_are_read_where_the_file_is_consistently_quoted(tmp_path):
+    examples = [{"text": f"Dear all, hi,\n\nit's {row}\r\nbye", "label": "xy"[row % 2]} for row in range(50)]
+    path = write_csv(tmp_path / "a.csv", examples)
+    table = read_table(path)
+    assert rows_of(table) == examples
+    assert (table.tally.rows, table.tally.joined, table.tally.lines) == (50, 50, 201)
+    assert table.where(1) == "line 6"
+    with open(path, "a") as file:
+        file.write('a 5" screen,x\n')
+    with pytest.raises(UserError, match="line 2: a quote opens there .* line 202 has quotes that enclose no cell"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        (b'text,label\n"say ""hi"", ok",x\n', ['say "hi", ok']),
+        (b'text,label\nsay "hi",x\n', ['say "hi"']),  # a letter in the middle of a cell
+        (b"\xef\xbb\xbftext,label\na,x\n", ["a"]),
+        (b"text,label\ra,x\rb,y\r", ["a", "b"]),
+        (b"text,label\r\na,x\r\n\r\nb,y\r\n", ["a", "b"]),
+        (b"text,label\na,x", ["a"]),
+        (b"text,label\n   \na,x\n", ["a"]),
+        (b"text,label\n,x\nb,y\n", [None, "b"]),
+        ("text,label\na\u2028b,x\nc\x85d,y\n".encode(), ["a\u2028b", "c\x85d"]),
+        (b"text,label\na\\,x\n", ["a\\"]),
+    ],
+)
+def test_what_a_spreadsheet_writes_is_read(tmp_path, content, rows):
+    for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
+        assert [row["text"] for row in read(write_file(tmp_path / name, data))] == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'text,label\na,x\n"say \\"hi\\"",y\n', "line 3 has quotes .*a backslash before a quote has no meaning here"),
+        (b'text,label\n"Great" film,x\n', "line 2 has quotes that don't enclose a cell"),
+        (b'text,label\na,x\n"b,y\nc,x\n', "line 3: a quote opens there, and no quote that ends a cell follows up to"),
+        (b"text,label\na,x\nb\0c,y\n", "line 3 holds a NUL byte"),
+        (b"text,label\na,x\nb\n", "line 3 has 1 cell, the first row has 2"),
+        (b"text,label\na,x,\n", "line 2 has 3 cells"),
+        (b"text,text,label\na,b,x\n", "line 1 names the column 'text' twice"),
+        (b"text,label\na,x\ncaf\xe9,y\n", "line 3 isn't UTF-8 text: .*--encoding latin-1"),
+        ("text,label\na,x\n".encode("utf-16"), "line 1 isn't UTF-8 text: .*--encoding utf-16"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path, content, message):
+    for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
+        path = write_file(tmp_path / name, data)
+        for reader in (read, lambda one: list(read_inputs(one)), lambda one: Stream.of_files([open_file(one)])):
+            with pytest.raises(UserError, match=f"{name}, {message}"):
+                reader(path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-8"])
+def test_another_encoding_can_be_named(tmp_path, encoding):
+    path = write_file(tmp_path / "a.csv", "text,label\ncafé,x\nnaïve,y\n".encode(encoding))
+    assert [row["text"] for row in read(path, encoding=encoding)] == ["café", "naïve"]
+    with pytest.raises(UserError, match="--encoding 'nonsense' is unknown. Give utf-8, latin-1"):
+        DataArguments(encoding="nonsense")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b"null", "holds None, no rows"),
+        ("a.json", b"[" * 100_000, "a.json is no JSON: .*nested too deep"),
+        ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
+        ("a.jsonl", b'null\n{"text": "a"}\n', "a.jsonl, line 1 is no object: null"),
+        ("a.jsonl", b'{"text": "a"}\nnull\n', "a.jsonl, line 2 is no object: null"),
+        ("a.jsonl", b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001, "line 1 is no JSON: .*nested too deep"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', "line 1 is no JSON: it names 'text' twice"),
+        ("a.conll", b"Ada B-PER\nsang\n", "a.conll, line 2 is sang. Write a word and its label"),
+    ],
+)
+def test_no_reader_crashes(tmp_path, name, content, message):
+    path = write_file(tmp_path / name, content)
+    for reader in (read, lambda one: list(read_inputs(one))):
+        with pytest.raises(UserError, match=message):
+            reader(path)
+
+
+def test_a_text_that_looks_like_json_stays_a_text(tmp_path):
+    path = write_file(tmp_path / "a.txt", '{"a":' * 100_000 + "\n\nplain\n")
+    table = read_table(path)
+    assert (len(table), table.tally.blank, table.columns["text"][1]) == (2, 1, "plain")
+
+
+def test_bytes_are_no_text(tmp_path):
+    pa.parquet.write_table(pa.table({"text": [b"a", b"b"], "label": ["x", "y"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="Column 'text' holds b'a' in row 1, which is no text"):
+        prepared(str(tmp_path / "a.parquet"))
+
+
+def test_a_conll_file_is_read(tmp_path):
+    content = "-DOCSTART- -X- O O\n\nAda NNP I-NP B-PER\nsang VBD I-VP O\n\nShe PRP I-NP O\n"
+    table = read_table(write_file(tmp_path / "a.conll", content))
+    assert rows_of(table) == [
+        {"tokens": ["Ada", "sang"], "tags": ["B-PER", "O"]},
+        {"tokens": ["She"], "tags": ["O"]},
+    ]
+    assert [table.where(row) for row in (0, 1)] == ["line 3", "line 6"]
+
+
+# ---- the same rows as other readers, or a refusal --------------------------------------------------------------------
+
+CELL = st.text(alphabet="ab ,;\t\"\n\\'é" + string.digits, max_size=12)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6),
+    kind=st.sampled_from([".csv", ".tsv"]),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, None]),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_rows_are_those_of_other_readers_or_refused(tmp_path_factory, rows, kind, quoting, end):
+    """Files as writers make them (quoting), and as people make them (None: quotes wherever they stand)."""
+    mark = "," if kind == ".csv" else "\t"
+    text = io.StringIO(newline="")
+    if quoting is None:
+        text.write(end.join(mark.join(row) for row in [("text", "label"), *rows]))
+    else:
+        csv.writer(text, delimiter=mark, quoting=quoting, lineterminator=end).writerows([("text", "label"), *rows])
+    path = tmp_path_factory.mktemp("fuzz") / f"a{kind}"
+    path.write_bytes(text.getvalue().encode())
+    try:
+        table = read_table(path, DataArguments(delimiter=mark))
+    except UserError:
+        return
+    cells = [tuple(row.values()) for row in rows_of(table)]
+    literal = any("are letters" in note for note in table.tally.notes)
+    assert cells == strict_rows(text.getvalue(), mark, literal)
+    if not literal and (others := pandas_rows(text.getvalue(), mark)) is not None:
+        assert cells == others
+    if literal:
+        assert (
+            len(cells) == sum(bool(line.strip(" \r\n")) for line in text.getvalue().replace("\r", "\n").split("\n")) - 1
+        )
+
+
+def strict_rows(text, mark, literal):
+    quoting = csv.QUOTE_NONE if literal else csv.QUOTE_MINIMAL
+    lines = io.StringIO(text, newline="")
+    read = list(csv.reader(lines, delimiter=mark, strict=True, skipinitialspace=True, quoting=quoting))
+    return [tuple(cell or None for cell in row) for row in read[1:] if row and row != [""]]
+
+
+def pandas_rows(text, mark):
+    """What pandas reads; None where it refuses."""
+    options = {"sep": mark, "dtype": str, "keep_default_na": False, "na_values": [""], "skipinitialspace": True}
+    try:
+        frame = pd.read_csv(io.StringIO(text, newline=""), index_col=False, **options)
+    except (pd.errors.ParserError, ValueError):
+        return None
+    return [tuple(None if pd.isna(cell) else cell for cell in row) for row in frame.itertuples(index=False)]
+
+
+def test_arrow_reads_the_same_rows_of_a_real_file(tmp_path):
+    examples = [{"text": f'He said "no", {row}', "label": "xy"[row % 2]} for row in range(2000)]
+    path = write_csv(tmp_path / "a.csv", examples)
+    assert read(path) == arrow_csv.read_csv(path).to_pylist() == examples
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.txt", "a.parquet"])
+def test_a_stream_and_a_prediction_see_the_rows_that_training_reads(tmp_path, name):
+    texts = [f"text {row}" for row in range(30)]
+    path = tmp_path / name
+    if name in ("a.csv", "a.tsv"):
+        write_csv(path, [{"text": text, "label": "x"} for text in texts], delimiter="," if name == "a.csv" else "\t")
+    elif name == "a.txt":
+        write_file(path, "\n".join(texts))
+    elif name == "a.parquet":
+        pd.DataFrame({"text": texts}).to_parquet(path)
+    else:
+        rows = [json.dumps({"text": text}) for text in texts]
+        write_file(path, "\n".join(rows) if name == "a.jsonl" else f"[{','.join(rows)}]")
+    streamed = [row.cells["text"] for row in Stream.of_files([open_file(path)]).read()]
+    predicted = [text.text for text in read_inputs(str(path))]
+    assert [row["text"] for row in read(path)] == streamed == predicted == texts
+
+
+def test_reading_and_preparing_need_neither_pytorch_nor_transformers(tmp_path):
+    path = write_csv(tmp_path / "a.csv", [{"text": f"a {row}", "label": "xy"[row % 2]} for row in range(20)])
+    code = (
+        "import sys\nfrom hf_posenc.data import DataArguments, Use, prepare, read_splits\n"
+        f"data = DataArguments(train_file={path!r})\nprepare(read_splits(data), data, Use(validate=True))\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
