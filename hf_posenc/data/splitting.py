@@ -96,10 +96,10 @@ class HoldOut:
             what = (
                 "one training text" if len(self._texts) == 1 else f"one training text of each of {len(groups)} labels"
             )
-            rows = f" (in {self.count:,} rows)" if self.count > len(self._texts) else ""
+            of_rows = f" (in {self.count:,} rows)" if self.count > len(self._texts) else ""
             raise UserError(
-                f"There is {what}{rows} and no validation data. Give --validation-file, train without one (--do-eval "
-                "false), or, where labels are numbers to be predicted, give --task regression."
+                f"There is {what}{of_rows} and no validation data. Give --validation-file, train without one "
+                "(--do-eval false), or, where labels are numbers to be predicted, give --task regression."
             )
         least = min(2, len(spare)) if len(groups) > 1 else min(2, self.count // 4)
         wanted = max(-(-self.count * percentage // 100), least, 1)
