@@ -168,9 +168,12 @@ def _find_label(table: Table, kinds: Mapping[str, str], text: Sequence[str]) -> 
             return left[0]
     if not others:
         raise UserError(f"The data has no column with labels, only {', '.join(map(repr, text))}.{_no_names(table)}")
+    names = fitting or others
+    marks = [name for name in names if {str(cell) for cell in table.columns[name][:_LOOKED_AT]} <= {"0", "1"}]
+    several = f" Columns of 0 and 1: --label-column-name {','.join(marks)}." if len(marks) > 1 else ""
     raise UserError(
-        f"No column is called label, and {' and '.join(map(repr, fitting or others))} could be one. Name it: "
-        f"--label-column-name {(fitting or others)[0]}.{_no_names(table)}"
+        f"No column is called label, and {' and '.join(map(repr, names))} could be one. Name it: --label-column-name "
+        f"{names[0]}.{several}{_no_names(table)}"
     )
 
 

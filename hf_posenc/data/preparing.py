@@ -127,8 +127,8 @@ def _set_aside(
         there = {parts["validation"].labels[row] for row in range(len(chosen))}  # type: ignore[index]
         if alone := [name for number, name in enumerate(labels.names) if number not in there]:
             summary.notes.append(
-                f"No row of {', '.join(map(repr, alone[:5]))}{f', ... ({len(alone)})' if len(alone) > 5 else ''} is "
-                "set aside for validation: each has too few texts."
+                f"No row of {', '.join(map(repr, alone[:5]))}{f', ... ({len(alone)})' if len(alone) > 5 else ''} was "
+                "set aside for validation."
             )
     return parts
 

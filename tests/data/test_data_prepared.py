@@ -126,6 +126,8 @@ def test_one_hot_columns_are_labels(tmp_path):
     assert found.labels.problem_type == "single_label_classification"
     assert found.labels.names == ("a", "b", "c")
     assert found.splits["train"].labels == [1, 0] * 6
+    with pytest.raises(UserError, match="Columns of 0 and 1: --label-column-name a,b,c."):
+        prepared(str(tmp_path / "a.csv"))
     rows[0]["c"] = 1
     found = prepared(write_csv(tmp_path / "b.csv", rows), label_column_name="a,b,c")
     assert found.labels.problem_type == "multi_label_classification"
