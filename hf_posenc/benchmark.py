@@ -281,7 +281,7 @@ def matmul_peak(dtype: torch.dtype = torch.float32, device: torch.device | str =
 def useful_flops(batch: dict[str, Tensor], size: str, mode: str) -> float:
     """Operations that the real tokens need in matrix products; training counts three times the forward."""
     d, layers = SIZES[size]["hidden_size"], SIZES[size]["num_hidden_layers"]
-    lengths = batch["attention_mask"].sum(-1).double()
+    lengths = batch["attention_mask"].sum(-1).cpu().double()
     linear = 2 * lengths.sum() * (4 * d * d + 2 * d * SIZES[size]["intermediate_size"])
     attention = 4 * d * lengths.square().sum()
     return float(layers * (linear + attention)) * (1 if mode == "inference" else 3)

@@ -222,7 +222,7 @@ def predict(
     back = np.argsort(order)
     predictions = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
     if masked_lm:
-        sums = np.asarray(predictions).reshape(-1, 3)[back]
+        sums = np.asarray(predictions, dtype=np.float64).reshape(-1, 3)[back]
         return sums, sums
     return np.asarray(predictions)[back], np.asarray(output.label_ids)[back]
 

@@ -320,7 +320,7 @@ def augment_positions(batch: AnyBatch, how: str, limit: int) -> AnyBatch:
     lengths = _lengths(positions, sequence, count)
     if how == "shift":
         room = limit - lengths + 1
-        start = (torch.rand(count, device=device, dtype=torch.float64) * room).long()
+        start = (torch.rand(count, device=device) * room).long()
         return replace(batch, positions=positions + start[sequence], counted=False)
     places = torch.arange(limit, device=device)
     # The argsort of noise is a random order: the first n places in it are a sample without replacement.

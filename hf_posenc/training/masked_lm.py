@@ -89,20 +89,18 @@ def mask_once(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, mlm_probabil
 
 @torch.no_grad()
 def token_sums(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
-    """Reduces logits (B, S, V) to negative log-likelihood, masked tokens and right ones per example, (B, 3)."""
+    """Reduces logits (B, S, V) to negative log-likelihood, masked tokens and right ones per example, float32 (B, 3)."""
     scores = logits[0] if isinstance(logits, tuple) else logits
     counted = labels != -100
-    nll = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
-    nll[counted] = torch.nn.functional.cross_entropy(
-        scores[counted].float(), labels[counted], reduction="none"
-    ).double()
+    nll = torch.zeros(labels.shape, device=labels.device)  # float32: Apple's GPUs have no float64
+    nll[counted] = torch.nn.functional.cross_entropy(scores[counted].float(), labels[counted], reduction="none")
     right = (scores.argmax(-1) == labels) & counted
-    return torch.stack((nll.sum(-1), counted.sum(-1).double(), right.sum(-1).double()), -1)
+    return torch.stack([part.sum(-1, dtype=torch.float32) for part in (nll, counted, right)], -1)
 
 
 def token_weighted_metrics(prediction: EvalPrediction) -> dict[str, float]:
     """Loss (also as `nll`), perplexity and accuracy over all masked tokens, each counting once."""
-    nll, count, right = np.asarray(prediction.predictions).reshape(-1, 3).sum(0)
+    nll, count, right = np.asarray(prediction.predictions, dtype=np.float64).reshape(-1, 3).sum(0)
     if count == 0:
         raise UserError("No token of the validation text was masked. Give more text, or a higher --mlm_probability.")
     mean = float(nll / count)

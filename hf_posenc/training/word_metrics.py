@@ -13,10 +13,10 @@ from ..data.words import IGNORED
 
 @torch.no_grad()
 def answers_and_losses(logits: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Reduces logits (B, S, C) to the answer and the loss of each token, (B, S, 2)."""
-    scores = (logits[0] if isinstance(logits, tuple) else logits).double()
+    """Reduces logits (B, S, C) to the answer and the loss of each token, float32 (B, S, 2)."""
+    scores = (logits[0] if isinstance(logits, tuple) else logits).float()
     losses = torch.nn.functional.cross_entropy(scores.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
-    return torch.stack((scores.argmax(-1).double(), losses), -1)
+    return torch.stack((scores.argmax(-1).float(), losses), -1)
 
 
 class WordMetrics:
@@ -37,7 +37,7 @@ class WordMetrics:
             for rows in (right, answers)
         )
         self.last = _joined(known), _joined(said)
-        return {"loss": float(losses[counted].mean()), **word_scores(self.names, known, said)}
+        return {"loss": float(losses[counted].mean(dtype=np.float64)), **word_scores(self.names, known, said)}
 
 
 def word_scores(
