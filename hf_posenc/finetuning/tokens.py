@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess_words
 from ..training.baseline import word_label_answers
+from ..training.metrics import MacroF1
 from ..training.progress import without_bars
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
@@ -112,6 +113,8 @@ def _set_up(
     if not tokenizer.is_fast:
         raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer_name.")
     span_names = ["span_precision", "span_recall", "span_f1"] if marks_spans(names) else []
+    if training.chooses_metric and training.metric_for_best_model:
+        training.metric_for_best_model, training.greater_is_better = "span_f1" if span_names else MacroF1.key, True
     check_best_metric(training, ["accuracy", "macro_f1", *span_names])
     return *make_model_and_encode(prepared, data, model, training, config, tokenizer, resume_from), prepared
 

@@ -216,8 +216,9 @@ class RunArguments(TrainingArguments):
     load_best_model_at_end: bool = field(  # type: ignore[assignment]
         default=None,
         metadata={
-            "help": "Keep the weights of the best evaluation, by metric_for_best_model (default: macro_f1, or the loss "
-            "of numbers), not the last ones. Default: if checkpoints are saved when they are evaluated."
+            "help": "Keep the weights of the best evaluation, by metric_for_best_model (default: macro_f1; with --task "
+            "tokens span_f1 where labels mark spans; of numbers and masked tokens the loss), not the last ones. "
+            "Default: if checkpoints are saved when they are evaluated."
         },
     )
     keep_checkpoints: bool = field(

@@ -80,6 +80,25 @@ def test_words_are_labelled_and_the_checkpoint_answers_to_the_pipeline(tmp_path:
     assert "| most frequent label of each word |" in card
 
 
+@pytest.mark.parametrize(("names", "metric"), [(("B-DET", "B-PRO", "O"), "span_f1"), (("DET", "PRO", "X"), "macro_f1")])
+def test_the_epoch_with_the_best_spans_is_kept_or_else_the_best_macro_f1(
+    tmp_path: Path, names: tuple[str, ...], metric: str
+) -> None:
+    renamed = dict(zip(NAMES, names, strict=True))
+    data = {
+        f"{split}_file": write_jsonl(
+            tmp_path / f"{split}.jsonl",
+            [{**one, "ner_tags": [renamed[tag] for tag in one["ner_tags"]]} for one in sentences(split, count)],
+        )
+        for split, count in (("train", 64), ("validation", 24))
+    }
+    train(tmp_path / "run", data, num_train_epochs=3, save_strategy=None, learning_rate=2e-2, baseline=False)
+    best = results(tmp_path / "run")["best"]
+    history = [entry[f"eval_{metric}"] for entry in results(tmp_path / "run")["history"] if f"eval_{metric}" in entry]
+    assert best["metric"] == f"eval_{metric}"
+    assert best["value"] == max(history)
+
+
 def test_a_word_has_its_most_frequent_label_and_a_new_word_that_of_all() -> None:
     answers = word_label_answers([["a", "b", "a"], ["a", "c"]], [["X", "Y", "Y"], ["X", "Y"]], [["a", "c", "new"], []])
     assert answers == {"majority": [["Y", "Y", "Y"], []], "word_labels": [["X", "Y", "Y"], []]}
