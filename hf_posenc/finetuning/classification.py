@@ -29,7 +29,7 @@ from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess
 from ..training.baseline import MOST_ROWS, baseline_scores
 from ..training.losses import ClassificationLoss, make_loss
-from ..training.metrics import METRICS, MacroF1, compute_metrics_for
+from ..training.metrics import METRICS, MacroF1, compute_metrics_for, metrics_from_counts
 from ..training.progress import without_bars, working
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
@@ -44,8 +44,6 @@ from .start import (
     texts_trained_on,
 )
 
-SEEN_BATCHES = 1000
-"""Of a stream the `train_...` metrics cover so many of the last batches."""
 _PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
 
@@ -122,8 +120,7 @@ def set_up(
         training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     train = prepared.splits.get("train")
-    most_seen = None if prepared.streamed is None else SEEN_BATCHES
-    loss = make_loss(labels, None if train is None else train.labels, training, most_seen)
+    loss = make_loss(labels, None if train is None else train.labels, training)
     run, encoded = make_model_and_encode(prepared, data, arguments, training, config, tokenizer, resume_from)
     loss.label_std = getattr(run.model.config, "label_std", 1.0)
     if training.do_train:
@@ -277,10 +274,17 @@ class EpochMetrics(TrainerCallback):
         self.trainer = trainer
         self.setup = setup
 
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Logs the metrics since the last evaluation of a stream, which has no epochs."""
+        if control.should_evaluate and not isinstance(self.setup.encoded["train"], Dataset):
+            self._log(control)
+
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Logs the metrics of all processes' predictions since the last evaluation."""
-        if round(state.epoch or 0) % args.epochs_together:
-            return  # evaluated together with the epochs that follow
+        if round(state.epoch or 0) % args.epochs_together == 0:  # else evaluated together with the epochs that follow
+            self._log(control)
+
+    def _log(self, control: TrainerControl) -> None:
         wanted = control.should_log
         metrics = epoch_metrics(self.setup)
         if metrics:
@@ -291,11 +295,8 @@ class EpochMetrics(TrainerCallback):
 
 def epoch_metrics(setup: Setup) -> dict[str, float]:
     """`train_...` metrics of the predictions since the last call, of all processes; empty if there were none."""
-    seen = setup.loss.take_seen()
-    gathered: list[Any] = gather_object([seen]) if setup.training.world_size > 1 else [seen]
-    parts = [part for part in gathered if part is not None]
-    if not parts:
-        return {}
-    logits, labels = (np.concatenate([part[index].numpy() for part in parts]) for index in range(2))
-    found = setup.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
-    return {f"train_{name}": value for name, value in found.items() if name != "loss"}
+    seen = setup.loss.take_counts()
+    parts = gather_object([seen]) if setup.training.world_size > 1 else [seen]
+    counts = [part for part in parts if part is not None]
+    found = metrics_from_counts(torch.stack(counts).sum(0), setup.labels.problem_type) if counts else {}
+    return {f"train_{name}": value for name, value in found.items()}

@@ -103,10 +103,12 @@ class StopOnInterrupt(TrainerCallback):
 
     def _agree(self, args: TrainingArguments) -> bool:
         """Whether Ctrl-C was pressed in any process."""
-        pressed = torch.tensor(self._pressed_at is not None, dtype=torch.int32, device=args.device)
+        pressed = self._pressed_at is not None
         if args.world_size > 1 and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(pressed, torch.distributed.ReduceOp.MAX)
-        self.agreed = self.agreed or bool(pressed.item())
+            anywhere = torch.tensor(pressed, dtype=torch.int32, device=args.device)
+            torch.distributed.all_reduce(anywhere, torch.distributed.ReduceOp.MAX)
+            pressed = bool(anywhere.item())
+        self.agreed = self.agreed or pressed
         return self.agreed
 
     def on_epoch_end(

@@ -1,6 +1,5 @@
-"""The loss of each task, with class weights and label smoothing, and a record of training's predictions."""
+"""The loss of each task, with class weights and label smoothing, and counts of training's predictions."""
 
-from collections import deque
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch.nn import functional
 from ..data.labels import Labels
 from ..errors import UserError
 from .arguments import ClassificationTrainingArguments, parse_json_option
+from .metrics import prediction_counts
 
 
 class ClassificationLoss:
@@ -23,7 +23,6 @@ class ClassificationLoss:
         problem_type: the task.
         weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
         label_smoothing: share of the target that is spread over all labels; one label per text only.
-        most_seen: of how many batches outputs are kept for metrics, the last ones. None: of all.
 
     Attributes:
         label_std: the model's; the squared error is ((logits - labels) / label_std)^2, in units of any data alike.
@@ -31,23 +30,18 @@ class ClassificationLoss:
 
     label_std: float = 1.0
 
-    def __init__(
-        self,
-        problem_type: str,
-        weights: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        most_seen: int | None = None,
-    ) -> None:
+    def __init__(self, problem_type: str, weights: Tensor | None = None, label_smoothing: float = 0.0) -> None:
         self.problem_type = problem_type
         self.weights = weights
         self.label_smoothing = label_smoothing
-        self._seen: deque[tuple[Tensor, Tensor]] = deque(maxlen=most_seen)
+        self._counts: Tensor | None = None
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss of a model's outputs. In training, outputs are kept for the metrics of the epoch."""
+        """The loss of a model's outputs. In training, predictions are counted for the metrics of the epoch."""
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
         if torch.is_grad_enabled():
-            self._seen.append((logits.detach(), labels.detach()))
+            counts = prediction_counts(logits.detach(), labels, self.problem_type)
+            self._counts = counts if self._counts is None else self._counts + counts
         precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights = None if self.weights is None else self.weights.to(precise)
         if self.problem_type == "single_label_classification":
@@ -68,20 +62,14 @@ class ClassificationLoss:
             num_items_in_batch = num_items_in_batch.sum().to(total.device)
         return total / num_items_in_batch
 
-    def take_seen(self) -> tuple[Tensor, Tensor] | None:
-        """Logits and labels since the last call, on the CPU; None if there were none."""
-        if not self._seen:
-            return None
-        logits, labels = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
-        self._seen.clear()
-        return logits.float().cpu(), labels.cpu()
+    def take_counts(self) -> Tensor | None:
+        """The sum of `prediction_counts` since the last call, on the CPU; None if there were none."""
+        counts, self._counts = self._counts, None
+        return None if counts is None else counts.cpu()
 
 
 def make_loss(
-    labels: Labels,
-    train_labels: list[Any] | None,
-    training: ClassificationTrainingArguments,
-    most_seen: int | None = None,
+    labels: Labels, train_labels: list[Any] | None, training: ClassificationTrainingArguments
 ) -> ClassificationLoss:
     """The loss that the options ask for.
 
@@ -98,7 +86,7 @@ def make_loss(
             "Leave it out."
         )
     if training.class_weights is None or train_labels is None:
-        return ClassificationLoss(labels.problem_type, None, smoothing, most_seen)
+        return ClassificationLoss(labels.problem_type, None, smoothing)
     if labels.problem_type == "regression":
         raise UserError(
             f"--class_weights {training.class_weights!r} needs classes, this is a regression. Leave it out."
@@ -113,7 +101,7 @@ def make_loss(
         weights = _given_weights(training.class_weights, labels)
     if not several:
         weights = weights * len(target) / (weights * counts).sum()
-    return ClassificationLoss(labels.problem_type, weights, smoothing, most_seen)
+    return ClassificationLoss(labels.problem_type, weights, smoothing)
 
 
 def _given_weights(text: dict[str, Any] | str, labels: Labels) -> Tensor:

@@ -232,6 +232,7 @@ def test_a_run_trains_evaluates_ten_times_and_resumes_to_the_same_weights(
     }
     steps = [entry["step"] for entry in trained.history if "eval_loss" in entry]
     assert steps == [*range(2, 21, 2), 20]  # and once more at the end
+    assert [entry["step"] for entry in trained.history if "train_accuracy" in entry] == steps[:-1]
     assert results(tmp_path / "whole")["best"]["step"] in steps
     for step in (6, 14):  # in the first pass and in the second
         copy_until(tmp_path / "whole", tmp_path / f"from{step}", step)

@@ -1,0 +1,106 @@
+"""What runs on a device keeps to what devices have: no float64 (Apple's GPUs), and nothing that grows with an epoch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from common import encoder, padded, tokens
+from torch.overrides import TorchFunctionMode
+
+from hf_posenc import POSITIONS
+from hf_posenc.model.unpadding import augment_positions, make_batch
+from hf_posenc.training.losses import ClassificationLoss
+from hf_posenc.training.masked_lm import token_sums, token_weighted_metrics
+from hf_posenc.training.metrics import metrics_from_counts, prediction_counts, score_logits
+from hf_posenc.training.word_metrics import answers_and_losses
+
+IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
+
+
+class NoFloat64(TorchFunctionMode):
+    """As an Apple GPU: float64 is refused."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            raise TypeError(f"{func}: this device has no float64")
+        return result
+
+
+def test_the_guard_refuses_float64() -> None:
+    with NoFloat64(), pytest.raises(TypeError, match="no float64"):
+        torch.zeros(2).double()
+
+
+@pytest.mark.parametrize("reduce", [answers_and_losses, token_sums])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_of_tokens_are_reduced_without_float64(reduce: Any, dtype: torch.dtype) -> None:
+    labels = torch.tensor([[1, 2, -100], [0, -100, -100]])
+    with NoFloat64():
+        reduced = reduce(torch.randn(2, 3, 4).to(dtype), labels)
+    assert reduced.dtype == torch.float32
+    assert reduced.shape == ((2, 3, 2) if reduce is answers_and_losses else (2, 3))
+
+
+def test_sums_over_many_examples_are_float64() -> None:
+    """A million float32 numbers of one size, added in float32, miss the fifth digit or more."""
+    sums = np.tile(np.array([0.1, 1.0, 0.0], dtype=np.float32), (2**20, 1))
+    metrics = token_weighted_metrics(type("P", (), {"predictions": sums}))  # type: ignore[arg-type]
+    assert metrics["nll"] == pytest.approx(float(np.float32(0.1)), rel=1e-9)
+
+
+@pytest.mark.parametrize("how", ["shift", "random"])
+def test_positions_are_drawn_without_float64(how: str) -> None:
+    with NoFloat64():
+        augment_positions(make_batch(*IDS.shape, IDS.device, attention_mask=MASK), how, 4000)
+
+
+@pytest.mark.parametrize("scheme", POSITIONS)
+def test_a_step_of_training_needs_no_float64(scheme: str) -> None:
+    model = encoder(scheme).train()
+    with NoFloat64():
+        model(IDS, attention_mask=MASK).last_hidden_state.sum().backward()
+
+
+PROBLEMS = {
+    "single_label_classification": lambda n: torch.randint(0, 4, (n,)),  # of five labels: one never comes
+    "multi_label_classification": lambda n: torch.randint(0, 2, (n, 5)).float(),
+    "regression": lambda n: torch.randn(n) * 3 + 1000,
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_counts_give_the_metrics_of_all_logits_and_take_the_room_of_one_batch(problem: str) -> None:
+    torch.manual_seed(0)
+    width = 1 if problem == "regression" else 5
+    labels = PROBLEMS[problem](50)
+    logits = torch.randn(50, width) + (1000 if problem == "regression" else 0)
+    logits[:, -1] -= 100 if problem == "single_label_classification" else 0  # never predicted either
+    loss = ClassificationLoss(problem)
+    for start in range(0, 50, 8):
+        one = logits[start : start + 8].clone().requires_grad_()
+        with NoFloat64():
+            loss((one,), labels[start : start + 8]).backward()
+        assert loss._counts is not None
+        assert loss._counts.numel() == (2 if problem == "regression" else 17)
+    with torch.no_grad():
+        loss((logits,), labels)  # an evaluation isn't counted
+    counts = loss.take_counts()
+    assert counts is not None
+    assert loss.take_counts() is None
+    expected = score_logits(logits.numpy(), labels.numpy(), problem)
+    counted = metrics_from_counts(counts, problem)
+    assert counted == pytest.approx({name: expected[name] for name in counted}, rel=1e-6)
+    assert set(expected) - set(counted) == ({"pearson", "spearman"} if problem == "regression" else set())
+
+
+@pytest.mark.parametrize("answer", [0, 1])
+def test_one_answer_to_everything_correlates_with_nothing(answer: int) -> None:
+    logits = torch.nn.functional.one_hot(torch.full((6,), answer), 3).float()
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    counted = metrics_from_counts(
+        prediction_counts(logits, labels, "single_label_classification"), "single_label_classification"
+    )
+    assert counted == pytest.approx(score_logits(logits.numpy(), labels.numpy(), "single_label_classification"))
+    assert counted["matthews_correlation"] == 0
