@@ -7,12 +7,14 @@ Public names are loaded when they are first used: `import hf_posenc` itself impo
 from . import _ctrl_c as _ctrl_c
 
 # isort: split
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._auto_classes import register_when_imported
 from ._lazy import lazy_names
+from .errors import is_main_process
 
 if TYPE_CHECKING:
     from .conversion.convert import convert
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from .optimizer import speed_up_positions
     from .schemes.conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
     from .schemes.scheme_file import register_position, register_scheme_file
+
+if not is_main_process():  # the first one's notices are enough
+    logging.getLogger(__name__).setLevel(logging.ERROR)
 
 # As the build reads it: importing the module would import PyTorch.
 _source = Path(__file__).with_name("model") / "configuration_posenc.py"

@@ -121,6 +121,11 @@ def disk_error(error: BaseException) -> str | None:
     return None
 
 
+def is_main_process() -> bool:
+    """Whether this is the one process or, of several that a launcher started, the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def explain(error: BaseException) -> tuple[str, int]:
     """One line for an error that ends a command, and its exit code: 2 for bad input, 130 for Ctrl-C, else 1.
 
@@ -132,7 +137,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     if os.environ.get("HF_POSENC_TRACEBACK"):
         raise error
     text = as_typed(one_line(error))
-    main_process = os.environ.get("RANK", "0") == "0"
+    main_process = is_main_process()
     if isinstance(error, KeyboardInterrupt):
         return f"interrupted: {text or 'nothing was written.'}" if main_process else "", 130
     if isinstance(error, ValueError):

@@ -30,7 +30,7 @@ from ..training.assess import assess
 from ..training.baseline import MOST_ROWS, baseline_scores
 from ..training.losses import ClassificationLoss, make_loss
 from ..training.metrics import METRICS, MacroF1, compute_metrics_for, metrics_from_counts
-from ..training.progress import without_bars, working
+from ..training.progress import main_console, without_bars, working
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 from .start import (
@@ -229,7 +229,7 @@ def train_classifier(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     started = time.time()
-    console = console or Console()
+    console = main_console(training, console)
     with working("Preparing: data, tokenizer, model, what is to be beaten", console):
         setup = set_up(data, model, training, splits)
     setup.baselines |= controls or {}

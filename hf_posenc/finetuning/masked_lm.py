@@ -16,7 +16,7 @@ from ..data.preparing import prepare
 from ..errors import UserError
 from ..training.arguments import MaskedLMTrainingArguments, ModelArguments
 from ..training.masked_lm import MaskAnew, MaskingCollator, join_blocks, mask_once, token_sums, token_weighted_metrics
-from ..training.progress import without_bars, working
+from ..training.progress import main_console, without_bars, working
 from ..training.recipe import default_learning_rate
 from ..training.report import Summary
 from ..training.run import Run, TrainingResult
@@ -48,7 +48,7 @@ def train_masked_lm(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     started = time.time()
-    console = console or Console()
+    console = main_console(training, console)
     _check_options(data, training)
     with working("Preparing: data, tokenizer, model", console):
         run, encoded = _set_up(data, model, training)

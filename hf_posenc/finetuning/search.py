@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import math
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -17,8 +16,9 @@ from ..data.options import DataArguments
 from ..errors import Diverged, UserError
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.metrics import METRICS
-from ..training.progress import quiet_warnings, without_bars
+from ..training.progress import main_console, quiet_warnings, without_bars
 from ..training.report import POSENC_MODEL_TYPE
+from ..training.run import shared_folder
 from .classification import Setup, make_trainer, set_up
 
 SHARE = 3
@@ -71,8 +71,7 @@ def search(
         found, _ = _trial(data, model, training, splits, drawn, len(trials) + 1, console)
         trials.append({**drawn, **found})
     best = min(range(len(trials)), key=lambda number: _order(trials[number], metric))
-    if training.process_index == 0:
-        console.print(_table(trials, best, list(values), metric))
+    main_console(training, console).print(_table(trials, best, list(values), metric))
     chosen = {name: trials[best][name] for name in values} if best else {}
     if "learning_rate" in chosen:
         training.learning_rate = chosen["learning_rate"]
@@ -99,9 +98,10 @@ def _trial(
     console: Console,
 ) -> tuple[dict[str, float], Setup]:
     """The validation metrics of a short training, whose files are deleted."""
-    with tempfile.TemporaryDirectory(prefix="hf-posenc-trial-") as folder:
+    console = main_console(training, console)
+    with shared_folder(training, ".trial-") as folder:
         short = copy.deepcopy(training)
-        short.output_dir, short.push_to_hub, short.report_to, short.baseline = folder, False, [], False
+        short.output_dir, short.push_to_hub, short.report_to, short.baseline = str(folder), False, [], False
         short.score_test = short.do_predict = False  # the test split isn't even read into the run
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             setattr(short, name, "no")
@@ -111,9 +111,8 @@ def _trial(
         with quiet_warnings():  # the final training repeats them
             setup = set_up(copy.deepcopy(data), _with(model, values), short, splits)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
-        if training.process_index == 0:
-            console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)
-        trainer = make_trainer(setup, console if training.process_index == 0 else Console(quiet=True))
+        console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)
+        trainer = make_trainer(setup, console)
         metrics: dict[str, float] = {}
         with contextlib.suppress(Diverged):
             trainer.train()

@@ -194,13 +194,12 @@ def introduce(
     run: Run, console: Console, baselines: Mapping[str, Mapping[str, float]] | None = None, metric: str = ""
 ) -> None:
     """Prints the sizes of a run, its precision and, by a metric, what it has to beat."""
-    if run.training.process_index == 0:
-        run.summary.show(console)
-        if run.training.do_train and run.training.bf16:
-            text = "Training in bfloat16 mixed precision (--bf16 false: float32); scores in float32."
-            console.print(as_typed(text), highlight=False)
-        if "majority" in (baselines or {}):
-            console.print(to_beat(baselines or {}, metric), highlight=False)
+    run.summary.show(console)
+    if run.training.do_train and run.training.bf16:
+        text = "Training in bfloat16 mixed precision (--bf16 false: float32); scores in float32."
+        console.print(as_typed(text), highlight=False)
+    if "majority" in (baselines or {}):
+        console.print(to_beat(baselines or {}, metric), highlight=False)
 
 
 def check_streaming(data: DataArguments, training: ClassificationTrainingArguments) -> None:

@@ -17,7 +17,7 @@ from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess_words
 from ..training.baseline import word_label_answers
 from ..training.metrics import MacroF1
-from ..training.progress import without_bars
+from ..training.progress import main_console, without_bars
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 from ..training.word_metrics import WordMetrics, answers_and_losses, marks_spans, word_scores
@@ -51,7 +51,7 @@ def train_tokens(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     started = time.time()
-    console = console or Console()
+    console = main_console(training, console)
     run, encoded, prepared = _set_up(data, model, training, splits)
     names = cast(Labels, prepared.labels).names
     headline = "span_f1" if marks_spans(names) else "accuracy"

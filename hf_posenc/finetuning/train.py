@@ -4,7 +4,6 @@ import contextlib
 import copy
 import io
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,15 @@ from transformers.utils import logging
 
 from ..conversion.convert import convert
 from ..conversion.output import REPORT_NAME
+from ..conversion.report import ConversionReport
 from ..data.options import DataArguments
 from ..data.prepared import Use
 from ..data.preparing import is_about_words
 from ..errors import Interrupted, UserError, one_line
 from ..training import TrainingResult, checkpoints
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments, parse_json_option
-from ..training.progress import quiet_warnings, without_bars, working
+from ..training.progress import main_console, quiet_warnings, without_bars, working
+from ..training.run import shared_folder
 from .classification import train_classifier
 from .model import labels_words, load_config, prepare_scheme
 from .search import search
@@ -51,7 +52,7 @@ def fine_tune(
         UserError: something in the options or the data is wrong, or the checkpoint can't be converted.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    console = console or Console()
+    console = main_console(training, console)
     checkpoints.check_output_dir(  # before anything that takes long
         str(training.output_dir),
         overwrite=training.overwrite_output_dir,
@@ -107,27 +108,33 @@ def converted(
                 "start from. Leave one of them out."
             )
     prepare_scheme(arguments)
-    with tempfile.TemporaryDirectory(prefix="hf-posenc-") as folder:
-        out = Path(folder) / "converted"
-        try:
-            _, report = convert(
-                arguments.pretrained,
-                out,
-                position_embedding_type=arguments.position_embedding_type,
-                position_embedding_kwargs=parse_json_option(
-                    "position_embedding_kwargs", arguments.position_embedding_kwargs
-                ),
-                rope_parameters=parse_json_option("rope_parameters", arguments.rope_parameters),
-                max_position_embeddings=arguments.max_position_embeddings,
-                task="feature-extraction",
-                revision=arguments.model_revision if arguments.model_revision != "main" else None,
-                seed=training.seed,
-            )
-        except ValueError as error:
-            raise UserError(f"--pretrained {arguments.pretrained!r}: {one_line(error)}") from error
-        if training.process_index == 0:
-            console.print(report.sentence(), highlight=False, markup=False)
+    with shared_folder(training, ".converted-") as folder:
+        out = folder / "converted"
+        with training.main_process_first(desc="converting"):
+            if training.process_index == 0:
+                console.print(_convert(arguments, out, training.seed).sentence(), highlight=False, markup=False)
         yield replace(arguments, model_name_or_path=str(out), model_revision="main", max_position_embeddings=None)
+
+
+def _convert(arguments: ModelArguments, out: Path, seed: int) -> ConversionReport:
+    """Converts `arguments.pretrained` to the folder `out`."""
+    try:
+        _, report = convert(
+            str(arguments.pretrained),
+            out,
+            position_embedding_type=arguments.position_embedding_type,
+            position_embedding_kwargs=parse_json_option(
+                "position_embedding_kwargs", arguments.position_embedding_kwargs
+            ),
+            rope_parameters=parse_json_option("rope_parameters", arguments.rope_parameters),
+            max_position_embeddings=arguments.max_position_embeddings,
+            task="feature-extraction",
+            revision=arguments.model_revision if arguments.model_revision != "main" else None,
+            seed=seed,
+        )
+    except ValueError as error:
+        raise UserError(f"--pretrained {arguments.pretrained!r}: {one_line(error)}") from error
+    return report
 
 
 def _control(
@@ -149,11 +156,11 @@ def _control(
         )
     if training.resume_from_checkpoint:
         raise UserError("--compare_none can't resume. Leave one of --compare_none and --resume_from_checkpoint out.")
-    if training.process_index == 0:
-        console.print("First the control: the same training without positions (none).")
-    with tempfile.TemporaryDirectory(prefix="hf-posenc-none-") as folder:
+    console.print("First the control: the same training without positions (none).")
+    with shared_folder(training, ".none-") as folder:
         changed = copy.deepcopy(training)
-        changed.output_dir, changed.push_to_hub, changed.compare_none, changed.baseline = folder, False, False, False
+        changed.output_dir, changed.push_to_hub = str(folder), False
+        changed.compare_none = changed.baseline = False
         without = replace(
             model,
             position_embedding_type="none",

@@ -23,6 +23,11 @@ def is_live(console: Console) -> bool:
     return console.is_interactive and not console.is_jupyter and console.file.isatty()
 
 
+def main_console(training: TrainingArguments, console: Console | None = None) -> Console:
+    """Where a run prints: `console`, or standard output; of several processes the main one alone."""
+    return (console or Console()) if training.process_index == 0 else Console(quiet=True)
+
+
 @contextlib.contextmanager
 def working(what: str, console: Console) -> Iterator[None]:
     """Shows a status while entered, in a terminal."""

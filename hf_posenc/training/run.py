@@ -1,11 +1,15 @@
 """What the tasks share: the `Run`, its preparation, and its output folder."""
 
 import contextlib
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -74,6 +78,22 @@ class TrainingResult:
     tokenizer: PreTrainedTokenizerBase = field(kw_only=True, repr=False)
     run: Run = field(kw_only=True, repr=False)
     """What `save_run` needs to write the run elsewhere."""
+
+
+@contextlib.contextmanager
+def shared_folder(training: RunArguments, prefix: str) -> Iterator[Path]:
+    """A temporary folder in the run's own, the same in all processes; the main one deletes it when all have left."""
+    main, name = training.process_index == 0, [""]
+    if main:
+        Path(str(training.output_dir)).mkdir(parents=True, exist_ok=True)
+        name = [tempfile.mkdtemp(prefix=prefix, dir=str(training.output_dir))]
+    broadcast_object_list(name)
+    try:
+        yield Path(name[0])
+        PartialState().wait_for_everyone()
+    finally:
+        if main:
+            shutil.rmtree(name[0], ignore_errors=True)
 
 
 @contextlib.contextmanager

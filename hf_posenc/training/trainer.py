@@ -35,7 +35,7 @@ from .callbacks import (
 from .inference import take_off_autocast
 from .lora import has_lora, merge, merged_weights
 from .metrics import require_finite
-from .progress import ProgressLine, errors_alone
+from .progress import ProgressLine, errors_alone, main_console
 from .run import Run, TrainingResult, ending_clearly
 from .saving import card_of, metrics_at, save_run
 
@@ -71,8 +71,7 @@ class RunTrainer(Trainer):
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
-        shown = self.is_world_process_zero()
-        self.progress = ProgressLine(console or Console(quiet=not shown), live=shown and not self.args.disable_tqdm)
+        self.progress = ProgressLine(main_console(self.args, console), live=not self.args.disable_tqdm)
         self.add_callback(self.progress)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -234,8 +233,8 @@ def carry_out(
         predictions = score(metrics)
         if not run.training.do_train:  # a training that diverges has ended before
             require_finite(np.array([value for name, value in metrics.items() if name.endswith("_loss")]))
-        if run.assessment is not None and run.training.process_index == 0:
-            run.assessment.show(console)
+        if run.assessment is not None:
+            run.assessment.show(main_console(run.training, console))
         _finish(trainer, metrics, predictions, time.time() - started)
     return TrainingResult(
         Path(str(run.training.output_dir)),
@@ -290,8 +289,8 @@ def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
 
 def show_best(run: Run, console: Console | None = None) -> None:
     """Prints which checkpoint's weights were kept, unless the last."""
-    if run.best is not None and run.training.process_index == 0:
-        console = console or Console()
+    if run.best is not None:
+        console = main_console(run.training, console)
         text = (
             f"Kept the weights of epoch {round(run.best['epoch'], 2):g} (step {run.best['step']}), the best by "
             f"{run.best['metric']}: {run.best['value']:.4g}. --load_best_model_at_end false keeps the last ones."

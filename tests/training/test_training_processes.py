@@ -1,0 +1,127 @@
+"""What works in one process works in two, with the same results: the same global batch, no dropout."""
+
+import logging
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from test_training_scripts import ENVIRONMENT, LAUNCH
+from training_harness import ROOT, TRAINER, command, results, rows, script, write_jsonl
+from transformers import BertConfig, BertForMaskedLM
+
+from hf_posenc.data import train_tokenizer
+from hf_posenc.training import run
+from hf_posenc.training.arguments import RunArguments
+from hf_posenc.training.progress import main_console
+from hf_posenc.training.run import shared_folder
+
+MLM = ROOT / "examples" / "run_mlm.py"
+BEST = {"do_eval": True, "save_strategy": "epoch", "num_train_epochs": 3, "learning_rate": 1e-2}
+BEST |= {"metric_for_best_model": "loss"}
+
+
+def in_two_processes(path: Path, options: dict[str, Any]) -> str:
+    """What the run printed; each process has half of the batch."""
+    words = [*LAUNCH, str(path), *command({**options, "per_device_train_batch_size": 8})]
+    done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def test_every_process_works_in_the_folder_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = RunArguments(output_dir=str(tmp_path))
+    with shared_folder(training, ".mine-") as folder:
+        assert folder.parent == tmp_path
+    assert not folder.exists()
+    folder.mkdir()
+    monkeypatch.setattr(RunArguments, "process_index", 1)
+    monkeypatch.setattr(run, "broadcast_object_list", lambda names: names.__setitem__(0, str(folder)))
+    with shared_folder(training, ".mine-") as other:
+        assert other == folder
+    assert folder.exists()  # the first deletes it
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_process_alone_prints(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunArguments, "process_index", rank)
+    console = Console(file=StringIO())
+    assert (main_console(RunArguments(output_dir=str(tmp_path)), console) is console) == (rank == 0)
+    assert main_console(RunArguments(output_dir=str(tmp_path))).quiet == (rank == 1)
+
+
+@pytest.mark.parametrize(("rank", "level"), [("0", logging.WARNING), ("1", logging.ERROR)])
+def test_the_first_process_alone_gives_notices(rank: str, level: int) -> None:
+    asked = "import hf_posenc, logging; print(logging.getLogger('hf_posenc.training.x').getEffectiveLevel())"
+    environment = {**ENVIRONMENT, "RANK": rank}
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == level
+
+
+def a_bert(folder: Path) -> Path:
+    """A tiny BERT with a tokenizer."""
+    tokenizer = train_tokenizer([row["text"] for row in rows("train", 160)], vocab_size=300)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertConfig(vocab_size=len(tokenizer), hidden_dropout_prob=0, attention_probs_dropout_prob=0, **sizes)
+    BertForMaskedLM(config).save_pretrained(folder / "bert")
+    tokenizer.save_pretrained(folder / "bert")
+    return folder / "bert"
+
+
+def word_files(folder: Path) -> dict[str, str]:
+    """Sentences with a label for each word."""
+
+    def labelled(text: str) -> dict[str, Any]:
+        words = text.split()
+        return {"tokens": words, "tags": ["B-THE" if word == "the" else "O" for word in words]}
+
+    return {
+        f"{split}_file": write_jsonl(folder / f"w{split}.jsonl", [labelled(row["text"]) for row in rows(split, count)])
+        for split, count in (("train", 160), ("validation", 61))
+    }
+
+
+CASES: dict[str, Any] = {
+    "search and control": lambda folder: (
+        TRAINER,
+        {"search": 2, "compare_none": True, "max_eval_samples": 61, "learning_rate": None, "max_seq_length": 8},
+    ),
+    "pretrained": lambda folder: (TRAINER, {"pretrained": a_bert(folder), "config_overrides": None}),
+    "words": lambda folder: (TRAINER, {"task": "tokens", **word_files(folder), "test_file": None}),
+    "masked": lambda folder: (MLM, {"max_eval_samples": 61, "learning_rate": 0.3}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_end_where_one_ends(
+    case: str, order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, own = CASES[case](tmp_path)
+    options = {**order, **BEST, "hidden_dropout_prob": 0, **own}
+    assert script(path, monkeypatch, **{**options, "output_dir": tmp_path / "one"}) == 0
+    printed = in_two_processes(path, {**options, "output_dir": tmp_path / "two"})
+    one, two = results(tmp_path / "one"), results(tmp_path / "two")
+    assert [one["processes"], two["processes"]] == [1, 2]
+    best = two["best"]
+    assert two["metrics"][best["metric"]] == pytest.approx(best["value"], abs=1e-6)  # both hold the best weights
+    if case != "masked":  # what is masked depends on the batch, and each process masks its own
+        assert best["step"] == one["best"]["step"] < 30
+        for name in ("train_loss", "eval_loss"):
+            assert two["metrics"][name] == pytest.approx(one["metrics"][name], abs=1e-4), name
+    if case == "search and control":
+        assert two["search"]["best"] == one["search"]["best"]
+        for mine, other in zip(two["search"]["trials"], one["search"]["trials"], strict=True):
+            assert mine == pytest.approx(other, abs=1e-3)
+        baselines = [run["assessment"]["baselines"] for run in (one, two)]
+        assert baselines[1] == pytest.approx(baselines[0], abs=1e-6)
+        assert "none" in baselines[1]
+        assert printed.count("First the control") == printed.count("train inputs (") == 1
+    lines = [line for line in printed.splitlines() if line.strip() and not line.startswith("[transformers]")]
+    print(printed)
+    assert sorted(set(lines)) == sorted(lines)
+    assert not [path.name for path in (tmp_path / "two").iterdir() if path.name.startswith(".")]
