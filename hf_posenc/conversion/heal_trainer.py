@@ -148,9 +148,10 @@ class Distillation(Trainer):
             raise Diverged("The loss is no number any more.")
         return (loss, ours) if return_outputs else loss
 
-    def _save(self, *args: Any, **kwargs: Any) -> None:
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Saves finite weights alone."""
         self.check_weights()
-        super()._save(*args, **kwargs)
+        super().save_model(*args, **kwargs)
 
     def check_weights(self) -> None:
         """Raises Diverged if they aren't finite."""

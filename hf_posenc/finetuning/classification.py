@@ -212,8 +212,8 @@ def train_classifier(
 
     `training.output_dir` then holds the checkpoint (weights, code, tokenizer, label names, README), `results.json` and,
     with `do_predict`, `predictions.jsonl`; while training, and with `keep_checkpoints` afterwards,
-    `checkpoint-<step>` folders to resume from. A run that replaces another has these in `.replacement` there, and takes
-    the other's place when it ends. Until then, or if it fails, the other stays as it was.
+    `checkpoint-<step>` folders to resume from. A run that replaces another takes its place when it ends. Until then, or
+    if it fails, the other's files stay as they were, and its checkpoints are in `.earlier`.
 
     Args:
         data: which text and labels.

@@ -242,10 +242,11 @@ class RunArguments(TrainingArguments):
     overwrite_output_dir: bool = field(
         default=False,
         metadata={
-            "help": "Replace the run that output_dir holds, when the new one has ended; until then that has its "
-            "checkpoints in .replacement in it. Without it, such a folder is refused."
+            "help": "Replace the run that output_dir holds, when the new one has ended; until then its checkpoints are "
+            "in .earlier. Without it, such a folder is refused."
         },
     )
+    hub_strategy: str = field(default="end", metadata={"help": "When push_to_hub pushes: end, and nothing else."})
     license: str | None = field(default=None, metadata={"help": "Licence of the model, for its README: apache-2.0."})
 
     def __post_init__(self) -> None:
@@ -302,10 +303,10 @@ class RunArguments(TrainingArguments):
             self.greater_is_better = False
         super().__post_init__()
 
-        if self.push_to_hub and "checkpoint" in strategy_name(self.hub_strategy):
+        if self.push_to_hub and strategy_name(self.hub_strategy) != "end":
             raise UserError(
-                f"--hub_strategy {strategy_name(self.hub_strategy)} would publish a checkpoint's states, which are "
-                "pickles. Give every_save or end; what a run resumes from stays in its folder."
+                f"--hub_strategy {strategy_name(self.hub_strategy)} would publish a run that isn't whole, and pickles. "
+                "Leave it out: the run is pushed when it has ended."
             )
 
     def _saves_what_it_evaluates(self) -> bool:

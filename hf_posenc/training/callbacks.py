@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from transformers.utils import logging
@@ -152,18 +153,37 @@ class EvaluationLeavesNoTrace(TrainerCallback):
 
 
 class DescribeCheckpoints(TrainerCallback):
-    """Writes a README and the results so far into each checkpoint folder, which makes it whole; deletes older ones."""
+    """Writes a README and the results so far into each checkpoint folder, which makes it whole, and deletes older ones.
+
+    In this order: the Trainer itself would delete them before.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.limit: int | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Takes the limit from the Trainer."""
+        self.limit, args.save_total_limit = args.save_total_limit, None
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Gives it back."""
+        args.save_total_limit = self.limit
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called after the Trainer has written the folder."""
+        PartialState().wait_for_everyone()  # each process has written its random state
         name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         folder = Path(str(args.output_dir)) / name
         if not args.should_save or not folder.is_dir():
             return
         metrics = metrics_at(state.global_step, state.log_history)
         files.write_text(folder / "README.md", card_of(self.run, metrics, name))
-        files.write_json(folder / checkpoints.RESULTS_NAME, results_of(self.run, metrics, state.log_history))
-        rotate_checkpoints(str(folder.parent), args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
+        results = results_of(self.run, metrics, state.log_history)
+        results["arguments"]["training"]["save_total_limit"] = self.limit
+        files.write_json(folder / checkpoints.RESULTS_NAME, results)
+        rotate_checkpoints(str(folder.parent), self.limit, state.best_model_checkpoint, use_mtime=True)

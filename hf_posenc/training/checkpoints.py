@@ -20,15 +20,15 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from ..errors import UserError, disk_error
-from ..files import CHECKPOINT, REPLACED, take_place
+from ..files import CHECKPOINT, REPLACED
 
 logger = logging.get_logger(__name__)
 
 RESULTS_NAME = "results.json"
 PREDICTIONS_NAME = "predictions.jsonl"
 LOCK_NAME = ".lock"
-REPLACEMENT = ".replacement"
-"""In the folder of a run, where the one is trained that replaces it."""
+EARLIER = ".earlier"
+"""Holds the checkpoints of a run while another one replaces it."""
 _RUN_FILES = (
     "config.json",
     SAFE_WEIGHTS_NAME,
@@ -38,7 +38,6 @@ _RUN_FILES = (
     "training_args.bin",
     "README.md",
     "conversion.json",
-    REPLACEMENT,
 )
 
 
@@ -51,11 +50,6 @@ def checkpoints(output_dir: str | Path) -> list[Path]:
         else []
     )
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
-
-
-def _newest_run(output_dir: str | Path) -> list[Path]:
-    """The checkpoint folders of the replacing run if there is one, else of the run."""
-    return checkpoints(Path(output_dir) / REPLACEMENT) or checkpoints(output_dir)
 
 
 def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
@@ -158,7 +152,7 @@ def step_of(checkpoint: str | Path) -> int:
 def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[Path | None, str]:
     """The newest resumable checkpoint folder, or None; and what is wrong with newer ones."""
     damaged: list[str] = []
-    for path in reversed(_newest_run(output_dir)):
+    for path in reversed(checkpoints(output_dir)):
         if (reason := damage(path, of_a_run=of_a_run)) is None:
             return path, ", ".join(damaged)
         damaged.append(f"{path.name} is damaged ({reason})")
@@ -190,7 +184,7 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
     if name.lower() in ("true", "last", "yes"):
         found, damaged = newest_complete(output_dir)
         # Without results.json the run was killed while it wrote its first checkpoint.
-        saved = any((path / RESULTS_NAME).exists() for path in _newest_run(output_dir))
+        saved = any((path / RESULTS_NAME).exists() for path in checkpoints(output_dir))
         if found is None and saved and not overwrite:
             raise UserError(
                 f"--resume_from_checkpoint: {damaged}, and no other checkpoint in {str(output_dir)!r} is whole. Train "
@@ -213,14 +207,20 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
     return Path(name)
 
 
+def run_files(output_dir: str | Path) -> list[str]:
+    """Names of the files of a run in its folder, without checkpoints."""
+    folder = Path(output_dir)
+    names = [name for name in (*_RUN_FILES, RESULTS_NAME, PREDICTIONS_NAME) if (folder / name).exists()]
+    return names + [path.name for path in folder.glob("model-*-of-*.safetensors")]
+
+
 def earlier_run(output_dir: str | Path, training: bool = True) -> list[str]:
     """Names in a folder that a run would overwrite: all of a run's files, or only results and predictions."""
     folder = Path(output_dir)
     if not training:
         return [name for name in (RESULTS_NAME, PREDICTIONS_NAME) if (folder / name).exists()]
-    names = [name for name in (*_RUN_FILES, RESULTS_NAME, PREDICTIONS_NAME) if (folder / name).exists()]
-    more = (*checkpoints(folder), *folder.glob("model-*-of-*.safetensors"), *folder.glob(f"{REPLACED}*"))
-    return names + [path.name for path in more]
+    more = (*checkpoints(folder), *folder.glob(EARLIER), *folder.glob(f"{REPLACED}*"))
+    return run_files(folder) + [path.name for path in more]
 
 
 def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, training: bool = True) -> None:
@@ -297,30 +297,26 @@ def remove_checkpoints(output_dir: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def replacement(output_dir: str | Path, resumed: bool, main_process: bool = True) -> Iterator[Path]:
-    """A folder for a run that replaces the one in `output_dir` when it ends; until then both exist.
-
-    If the run fails, the folder stays only if it can be resumed from.
-    """
+def set_aside(output_dir: str | Path) -> Iterator[None]:
+    """Moves the checkpoints to `.earlier`, and back if what follows fails and leaves none that can be resumed from."""
     folder = Path(output_dir)
-    new = folder / REPLACEMENT
-    if main_process:
-        if not resumed:
-            shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(exist_ok=True)
+    aside = folder / EARLIER
+    _move_checkpoints(folder, aside)
     try:
-        yield new
-        if main_process:
-            take_place(new, folder, [name for name in earlier_run(folder) if name != REPLACEMENT])
-    finally:
-        if main_process and last_complete_checkpoint(new) is None and not has_ended(new):
-            shutil.rmtree(new, ignore_errors=True)
+        yield
+    except BaseException:
+        if last_complete_checkpoint(folder) is None:
+            remove_checkpoints(folder)
+            _move_checkpoints(aside, folder)
+            shutil.rmtree(aside, ignore_errors=True)
+        raise
 
 
-def place(output_dir: str | Path) -> Path:
-    """Where a run will be when it has ended: `output_dir`, or the folder of the run that it replaces."""
-    folder = Path(output_dir)
-    return folder.parent if folder.name == REPLACEMENT else folder
+def _move_checkpoints(source: Path, target: Path) -> None:
+    for path in checkpoints(source):
+        target.mkdir(exist_ok=True)
+        shutil.rmtree(target / path.name, ignore_errors=True)
+        path.replace(target / path.name)
 
 
 @contextlib.contextmanager
@@ -342,9 +338,12 @@ def disk_errors(output_dir: str | Path) -> Iterator[None]:
 
 def what_is_left(output_dir: str | Path, is_lora: bool = False, diverged: bool = False) -> str:
     """What an unfinished run left and how to go on; follows a colon."""
-    folder = place(output_dir)
-    kept = f" The run in {str(folder)!r} is as it was." if (folder / REPLACEMENT).is_dir() else ""
-    last = last_complete_checkpoint(folder / REPLACEMENT if kept else folder)
+    folder = Path(output_dir)
+    last, aside = last_complete_checkpoint(folder), folder / EARLIER
+    kept = ""
+    if has_ended(folder) or aside.is_dir():
+        where = f", its checkpoints in {str(aside)!r}" if aside.is_dir() and last else ""
+        kept = f" The run in {str(folder)!r} is as it was{where}."
     if last is None:
         return f"no checkpoint had been saved.{kept}"
     found = f"the newest checkpoint is {str(last)!r}."

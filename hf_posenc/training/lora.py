@@ -42,9 +42,16 @@ def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
         inject_adapter_in_model(config, model)
     except ValueError as error:
         raise UserError(f"--lora: {one_line(error)}") from error
+    model.register_load_state_dict_pre_hook(_merge_first)
     for name, parameter in model.named_parameters():
         if not name.startswith(body) or ".position." in name:
             parameter.requires_grad_(True)
+
+
+def _merge_first(model: nn.Module, weights: dict[str, Tensor], *_: Any) -> None:
+    """Merges the changes before the weights of a checkpoint are loaded, which have none."""
+    if not any(".lora_" in name for name in weights):
+        merge(model)
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -100,11 +100,16 @@ def shared_folder(training: RunArguments, prefix: str) -> Iterator[Path]:
 def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[None]:
     """Locks the folder. Turns a full disk into a UserError and Ctrl-C into an Interrupted that say what is left.
 
-    A run that replaces another is written to `.replacement` in its folder, and takes its place at the end.
+    The checkpoints of a run that is replaced are set aside.
     """
-    folder = str(training.output_dir)
-    owned = checkpoints.owned(folder) if training.process_index == 0 else contextlib.nullcontext()
-    with checkpoints.disk_errors(folder), owned, _replacing(training):
+    folder, resumed = str(training.output_dir), training.resume_from_checkpoint
+    goes_on = resumed is not None and Path(resumed).resolve().parent == Path(folder).resolve()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(checkpoints.disk_errors(folder))
+        if training.process_index == 0:
+            stack.enter_context(checkpoints.owned(folder))
+            if training.do_train and training.overwrite_output_dir and not goes_on:
+                stack.enter_context(checkpoints.set_aside(folder))
         try:
             with checkpoints.disk_errors(folder):  # inside, while the files it names still exist
                 yield
@@ -112,20 +117,3 @@ def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[No
             raise
         except KeyboardInterrupt as interrupt:
             raise Interrupted(checkpoints.what_is_left(folder, is_lora)) from interrupt
-
-
-@contextlib.contextmanager
-def _replacing(training: RunArguments) -> Iterator[None]:
-    folder, resumed = Path(str(training.output_dir)), training.resume_from_checkpoint
-    began_in = Path(resumed).resolve().parent if resumed else None
-    goes_on = began_in == (folder / checkpoints.REPLACEMENT).resolve()
-    begins = training.do_train and training.overwrite_output_dir and began_in != folder.resolve()
-    if not goes_on and not (begins and checkpoints.earlier_run(folder)):
-        yield
-        return
-    with checkpoints.replacement(folder, goes_on, training.process_index == 0) as new:
-        training.output_dir = str(new)
-        try:
-            yield
-        finally:
-            training.output_dir = str(folder)

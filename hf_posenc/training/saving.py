@@ -1,7 +1,9 @@
 """What a run writes: the checkpoint with its README, the results and the predictions."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,9 @@ def save_run(
     training = run.training
     is_main = training.process_index == 0
     metrics = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
-    with files.replaced_together(str(training.output_dir), is_main) as folder:
+    place = str(training.output_dir)
+    earlier = partial(checkpoints.run_files, place) if training.do_train else tuple
+    with files.replaced_together(place, is_main, earlier) as folder:
         if training.do_train:
             save_model(str(folder))
         if not is_main:
@@ -59,6 +63,8 @@ def save_run(
                 lines = _predictions(lines, run.labels, run.test_rows)
             files.write_text(folder / checkpoints.PREDICTIONS_NAME, lines)
         files.write_json(folder / checkpoints.RESULTS_NAME, results_of(run, metrics, history, seconds))
+    if training.do_train:
+        shutil.rmtree(Path(place, checkpoints.EARLIER), ignore_errors=True)
 
 
 def results_of(
@@ -97,7 +103,7 @@ def hub_name(name: str | None) -> str | None:
 
 
 def _name(run: Run) -> str:
-    return display_name(checkpoints.place(str(run.training.output_dir)))
+    return display_name(str(run.training.output_dir))
 
 
 def card_of(run: Run, metrics: dict[str, float], checkpoint: str | None = None) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -11,13 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from huggingface_hub import upload_folder
 from rich.console import Console
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer, TrainerState, get_scheduler
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
-from transformers.utils import PushInProgress, logging
+from transformers.utils import logging
 
 from .. import files
 from ..errors import Interrupted, UserError, as_typed, one_line
@@ -43,10 +40,9 @@ logger = logging.get_logger(__name__)
 
 
 class RunTrainer(Trainer):
-    """The stock Trainer with our progress line. It pushes the run's card, the model's code and no pickle.
+    """The stock Trainer with our progress line, the run's own card, and no training_args.bin, a pickle.
 
-    The stock one overwrites README.md, pushes checkpoints without the files that their config names, and adds
-    training_args.bin, a pickle; results.json has its content.
+    It overrides public methods alone; what else happens to checkpoints is done by callbacks.
 
     Args:
         run: what is trained.
@@ -54,8 +50,6 @@ class RunTrainer(Trainer):
         console: where progress is shown. None: standard output of the first process.
         options: collator, loss and metrics, as the stock one takes them.
     """
-
-    push_in_progress: Any
 
     def __init__(
         self, run: Run, encoded: Mapping[str, Any], console: Console | None = None, **options: Callable[..., Any] | None
@@ -97,10 +91,6 @@ class RunTrainer(Trainer):
             speed_up_positions(cast(Any, self.optimizer), trained, args.position_learning_rate_factor, words=words)
         return cast(torch.optim.Optimizer, self.optimizer)
 
-    def _load_best_model(self) -> None:
-        merge(cast(Any, self.model))  # checkpoints have no adapters
-        super()._load_best_model()
-
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Writes the run's card, with what has been measured so far."""
         if self.is_world_process_zero():
@@ -109,54 +99,22 @@ class RunTrainer(Trainer):
                 metrics = metrics_at(self.state.global_step, self.state.log_history)
             files.write_text(Path(str(self.args.output_dir)) / "README.md", card_of(self.run, metrics))
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        args, earlier = self.args, self.push_in_progress
-        is_busy = earlier is not None and not earlier.is_done()
-        is_skipped = args.hub_strategy == HubStrategy.END or (is_busy and not args.hub_always_push)
-        if is_skipped or not self.is_world_process_zero():
-            return
-        self.callback_handler.on_push_begin(args, self.state, self.control)
-        folder = Path(str(args.output_dir))
-        self.create_model_card()
-        cast(PreTrainedTokenizerBase, self.processing_class).save_pretrained(folder)
-        for pattern in ("*.py", "*.safetensors*", "config.json"):
-            for path in Path(checkpoint_folder).glob(pattern):
-                shutil.copy(path, folder / path.name)
-        by_steps = args.save_strategy == SaveStrategy.STEPS
-        done = f"step {self.state.global_step}" if by_steps else f"epoch {int(self.state.epoch or 0)}"
-        job = upload_folder(
-            repo_id=str(self.hub_model_id),
-            folder_path=folder,
-            commit_message=f"Training in progress, {done}",
-            token=args.hub_token,
-            revision=args.hub_revision,
-            ignore_patterns=["_*", f"{PREFIX_CHECKPOINT_DIR}-*", TRAINING_ARGS_NAME],  # a pickle that `_save` deletes
-            run_as_future=True,
-        )
-        self.push_in_progress = PushInProgress(cast(Any, [*(earlier.jobs if is_busy else ()), job]))
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Deletes no older one: `DescribeCheckpoints` does, when this one is whole. Until then it has no results."""
-        folder = Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if self.args.should_save:  # a run that was stopped may have left the same step
-            (folder / checkpoints.RESULTS_NAME).unlink(missing_ok=True)
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves finite weights alone, low-rank changes merged, and no pickle of the options: results.json has them."""
+        args, model = cast(RunArguments, self.args), cast(torch.nn.Module, self.model)
+        refuse_divergence(args, self.state.global_step, model)
+        folder = Path(output_dir or str(args.output_dir))
+        if args.should_save and files.CHECKPOINT.fullmatch(folder.name):
+            (folder / checkpoints.RESULTS_NAME).unlink(missing_ok=True)  # of a run that was stopped: now it isn't whole
         try:
-            super()._save_checkpoint(*args, **kwargs)
-            self.accelerator.wait_for_everyone()  # each process writes its random state
+            if not has_lora(model):
+                super().save_model(str(folder), _internal_call=_internal_call)
+            elif args.should_save:
+                cast(Any, model).save_pretrained(folder, state_dict=merged_weights(model))
+                cast(PreTrainedTokenizerBase, self.processing_class).save_pretrained(folder)
         finally:
-            self.args.save_total_limit = limit
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        folder = output_dir if output_dir is not None else str(self.args.output_dir)
-        model = cast(torch.nn.Module, self.model)
-        refuse_divergence(cast(RunArguments, self.args), self.state.global_step, model)
-        if has_lora(model):
-            state_dict = merged_weights(model)
-        try:
-            super()._save(folder, state_dict)
-        finally:
-            (Path(folder) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+            if args.should_save:
+                (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
 
 def add_callbacks_and_schedule(trainer: RunTrainer) -> None:

@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
 
 
 def train(folder: Path) -> None:
-    """The project's training, with the Trainer's own push after each checkpoint and at the end."""
+    """The project's training, with the Trainer's own push."""
     lines = [json.dumps({"text": text, "label": str(number % 2)}) for number, text in enumerate(TEXTS * 8)]
     (folder / "train.jsonl").write_text("\n".join(lines))
     options = {
@@ -82,7 +82,6 @@ def train(folder: Path) -> None:
         "save_strategy": "steps",
         "save_steps": 1,
         "push_to_hub": True,
-        "hub_always_push": True,
         "hub_model_id": "me/trained",
         "hub_token": os.environ["HF_TOKEN"],
         "disable_tqdm": True,

@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState
 from common import others_slow
 from safetensors.torch import load, load_file, save_file
 from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 import hf_posenc.finetuning.classification as classification
 from hf_posenc import PosEncForSequenceClassification, fit
@@ -17,7 +17,15 @@ from hf_posenc.errors import Diverged
 from hf_posenc.files import take_place, write_json
 from hf_posenc.training import Interrupted, UserError, callbacks, is_complete
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import checkpoints, damage, find_resume_point, last_complete_checkpoint, owned
+from hf_posenc.training.checkpoints import (
+    checkpoints,
+    damage,
+    find_resume_point,
+    last_complete_checkpoint,
+    owned,
+    set_aside,
+)
+from hf_posenc.training.trainer import RunTrainer
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 OPTIONS = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4, "save_total_limit": None}
@@ -292,10 +300,6 @@ def test_overwriting_replaces_the_run_and_nothing_else(undisturbed, order):
 OTHER = {"seed": 2, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4, "keep_checkpoints": False}
 
 
-def _without_replacement(run: Path) -> dict[str, bytes]:
-    return {name: content for name, content in snapshot(run).items() if not name.startswith(".replacement/")}
-
-
 @pytest.mark.slow
 def test_until_the_new_run_is_whole_the_old_one_stays_and_the_new_one_goes_on(
     undisturbed, order, tmp_path, press, monkeypatch
@@ -303,10 +307,12 @@ def test_until_the_new_run_is_whole_the_old_one_stays_and_the_new_one_goes_on(
     (undisturbed / "notes.txt").write_text("mine")
     before = snapshot(undisturbed)
     press(7)
-    left = r"newest checkpoint is '.*whole/.replacement/checkpoint-7'. Go on .* The run in '.*whole' is as it was"
+    left = r"newest checkpoint is '.*whole/checkpoint-7'. Go on .* The run in '.*whole' is as it was, its .*earlier'"
     with pytest.raises(Interrupted, match=left):
         train(undisturbed, **order, **OTHER, overwrite_output_dir=True)
-    assert _without_replacement(undisturbed) == before
+    after = snapshot(undisturbed)
+    assert {name: after[f".earlier/{name}" if "checkpoint-" in name else name] for name in before} == before
+    assert [path.name for path in checkpoints(undisturbed)] == ["checkpoint-4", "checkpoint-7"]
     monkeypatch.undo()
     with pytest.raises(UserError, match="already holds another run"):
         train(undisturbed, **order, **OTHER)
@@ -315,7 +321,6 @@ def test_until_the_new_run_is_whole_the_old_one_stays_and_the_new_one_goes_on(
     assert_same_weights(undisturbed, expected)
     assert {path.name for path in undisturbed.iterdir()} == {path.name for path in expected.iterdir()} | {"notes.txt"}
     assert results(undisturbed)["arguments"]["training"]["output_dir"] == "whole"
-    assert ".replacement" not in (undisturbed / "README.md").read_text()
 
 
 def _full(*args, **kwargs):
@@ -336,7 +341,7 @@ def test_an_overwriting_run_that_fails_leaves_the_old_one(undisturbed, order, fa
         train(undisturbed, **order, **options, overwrite_output_dir=True)
     assert "no checkpoint had been saved. The run in" in str(caught.value)
     assert snapshot(undisturbed) == before
-    assert not (undisturbed / ".replacement").exists()
+    assert not (undisturbed / ".earlier").exists()
 
 
 def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
@@ -422,16 +427,65 @@ def test_an_older_checkpoint_stays_until_the_next_is_whole(order, tmp_path, monk
     train(tmp_path / "run", **options, keep_checkpoints=True)
     assert saved[:4] == [["checkpoint-4"], *[["checkpoint-4", "checkpoint-8"]] * 3]
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-20"]
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-20"):
+        assert results(folder)["arguments"]["training"]["save_total_limit"] == 1
+
+
+def test_of_the_trainer_only_public_methods_are_overridden():
+    """transformers may rename private ones, and an override would be called no more."""
+    assert [name for name in vars(RunTrainer) if name.startswith("_") and hasattr(Trainer, name)] == [
+        *("__module__", "__doc__", "__init__")
+    ]
+    assert callable(Trainer.save_model)  # whose override keeps NaN and pickles out of checkpoints
+
+
+def test_what_is_set_aside_comes_back_and_is_never_lost(tmp_path):
+    def make(step, content):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model").write_text(content)
+
+    def names():
+        return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("model"))
+
+    make(4, "first")
+    make(8, "first")
+
+    @set_aside(tmp_path)
+    def fail():
+        assert names() == [".earlier/checkpoint-4/model", ".earlier/checkpoint-8/model"]
+        make(4, "half written")
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail()
+    assert names() == ["checkpoint-4/model", "checkpoint-8/model"]
+    assert (tmp_path / "checkpoint-4" / "model").read_text() == "first"
+    with set_aside(tmp_path):
+        make(6, "second, killed")
+    with set_aside(tmp_path):  # a third try: `save_run` deletes all of them when it has ended
+        assert names() == [f".earlier/checkpoint-{step}/model" for step in (4, 6, 8)]
+
+
+@pytest.mark.parametrize("strategy", ["every_save", "checkpoint", "all_checkpoints"])
+def test_a_run_is_pushed_when_it_has_ended(tmp_path, strategy):
+    with pytest.raises(UserError, match=f"--hub_strategy {strategy} would publish a run that isn't whole"):
+        RunArguments(output_dir=str(tmp_path), push_to_hub=True, hub_strategy=strategy)
+    assert RunArguments(output_dir=str(tmp_path), push_to_hub=True).hub_strategy == "end"
 
 
 def test_each_node_that_saves_deletes_its_older_checkpoints(tmp_path, monkeypatch):
     training = RunArguments(output_dir=str(tmp_path), save_on_each_node=True, save_total_limit=1)
     monkeypatch.setattr(RunArguments, "process_index", 8)  # the first of the second node
     monkeypatch.setattr(callbacks, "card_of", lambda *_: "")
-    monkeypatch.setattr(callbacks, "results_of", lambda *_: {})
+    monkeypatch.setattr(callbacks, "results_of", lambda *_: {"arguments": {"training": {}}})
     for step in (2, 4):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    callbacks.DescribeCheckpoints(None).on_save(training, TrainerState(global_step=4), TrainerControl())
+    described, now = callbacks.DescribeCheckpoints(None), (training, TrainerState(global_step=4), TrainerControl())
+    described.on_train_begin(*now)
+    assert training.save_total_limit is None  # the Trainer would delete them before the new one is whole
+    described.on_save(*now)
+    described.on_train_end(*now)
+    assert training.save_total_limit == 1
     assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-4"]
 
 
