@@ -28,6 +28,7 @@ def test_what_is_saved_is_an_ordinary_checkpoint_in_which_little_is_trained_whol
     tmp_path: Path, order: dict[str, str], start: Path
 ) -> None:
     options = {"model_name_or_path": str(start), "lora": True, "do_eval": True, "save_strategy": "epoch"}
+    options |= {"metric_for_best_model": "loss", "greater_is_better": True}  # so that it isn't the last
     found = train(tmp_path / "run", **order, **options, num_train_epochs=2, learning_rate=5e-3)
     before, after = (load_file(folder / "model.safetensors") for folder in (start, tmp_path / "run"))
     assert before.keys() == after.keys()
@@ -48,7 +49,7 @@ def test_what_is_saved_is_an_ordinary_checkpoint_in_which_little_is_trained_whol
         scores.append(model.eval()(**tokens).logits)
     torch.testing.assert_close(scores[0], found.model.eval()(**tokens).logits)
     best = [folder for folder, score in zip(saved[1:], scores[1:], strict=True) if torch.allclose(score, scores[0])]
-    assert [folder.name for folder in best] == [results(tmp_path / "run")["best"]["checkpoint"]]
+    assert [folder.name for folder in best] == [results(tmp_path / "run")["best"]["checkpoint"]] == ["checkpoint-10"]
     with pytest.raises(UserError, match="--lora can't resume from"):
         train(tmp_path / "run", **order, **options, resume_from_checkpoint="true")
 

@@ -291,7 +291,9 @@ def test_another_run_is_refused_and_untouched(undisturbed, order):
 
 def test_overwriting_replaces_the_run_and_nothing_else(undisturbed, order):
     (undisturbed / "notes.txt").write_text("mine")
+    (undisturbed / "predictions.jsonl").write_text("of the older run")
     train(undisturbed, **order, overwrite_output_dir=True, max_train_samples=32)
+    assert not (undisturbed / "predictions.jsonl").exists()
     assert (undisturbed / "notes.txt").read_text() == "mine"
     assert not list(undisturbed.glob("checkpoint-*"))
     assert results(undisturbed)["summary"]["examples"] == {"train": 32}
