@@ -194,6 +194,9 @@ class RunArguments(TrainingArguments):
     )
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Batch size for training, per device."})
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Batch size for evaluation, per device."})
+    eval_accumulation_steps: int | None = field(
+        default=64, metadata={"help": "Batches of an evaluation whose answers wait on the device to go to the CPU."}
+    )
     warmup_steps: float = field(
         default=0.1, metadata={"help": "Steps over which the learning rate rises; below 1, a share of all steps."}
     )

@@ -104,7 +104,7 @@ class RunTrainer(Trainer):
         args, model = cast(RunArguments, self.args), cast(torch.nn.Module, self.model)
         refuse_divergence(args, self.state.global_step, model)
         folder = Path(output_dir or str(args.output_dir))
-        if args.should_save and files.CHECKPOINT.fullmatch(folder.name):
+        if args.should_save and folder.parent == Path(str(args.output_dir)):
             (folder / checkpoints.RESULTS_NAME).unlink(missing_ok=True)  # of a run that was stopped: now it isn't whole
         try:
             if not has_lora(model):

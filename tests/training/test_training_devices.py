@@ -1,5 +1,6 @@
 """What runs on a device keeps to what devices have: no float64 (Apple's GPUs), and nothing that grows with an epoch."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 import torch
 from common import encoder, padded, tokens
 from torch.overrides import TorchFunctionMode
+from training_harness import train
+from transformers.trainer_pt_utils import EvalLoopContainer
 
 from hf_posenc import POSITIONS
 from hf_posenc.model.unpadding import augment_positions, make_batch
+from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.losses import ClassificationLoss
 from hf_posenc.training.masked_lm import token_sums, token_weighted_metrics
 from hf_posenc.training.metrics import metrics_from_counts, prediction_counts, score_logits
@@ -61,6 +65,23 @@ def test_a_step_of_training_needs_no_float64(scheme: str) -> None:
     model = encoder(scheme).train()
     with NoFloat64():
         model(IDS, attention_mask=MASK).last_hidden_state.sum().backward()
+
+
+def test_the_answers_of_an_evaluation_go_to_the_cpu_as_it_goes_on(
+    order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = []
+    move = EvalLoopContainer.to_cpu_and_numpy
+
+    def count(self: EvalLoopContainer) -> None:
+        if isinstance(self.tensors, torch.Tensor):
+            moved.append(len(self.tensors))
+        move(self)
+
+    monkeypatch.setattr(EvalLoopContainer, "to_cpu_and_numpy", count)
+    result = train(tmp_path / "run", **order, do_train=True, do_eval=True, max_steps=1, per_device_eval_batch_size=1)
+    assert max(moved) == RunArguments(output_dir=str(tmp_path)).eval_accumulation_steps == 64
+    assert len(result.metrics) > 3
 
 
 PROBLEMS = {
