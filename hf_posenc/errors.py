@@ -122,7 +122,7 @@ def disk_error(error: BaseException) -> str | None:
 
 
 def is_main_process() -> bool:
-    """Whether this is the one process or, of several that a launcher started, the first."""
+    """Whether this is the one of several processes that speaks to the user; known before PyTorch is imported."""
     return os.environ.get("RANK", "0") == "0"
 
 
