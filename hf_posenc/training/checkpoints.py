@@ -305,7 +305,7 @@ def set_aside(output_dir: str | Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if last_complete_checkpoint(folder) is None:
+        if aside.is_dir() and last_complete_checkpoint(folder) is None:
             remove_checkpoints(folder)
             _move_checkpoints(aside, folder)
             shutil.rmtree(aside, ignore_errors=True)
