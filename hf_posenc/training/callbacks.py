@@ -19,7 +19,7 @@ from ..training import checkpoints
 from .arguments import RunArguments
 from .lora import has_lora
 from .run import Run
-from .saving import card_of, metrics_at, results_of
+from .saving import card_of, metrics_at, results_of, write_trained_on
 
 logger = logging.get_logger(__name__)
 
@@ -183,6 +183,7 @@ class DescribeCheckpoints(TrainerCallback):
             return
         metrics = metrics_at(state.global_step, state.log_history)
         files.write_text(folder / "README.md", card_of(self.run, metrics, name))
+        write_trained_on(self.run, folder)
         results = results_of(self.run, metrics, state.log_history)
         results["arguments"]["training"]["save_total_limit"] = self.limit
         files.write_json(folder / checkpoints.RESULTS_NAME, results)

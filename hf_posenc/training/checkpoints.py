@@ -38,6 +38,7 @@ _RUN_FILES = (
     "training_args.bin",
     "README.md",
     "conversion.json",
+    "trained_on.npy",
 )
 
 

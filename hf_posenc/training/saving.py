@@ -55,8 +55,7 @@ def save_run(
             if run.assessment is not None:
                 run.assessment.draw(folder)
             files.write_text(folder / "README.md", card_of(run, metrics))
-            if run.trained_on is not None:
-                np.save(folder / TRAINED_ON, np.unique(np.array(run.trained_on, dtype=np.uint64)))
+            write_trained_on(run, folder)
         if test_logits is not None and run.labels is not None:
             lines = test_logits
             if not isinstance(lines, str):
@@ -65,6 +64,12 @@ def save_run(
         files.write_json(folder / checkpoints.RESULTS_NAME, results_of(run, metrics, history, seconds))
     if training.do_train:
         shutil.rmtree(Path(place, checkpoints.EARLIER), ignore_errors=True)
+
+
+def write_trained_on(run: Run, folder: Path) -> None:
+    """Writes the marks of the texts that a run trains on, if they are known."""
+    if run.trained_on is not None:
+        np.save(folder / TRAINED_ON, np.unique(np.array(run.trained_on, dtype=np.uint64)))
 
 
 def results_of(

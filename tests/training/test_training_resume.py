@@ -479,6 +479,7 @@ def test_each_node_that_saves_deletes_its_older_checkpoints(tmp_path, monkeypatc
     training = RunArguments(output_dir=str(tmp_path), save_on_each_node=True, save_total_limit=1)
     monkeypatch.setattr(RunArguments, "process_index", 8)  # the first of the second node
     monkeypatch.setattr(callbacks, "card_of", lambda *_: "")
+    monkeypatch.setattr(callbacks, "write_trained_on", lambda *_: None)
     monkeypatch.setattr(callbacks, "results_of", lambda *_: {"arguments": {"training": {}}})
     for step in (2, 4):
         (tmp_path / f"checkpoint-{step}").mkdir()
