@@ -1,8 +1,8 @@
 """What a run trains and scores on: a frozen `PreparedData`, which `preparing.prepare` makes."""
 
-import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -16,9 +16,7 @@ from .labels import TOKENS, Labels, apply_labels, read_labels
 from .splitting import marks_of
 from .streaming import TOKENIZER_ROWS, Stream
 from .summary import DataSummary
-from .table import Table, Tally
-
-logger = logging.getLogger(__name__)
+from .table import Table
 
 
 @dataclass(frozen=True)
@@ -112,15 +110,17 @@ class StreamedPart:
         for row in islice(rows, TOKENIZER_ROWS):
             yield from row
 
-    def first(self, most: int) -> Part:
-        """The first rows, at most so many, with their labels."""
-        table = Table.of_rows(self.stream.source, (), Tally(), (*self.columns.text, *self.columns.labels))
+    def first(self, most: int, characters: float = math.inf) -> Part:
+        """The first rows with their labels: at most so many, and no more when their texts have so many characters."""
+        size = 0
+        columns: dict[str, list[Any]] = {name: [] for name in (*self.columns.text, *self.columns.labels)}
         for batch in self.batches():
             for name, cells in batch.items():
-                table.columns[name].extend(cells)  # type: ignore[attr-defined]
-            if len(table) >= most:
+                columns[name] += cells[: most - len(columns[name])]
+            size += sum(len(str(cell)) for name in self.columns.text for cell in batch[name])
+            if len(columns[self.columns.text[0]]) == most or size >= characters:
                 break
-        table = replace(table.first(most), is_text=self.stream.is_text, classes=self.stream.classes)
+        table = Table(self.stream.source, columns, is_text=self.stream.is_text, classes=self.stream.classes)
         texts = tuple(filter(None, self.columns.texts(table.columns)))
         return Part(texts, self._numbered(table), range(len(table)), range(1, len(table) + 1))
 

@@ -27,7 +27,7 @@ from ..data.prepared import Part, PreparedData, Use
 from ..data.preparing import prepare
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess
-from ..training.baseline import MOST_ROWS, baseline_scores
+from ..training.baseline import MOST_CHARACTERS, MOST_ROWS, baseline_scores
 from ..training.losses import ClassificationLoss, make_loss
 from ..training.metrics import METRICS, MacroF1, compute_metrics_for, metrics_from_counts
 from ..training.progress import main_console, without_bars, working
@@ -183,7 +183,7 @@ def _baselines(
         return {}
     train, streamed, labels = prepared.splits.get("train"), prepared.streamed, cast(Labels, prepared.labels)
     if streamed is not None:
-        train = streamed.first(MOST_ROWS)
+        train = streamed.first(MOST_ROWS, MOST_CHARACTERS)
     texts, numbers = cast(Part, train).texts, cast(Part, train).labels or []
     tests = {prefix: (part.texts, part.labels or []) for prefix, part in examples.items()}
     return baseline_scores((texts, numbers), tests, labels.problem_type)

@@ -246,3 +246,13 @@ def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
     data = DataArguments(test_file=write_csv(tmp_path / "b.csv", [*rows[:3], {"text": "new", "label": "x"}]))
     use = Use(train=False, test=True, label_names=["x", "y"], trained_on=frozenset(trained))
     assert prepare(read_splits(data), data, use).summary.shared == {"test": 3}
+
+
+@pytest.mark.parametrize("most", [3, 300, 1000])
+def test_the_first_rows_of_a_stream_have_their_labels(tmp_path, most):
+    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(600))]
+    streamed = prepared(write_csv(tmp_path / "a.csv", rows), streaming=True).streamed
+    first = streamed.first(most)
+    assert list(first.texts[0]) == [row["text"] for row in rows[:most]]
+    assert first.labels == [row % 2 for row in range(min(most, 600))]
+    assert len(streamed.first(most, characters=100)) <= 256  # a batch
