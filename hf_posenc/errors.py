@@ -1,10 +1,11 @@
 """Errors in one line: `UserError` for what the user can correct, and exit codes."""
 
+import contextlib
 import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,50 +22,32 @@ class Interrupted(KeyboardInterrupt):
     """Training was stopped by Ctrl-C; the message says what was saved and how to resume."""
 
 
-_typed: dict[str, str] = {}
-_with_dashes = False
+def dashed(name: str) -> str:
+    """An option as messages spell it, whichever way it was typed: `--max-steps`."""
+    return f"--{name.replace('_', '-')}"
 
 
-def speak_as_typed(words: Sequence[str], *, with_dashes: bool = False) -> None:
-    """Makes all later messages spell options as they were typed on the command line.
+@contextlib.contextmanager
+def about_options(names: Iterable[str] = ()) -> Iterator[None]:
+    """Turns what the model's own classes refuse in a configuration into a `UserError`.
 
     Args:
-        words: what was typed.
-        with_dashes: options that weren't typed get dashes, as `--help` has them.
+        names: fields that are options of the command line, and are spelt so: `--hidden-dropout-prob 2 is out of ...`.
     """
-    global _with_dashes
-    names = [word.partition("=")[0] for word in words if word.startswith("--")]
-    _typed.clear()
-    _typed.update({name.replace("_", "-"): name for name in names})
-    _with_dashes = with_dashes
+    from huggingface_hub.errors import StrictDataclassError  # here: the command line's help needn't wait for it
 
-
-def as_typed(text: str) -> str:
-    """The text with its options (`--learning_rate`) spelt as they were typed, and so `name=value` at its start."""
-    name, equals, rest = text.partition("=")
-    if equals and (option := _typed.get(f"--{name.replace('_', '-')}")):
-        text = f"{option} {rest}"
-
-    def spelt(found: re.Match[str]) -> str:
-        dashed = found[0].replace("_", "-")
-        return _typed.get(dashed, dashed if _with_dashes else found[0])
-
-    return re.sub(r"(?<![\w-])--[a-z]\w*(?:[-_]\w+)*", spelt, text)
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        name, equals, rest = one_line(error).partition("=")
+        raise UserError(f"{dashed(name)} {rest}" if equals and name in names else one_line(error)) from error
 
 
 def is_local(name: str) -> bool:
-    """Whether a name is a folder on this machine, or can only mean one.
-
-    Decided before the Hub is asked: without a network, asking it for `runs/nope` takes long. Names on the Hub are
-    `name` and `owner/name`.
-    """
-    owner, slash, _ = name.partition("/")
-    return (
-        Path(name).exists()
-        or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name)
-        or ".." in name
-        or bool(slash and Path(owner).is_dir())
-    )
+    """Whether a name is a file or folder on this machine, or can't be one on the Hub: `name` or `owner/name`."""
+    return Path(name).expanduser().exists() or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name) or ".." in name
 
 
 def check_local(option: str, name: str) -> None:
@@ -127,7 +110,7 @@ def is_main_process() -> bool:
 
 
 def explain(error: BaseException) -> tuple[str, int]:
-    """One line for an error that ends a command, and its exit code: 2 for bad input, 130 for Ctrl-C, else 1.
+    """One line for an error that ends a command, and its exit code: 2 for a `UserError`, 130 for Ctrl-C, else 1.
 
     If several processes read the same bad input, one reports it; the line of the others is empty.
 
@@ -136,18 +119,17 @@ def explain(error: BaseException) -> tuple[str, int]:
     """
     if os.environ.get("HF_POSENC_TRACEBACK"):
         raise error
-    text = as_typed(one_line(error))
-    main_process = is_main_process()
+    text = one_line(error)
     if isinstance(error, KeyboardInterrupt):
-        return f"interrupted: {text or 'nothing was written.'}" if main_process else "", 130
-    if isinstance(error, ValueError):
-        return f"error: {text}" if main_process else "", 2
-    return f"error: {type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
+        return f"interrupted: {text or 'nothing was written.'}" if is_main_process() else "", 130
+    if isinstance(error, UserError):
+        return f"error: {text}" if is_main_process() else "", 2
+    process = "" if is_main_process() else f"process {os.environ['RANK']}: "
+    return f"error: {process}{type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `explain`)."""
-    speak_as_typed(sys.argv[1:])
     try:
         main()
     except (Exception, KeyboardInterrupt) as error:

@@ -196,17 +196,18 @@ def in_double(checkpoint: Path, text: str) -> float:
 
 
 @pytest.mark.parametrize("best", [torch.float32, torch.bfloat16])
-def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(run, monkeypatch, best):
+def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(run, monkeypatch, tmp_path, best):
     monkeypatch.setattr("hf_posenc.machine.best_dtype", lambda device=None: best)
     seen = []
 
-    def stop(data, model, training):
+    def stop(data, model, training, splits):
         seen.append(training.bf16)
         raise UserError("seen")
 
     monkeypatch.setattr("hf_posenc.finetuning.fine_tune", stop)
+    data = ("--dataset-name", "blimp_order")
     for words in ((), ("--bf16", "false"), ("--bf16",), ("--use-cpu", "true")):
-        run("train", "-o", "x", *words)
+        run("train", "-o", str(tmp_path / "x"), *data, *words)
     assert seen == [best == torch.bfloat16, False, True, False]
 
 
@@ -259,8 +260,8 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         (("evaluate", "CHECKPOINT", "--file", "none.csv"), "'none.csv' doesn't exist"),
         (("train", "-o", "x", "--dataset-name", "blimp_order", "--weight-deacy", "1"), "Did you mean --weight-decay"),
         (("train", "-o", "x", "--learning-rat", "1"), "'--learning-rat' is no option. Did you mean --learning-rate?"),
+        (("train", "-o", "x", "--learning_rate", "5"), "--learning-rate 5.0 is out of range: AdamW moves each weight"),
         (("train", "-o", "x", "--learning-rate", "5"), "--learning-rate 5.0 is out of range: AdamW moves each weight"),
-        (("train", "-o", "x", "--learning_rate", "5"), "--learning_rate 5.0 is out of range: AdamW moves each weight"),
         (
             ("train", "-o", "x", "--errors-shown", "-1"),
             "--errors-shown -1 is out of range. Give a whole number from 0.",
@@ -270,7 +271,10 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         (("train", "-o", "x", "e"), "'e' is no option. --help lists the options."),
         (("train", "-o", "x", "--eval-strategy", "epohc"), "--eval-strategy 'epohc' is unknown. Choose one of no, "),
         (("train", "-o", "x", "--word-learning-rate-factor", "1e6"), "is out of range. Give a number from 0 to 1000."),
-        (("train", "-o", "x", "--lr-scheduler-type", "cosin"), "Error: --lr-scheduler-type: invalid choice: 'cosin'"),
+        (
+            ("train", "-o", "x", "--lr-scheduler-type", "cosin"),
+            "--lr-scheduler-type 'cosin' is unknown. Choose one of linear, cosine",
+        ),
         (
             ("train", "-o", "x", "--dataset-name", "blimp_order", "--hidden-dropout-prob", "1.5"),
             "Error: --hidden-dropout-prob 1.5 is out of range. A probability lies between 0 and 1.",
@@ -333,7 +337,7 @@ def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
     assert err.strip().splitlines()[-1] == "Interrupted: the newest checkpoint is 'run/checkpoint-7'."
 
 
-@pytest.mark.parametrize("name", ["./nope", "runs/nope", "../nope", "~/nope", "/nope/nope", "a/b/c", "a folder"])
+@pytest.mark.parametrize("name", ["./nope", "../nope", "~/nope", "/nope/nope", "a/b/c", "a folder"])
 @pytest.mark.parametrize(
     "words",
     [
@@ -352,7 +356,6 @@ def test_a_wrong_folder_is_not_looked_up_on_the_hub(run, monkeypatch, tmp_path, 
 
     monkeypatch.setattr(socket, "getaddrinfo", asked)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
     code, _, err = run(*(word.format(name) for word in words))
     assert code == 2, err
     last = err.strip().splitlines()[-1]
@@ -586,27 +589,28 @@ def test_training_options_are_listed_in_groups_and_all_on_demand(run):
     assert "─ Optimizer and schedule ─" in out
     code, out, _ = run("train", "--help-all")
     assert code == 0
-    assert "--adam_beta1" in out
-    assert "--max_train_samples" in out
+    assert "--adam-beta1" in out
+    assert "--max-train-samples" in out
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--output_dir", "x", "--bf16", "--seed", "3"), {"bf16": True, "seed": 3, "use_cpu": True}),
+        (("--output-dir", "x", "--bf16", "--seed", "3"), {"bf16": True, "seed": 3, "use_cpu": True}),
         (("-o", "x", "--bf16", "false", "--one-cycle"), {"bf16": False, "one_cycle": True}),
         (("-o", "x", "--resume-from-checkpoint"), {"resume_from_checkpoint": "true"}),
-        (("-o", "x", "--resume_from_checkpoint=y", "--overwrite_output_dir"), {"resume_from_checkpoint": "y"}),
-        (("-o", "x", "--adam_beta1", "0.5", "--do_predict", "true"), {"adam_beta1": 0.5, "do_predict": True}),
+        (("-o", "x", "--resume-from-checkpoint=y", "--overwrite-output-dir"), {"resume_from_checkpoint": "y"}),
+        (("-o", "x", "--adam-beta1", "0.5", "--do-predict", "true"), {"adam_beta1": 0.5, "do_predict": True}),
         (("-o", "x", "--test-file", "t.csv"), {"do_train": True, "do_eval": True, "do_predict": True}),
         (("-o", "x", "--streaming", "--max-steps", "7"), {"max_steps": 7}),
         (("-o", "x", "--load-best-model-at-end", "false"), {"load_best_model_at_end": False, "score_test": True}),
     ],
 )
 def test_options_reach_training_as_transformers_writes_them(run, monkeypatch, words, expected):
+    monkeypatch.setattr("hf_posenc.finetuning.early.check_run", lambda arguments: None)
     seen = []
 
-    def stop(data, model, training):
+    def stop(data, model, training, splits):
         seen.append(training)
         raise UserError("seen")
 

@@ -8,7 +8,7 @@ import pytest
 
 import hf_posenc
 import hf_posenc.training
-from hf_posenc.cli.options import scheme_names
+from hf_posenc.schemes.names import known_schemes
 
 HEAVY = (
     "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas'} & set(sys.modules)\nassert not heavy, heavy\n"
@@ -81,7 +81,7 @@ def test_the_auto_classes_know_the_model_whatever_was_imported_first(printed, fi
 
 @pytest.mark.slow
 def test_the_table_of_schemes_is_full_whichever_module_is_imported_first(printed):
-    assert printed[TABLE].split() == sorted(scheme_names())
+    assert printed[TABLE].split() == sorted(known_schemes())
 
 
 @pytest.mark.parametrize("package", [hf_posenc, hf_posenc.training], ids=lambda package: package.__name__)

@@ -5,16 +5,18 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError
 
 from .application import app, loading, show_metrics
-from .options import Checkpoint, Delimiter, Revision, TextColumns, TextDelimiter, Trust
+from .options import Checkpoint, Delimiter, Revision, TextColumns, TextDelimiter, Trust, declared_option
 
 _File = Annotated[
     str | None,
@@ -74,20 +76,19 @@ def predict(
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
     and a warning. A model that labels words takes lists of words as well as texts.
     """
+    options = DataArguments(
+        delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
+    )
     with loading():
+        _check_options(texts, text_pair, file, output, output_format, bf16, options)
         from rich.progress import Progress
 
         from hf_posenc.data import remembered_columns
         from hf_posenc.data.inputs import NO_TEXT, Text, read_inputs
         from hf_posenc.data.labels import TOKENS
-        from hf_posenc.data.options import DataArguments
         from hf_posenc.finetuning.prediction import load_classifier
         from hf_posenc.finetuning.prediction import predict as run
 
-    _check_options(texts, text_pair, file, output, output_format, bf16)
-    options = DataArguments(
-        delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
-    )
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     of_words = classifier.task.problem_type == TOKENS
     read, columns = None, remembered_columns(classifier.model.config)
@@ -126,9 +127,11 @@ def _check_options(
     output: str | None,
     output_format: str | None,
     bf16: str | None,
+    options: DataArguments,
 ) -> None:
-    """Refuses options of `predict` that don't fit, before a model is loaded."""
+    """Refuses options and files of `predict` that don't fit, before PyTorch is imported."""
     from hf_posenc.data.inputs import check_input
+    from hf_posenc.finetuning.early import check_data
     from hf_posenc.finetuning.prediction_files import check_output
 
     if bf16 not in (None, "true", "false"):
@@ -147,6 +150,8 @@ def _check_options(
         check_input(file)
     if output is not None:
         check_output(output, file)
+    if file is not None and file != "-" and not file.removesuffix(".gz").endswith(".txt"):
+        check_data(replace(options, test_file=file))
 
 
 def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, output_format: str | None) -> None:
@@ -202,8 +207,10 @@ def evaluate(
     split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
     delimiter: Delimiter = None,
     text_column_names: TextColumns = None,
-    label_column_name: Annotated[str | None, typer.Option(help="Label column. Default: as trained.")] = None,
-    label_delimiter: Annotated[str | None, typer.Option(help="What separates several labels in a csv cell.")] = None,
+    label_column_name: Annotated[
+        str | None, declared_option("label_column_name", "Label column. Default: as trained.")
+    ] = None,
+    label_delimiter: Annotated[str | None, declared_option("label_delimiter")] = None,
     text_column_delimiter: TextDelimiter = None,
     skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave rows without label or text out.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
@@ -211,23 +218,27 @@ def evaluate(
     trust_remote_code: Trust = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
-    with loading():
-        from hf_posenc.finetuning import fine_tune, make_arguments
-        from hf_posenc.training.assessment import ERRORS_IN_TERMINAL
-
     if (file is None) == (dataset_name is None):
         raise UserError("Give the data: --file FILE, or --dataset-name NAME, and not both.")
     # Any other split counts as a test, in messages too.
     role = "validation" if file is None and split in ("validation", "valid", "val", "dev") else "test"
     source = {"test_file": file} if file else {"dataset_name": dataset_name, f"{role}_split_name": split}
     kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}
-    columns = {
+    columns: dict[str, Any] = {
         "delimiter": delimiter,
         "text_column_names": text_column_names,
         "label_column_name": label_column_name,
         "label_delimiter": label_delimiter,
         "text_column_delimiter": text_column_delimiter,
     }
+    columns = {name: value for name, value in columns.items() if value is not None}
+    with loading():
+        from hf_posenc.finetuning.early import check_data
+
+        check_data(DataArguments(**source, **columns))
+        from hf_posenc.finetuning import fine_tune, make_arguments
+        from hf_posenc.training.assessment import ERRORS_IN_TERMINAL
+
     # Whatever the Trainer prints goes to standard error: standard output holds the result alone.
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         result = fine_tune(
@@ -241,7 +252,7 @@ def evaluate(
                 errors_shown=ERRORS_IN_TERMINAL,  # there is no file for more
                 **source,
                 **kind,
-                **{name: value for name, value in columns.items() if value is not None},
+                **columns,
             ),
             console=Console(stderr=True),
         )

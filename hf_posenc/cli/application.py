@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import hf_posenc
 from hf_posenc import _ctrl_c
-from hf_posenc.errors import as_typed, explain, speak_as_typed
+from hf_posenc.errors import UserError, explain
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
@@ -34,7 +34,7 @@ def _in_our_words(ctx: Any) -> Iterator[None]:
     except _UsageError as error:
         where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
         text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
-        raise ValueError(f"{text}. `{where} --help` lists what there is.") from error
+        raise UserError(f"{text}. `{where} --help` lists what there is.") from error
 
 
 class _Commands(TyperGroup):
@@ -85,10 +85,10 @@ def show_metrics(metrics: dict[str, float]) -> None:
 
 
 class _Notes(logging.Handler):
-    """Prints the package's warnings, wrapped to the terminal, with option names as they were typed."""
+    """Prints the package's warnings, wrapped to the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = as_typed(record.getMessage())
+        text = record.getMessage()
         if sys.stderr.isatty():
             text = textwrap.fill(text, shutil.get_terminal_size().columns - 1)
         print(text, file=sys.stderr)
@@ -108,7 +108,6 @@ def loading() -> Iterator[None]:
 def main() -> None:
     """Entry point: runs a command; any error ends in one line and an exit code (see `explain`)."""
     _ctrl_c.end()
-    speak_as_typed(sys.argv[1:], with_dashes=True)
     logging.getLogger("hf_posenc").addHandler(_NOTES)
     try:
         app(prog_name="hf-posenc")

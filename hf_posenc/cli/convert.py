@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hf_posenc.schemes.names import check_scheme_name
+
 from .application import app
 from .options import Checkpoint, Revision, RopeParameters, SchemeKwargs, complete_scheme
 
@@ -57,9 +59,11 @@ def convert(
     Without a scheme the result computes what the source does. With another scheme it doesn't: the report measures how
     far it is from the original, and `--heal` brings it nearer. The same command resumes an interrupted healing.
     """
+    if position_embedding_type is not None:
+        check_scheme_name(position_embedding_type)
     from hf_posenc.conversion import convert as run
     from hf_posenc.conversion.heal import read_training_texts
-    from hf_posenc.training.arguments import parse_json_option
+    from hf_posenc.options import parse_json_option
 
     _, report = run(
         source,

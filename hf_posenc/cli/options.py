@@ -1,13 +1,19 @@
 """Options and arguments that several commands share, and the parsers of their values."""
 
-import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated
+from dataclasses import fields
+from typing import Annotated, Any
 
 import typer
 
-from hf_posenc.errors import UserError, check_is_checkpoint, check_local
+from hf_posenc.data.options import DataArguments
+from hf_posenc.errors import UserError, check_is_checkpoint, dashed
+from hf_posenc.options import is_json, kind_of
+from hf_posenc.schemes.names import known_schemes
+from hf_posenc.training.options import ClassificationOptions, ModelArguments
+
+DECLARED = {item.name: item for kind in (DataArguments, ModelArguments, ClassificationOptions) for item in fields(kind)}
+"""The options of `hf-posenc train` that this package declares, by name."""
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -15,30 +21,40 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def scheme_names() -> list[str]:
-    """The table of schemes, as it stands in its source: completion can't wait for PyTorch."""
-    source = Path(__file__).parents[1] / "model" / "configuration_posenc.py"
-    table = source.read_text(encoding="utf-8").partition("POSITIONS.update(")[2].partition("\n)")[0]
-    return re.findall(r"(\w+)=", table)
-
-
 def complete_scheme(incomplete: str) -> list[str]:
     """Completion of a scheme's name in the shell."""
-    return one_of(*scheme_names())(incomplete)
+    return one_of(*known_schemes())(incomplete)
 
 
 complete_preset = one_of("tiny", "mini", "small", "base")
 
 
+def declared_option(name: str, help: str | None = None, panel: str | None = None) -> Any:
+    """What Typer has to know of an option of `hf-posenc train`.
+
+    Args:
+        name: as it is declared in `DataArguments`, `ModelArguments` or `ClassificationOptions`.
+        help: what another command says instead.
+        panel: in which the help shows it.
+    """
+    item = DECLARED[name]
+    about, kind = item.metadata["option"], kind_of(item.type)
+    metavar = item.metadata.get("metavar") or ("BOOL" if kind is bool else "JSON" if is_json(item.type) else None)
+    names = about.suggests or (about.accepts.names if about.accepts else ())
+    completions = complete_scheme if name == "position_embedding_type" else one_of(*names) if names else None
+    return typer.Option(
+        dashed(name),
+        *item.metadata.get("aliases", ()),
+        help=help or about.line,
+        metavar=metavar,
+        autocompletion=completions,
+        rich_help_panel=panel,
+        show_default=False,
+    )
+
+
 def _checkpoint(name: str) -> str:
     check_is_checkpoint(name)  # before PyTorch is imported
-    return name
-
-
-def here_or_hub(parameter: typer.CallbackParam, name: str | None) -> str | None:
-    """Refuses a wrong local path before PyTorch is imported, and before the Hub is asked for it."""
-    if name is not None:
-        check_local(f"--{parameter.name}", name)
     return name
 
 
@@ -50,15 +66,18 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a c
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the checkpoint's code, for a scheme of its author's own.")
 ]
+SchemeKwargs = Annotated[str | None, declared_option("position_embedding_kwargs")]
+RopeParameters = Annotated[str | None, declared_option("rope_parameters")]
+SchemeFile = Annotated[str | None, declared_option("scheme_file")]
+Delimiter = Annotated[str | None, declared_option("delimiter")]
 TextColumns = Annotated[
     str | None,
-    typer.Option(help="Text column; two, with a comma, for pairs. Default: those the model was trained on, or text."),
+    declared_option(
+        "text_column_names",
+        "Text column; two, with a comma, for pairs. Default: those the model was trained on, or text.",
+    ),
 ]
-Delimiter = Annotated[str | None, typer.Option(help="Between csv columns; default: found.")]
-TextDelimiter = Annotated[str | None, typer.Option(help="Join text columns with this; no pairs.")]
-SchemeKwargs = Annotated[str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")]
-RopeParameters = Annotated[str | None, typer.Option(metavar="JSON", help="RoPE's parameters.")]
-SchemeFile = Annotated[str | None, typer.Option(help="A Python file with a scheme of your own.", show_default=False)]
+TextDelimiter = Annotated[str | None, declared_option("text_column_delimiter")]
 
 
 def words(text: str) -> list[str]:
@@ -74,5 +93,5 @@ def numbers(option: str, text: str) -> list[int]:
     """
     parts = words(text)
     if not parts or not all(part.isdigit() for part in parts):
-        raise UserError(f"--{option} {text!r} are no whole numbers. Write 64 or 64,128.")
+        raise UserError(f"{dashed(option)} {text!r} are no whole numbers. Write 64 or 64,128.")
     return [int(part) for part in parts]

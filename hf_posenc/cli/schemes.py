@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError, about_options, dashed, one_line
 
 from .application import app
 from .options import (
@@ -69,10 +69,10 @@ def plot(
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
     from hf_posenc.model.configuration_posenc import PosEncConfig
     from hf_posenc.model.modeling_posenc import PosEncModel
+    from hf_posenc.options import parse_json_option
     from hf_posenc.schemes.plots import check_picture_path, plot_comparison, plot_position, save_figure
     from hf_posenc.schemes.scheme_file import register_scheme_file
     from hf_posenc.schemes.sources import is_scheme
-    from hf_posenc.training.arguments import parse_json_option
     from hf_posenc.training.progress import without_bars
 
     check_picture_path(output)
@@ -81,10 +81,10 @@ def plot(
     given = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
     fields = {name: parse_json_option(name, text) for name, text in given.items() if text is not None}
     if fields and (len(sources) > 1 or not is_scheme(sources[0])):
-        raise UserError(f"--{next(iter(fields))} goes with one scheme's name. A checkpoint has its own.")
+        raise UserError(f"{dashed(next(iter(fields)))} goes with one scheme's name. A checkpoint has its own.")
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
-        with without_bars():
+        with without_bars(), about_options(fields):
             read = [
                 PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
                 if is_scheme(source)
@@ -93,6 +93,7 @@ def plot(
                 else source
                 for source in sources
             ]
+        with without_bars():
             figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
     except (ImportError, OSError) as error:
         raise UserError(one_line(error)) from error
@@ -106,14 +107,14 @@ def check(
         str,
         typer.Argument(autocompletion=complete_scheme, help="A positional scheme: see `schemes`.", show_default=False),
     ],
-    kwargs: SchemeKwargs = None,
+    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
     scheme_file: SchemeFile = None,
 ) -> None:
     """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
+    from hf_posenc.options import parse_json_option
     from hf_posenc.schemes.conformance import check_position
     from hf_posenc.schemes.scheme_file import register_scheme_file
-    from hf_posenc.training.arguments import parse_json_option
 
     if scheme_file is not None:
         register_scheme_file(scheme_file, scheme)

@@ -3,16 +3,15 @@
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
 from ..data.options import DataArguments
-from ..errors import UserError, one_line
-from ..model.position_math import did_you_mean
-from ..training.arguments import ClassificationTrainingArguments, ModelArguments, RunArguments
+from ..errors import UserError, dashed, one_line
+from ..training.options import ClassificationOptions, ModelArguments, with_transformers
 
 
 class OptionParser(HfArgumentParser):
@@ -21,94 +20,137 @@ class OptionParser(HfArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
+    def add_argument(self, *names: Any, **settings: Any) -> Any:
+        """Takes what `hf_posenc.options.option` says of an option that argparse has a place for: its choices."""
+        about = settings.pop("option", None)
+        if about is not None and about.accepts is not None and about.accepts.names:
+            settings.setdefault("metavar", f"{{{','.join(about.accepts.names)}}}")
+        return super().add_argument(*names, **settings)
+
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing hundreds of options."""
-        option, colon, text = message.removeprefix("argument ").rstrip(".").partition(":")
-        raise UserError(f"{option.partition('/')[0]}{colon}{text}. --help lists the options.")
+        names, colon, text = message.removeprefix("argument ").rstrip(".").partition(":")
+        option = dashed(names.partition("/")[0].lstrip("-")) if colon else names
+        raise UserError(f"{option}{colon}{text}. --help lists the options.")
 
     def parse(self, arguments: Sequence[str]) -> tuple[Any, ...]:
-        """The dataclasses. Refuses unknown options, and suggests the nearest one."""
-        *parsed, rest = self.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
+        """The dataclasses, from a command line, or from the one .json file that it names.
+
+        Raises:
+            UserError: an option doesn't exist; or a value isn't accepted, or isn't by transformers.
+        """
+        try:
+            if len(arguments) == 1 and arguments[0].endswith(".json"):
+                return self.parse_json_file(json_file=str(Path(arguments[0]).absolute()))
+            *parsed, rest = self.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
+        except (ValueError, TypeError, OSError) as error:
+            raise UserError(one_line(error)) from error
         if rest:
-            name = rest[0].split("=")[0]
-            typed, known = name.replace("-", "_").replace("__", "--", 1), self._option_string_actions
-            longer = [option for option in known if option.endswith(f"_{typed.lstrip('-_')}")]  # --epochs
-            near = longer or difflib.get_close_matches(typed, known, n=1)
             raise UserError(
-                f"{name!r} is no option. {f'Did you mean {near[0]}? ' if near else ''}--help lists the options."
+                f"{rest[0].split('=')[0]!r} is no option. {self._nearest(rest[0])}--help lists the options."
             )
         return tuple(parsed)
 
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """The dataclasses, from keywords or a .json file. Refuses unknown options, and suggests the nearest one."""
+        """The dataclasses, from keywords or a .json file.
+
+        Raises:
+            UserError: as `parse`.
+        """
+        self.check_names(args)
+        try:
+            return super().parse_dict(args, allow_extra_keys)
+        except (ValueError, TypeError) as error:
+            raise UserError(one_line(error)) from error
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raises a UserError if a keyword is no option."""
         known = {action.dest for action in self._actions}
-        if unknown := next((name for name in args if name not in known), None):
+        if unknown := next((name for name in names if name not in known), None):
             raise UserError(
-                f"{unknown!r} is no option. {did_you_mean(unknown, known)}`hf-posenc train --help` lists the options, "
-                "written there with dashes."
+                f"{unknown!r} is no option. {self._nearest(unknown)}`hf-posenc train --help-all` lists the options."
             )
-        return super().parse_dict(args, allow_extra_keys)
+
+    def _nearest(self, word: str) -> str:
+        """The option that was probably meant, as it is written where the word was."""
+        name = word.split("=")[0].lstrip("-").replace("-", "_")
+        known = [action.dest for action in self._actions]
+        near = [dest for dest in known if dest.endswith(f"_{name}")] or difflib.get_close_matches(name, known, n=1)
+        return f"Did you mean {dashed(near[0]) if word.startswith('-') else repr(near[0])}? " if near else ""
+
+
+def read_options(
+    options: Sequence[str] | dict[str, Any], declared: type = ClassificationOptions, description: str | None = None
+) -> tuple[DataArguments, ModelArguments, Any]:
+    """The options of a command line or by keyword, read and checked without PyTorch; the last holds all others.
+
+    Raises:
+        UserError: as `parse_arguments`.
+    """
+    parser = OptionParser((DataArguments, ModelArguments, with_transformers(declared)), description=description)
+    data, model, others = parser.parse_dict(options) if isinstance(options, dict) else parser.parse(options)
+    return data, model, others
 
 
 def parse_arguments(
-    argv: Sequence[str] | None = None,
-    description: str | None = None,
-    training_class: type[Any] = ClassificationTrainingArguments,
+    argv: Sequence[str] | None = None, description: str | None = None, training_class: type[Any] | None = None
 ) -> tuple[DataArguments, ModelArguments, Any]:
     """Reads the options of a script from its command line, or from the one .json file that is named there.
 
     Args:
         argv: the options. None: those of this process.
         description: what --help says first.
-        training_class: `ClassificationTrainingArguments`, `MaskedLMTrainingArguments`, or your own dataclass.
+        training_class: `ClassificationTrainingArguments` (default), `MaskedLMTrainingArguments`, or your own dataclass.
 
     Raises:
         UserError: an option doesn't exist, or a value isn't accepted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = OptionParser((DataArguments, ModelArguments, training_class), description=description)
-    try:
-        if len(arguments) == 1 and arguments[0].endswith(".json"):
-            data, model, training = parser.parse_json_file(json_file=str(Path(arguments[0]).absolute()))
-        else:
-            data, model, training = parser.parse(arguments)
-    except (ValueError, TypeError, OSError) as error:
-        raise UserError(one_line(error)) from error
+    if training_class is None:
+        read_options(arguments, description=description)  # what is wrong is said before PyTorch is imported
+    from ..training.arguments import ClassificationTrainingArguments
+
+    classes: Any = (DataArguments, ModelArguments, training_class or ClassificationTrainingArguments)
+    data, model, training = OptionParser(classes, description=description).parse(arguments)
     return data, model, training
 
 
 def make_arguments(
-    training_class: type[RunArguments] = ClassificationTrainingArguments, /, **options: Any
+    training_class: type[Any] | None = None, /, **options: Any
 ) -> tuple[DataArguments, ModelArguments, Any]:
     """Options by keyword: `make_arguments(dataset_name="blimp_order", do_train=True, output_dir="run")`.
 
     Raises:
         UserError: an option doesn't exist or a value isn't accepted.
     """
-    parser = OptionParser((DataArguments, ModelArguments, training_class))  # type: ignore[arg-type]
-    try:
-        data, model, training = parser.parse_dict(options)
-    except (ValueError, TypeError) as error:
-        raise UserError(one_line(error)) from error
+    from ..training.arguments import ClassificationTrainingArguments
+
+    classes: Any = (DataArguments, ModelArguments, training_class or ClassificationTrainingArguments)
+    data, model, training = OptionParser(classes).parse_dict(options)
     return data, model, training
 
 
 def parse_overrides(text: str | None, accepted: Sequence[str]) -> dict[str, Any]:
-    """`a=1,b=gelu` as a dictionary; values are JSON where they can be, else strings.
+    """`a=1,b={"c": [2, 3]},d=gelu` as a dictionary; values are JSON where they can be, else strings without commas.
 
     Raises:
         UserError: a part has no `=`, or a name isn't accepted.
     """
     overrides: dict[str, Any] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
+    rest = (text or "").strip().strip(",")
+    while rest:
+        name, equals, value = (piece.strip() for piece in rest.partition("="))
         if not equals or name not in accepted:
             raise UserError(
-                f"--config_overrides {part!r}: give name=value,name=value with fields of PosEncConfig: "
+                f"--config-overrides {rest!r}: give name=value,name=value with fields of PosEncConfig: "
                 f"{', '.join(accepted)}."
             )
         try:
-            overrides[name] = json.loads(value)
+            overrides[name], end = json.JSONDecoder().raw_decode(value)
+            after = value[end:].lstrip()
         except json.JSONDecodeError:
-            overrides[name] = value
+            after = "no JSON"
+        if after and not after.startswith(","):
+            overrides[name], _, after = (piece.strip() for piece in value.partition(","))
+        rest = after.lstrip(", ")
     return overrides

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,9 @@ from ..data.inputs import Inputs, Text
 from ..data.labels import TOKENS
 from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
-from .prediction import Prediction, Task
+
+if TYPE_CHECKING:  # where answers go is checked before PyTorch is imported
+    from .prediction import Prediction, Task
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 """What `--output` writes; the first three also as .gz."""
@@ -60,20 +62,20 @@ def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def answered_row(prediction: Prediction, task: Task) -> dict[str, Any]:
+def answered_row(prediction: "Prediction", task: "Task") -> dict[str, Any]:
     """A row of JSON: the columns of the input, then the answer."""
     columns = prediction.input.columns
     kept = kept_names(columns, task.columns)
     return {kept[name]: value for name, value in columns.items()} | prediction.answer
 
 
-def json_line(prediction: Prediction, task: Task) -> str:
+def json_line(prediction: "Prediction", task: "Task") -> str:
     """One line of JSON."""
     return json.dumps(answered_row(prediction, task), ensure_ascii=False, default=str)
 
 
 def write_answers(
-    path: str, predictions: Iterable[Prediction], task: Task, inputs: Iterable[Text], names: Sequence[str]
+    path: str, predictions: Iterable["Prediction"], task: "Task", inputs: Iterable[Text], names: Sequence[str]
 ) -> int:
     """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
 
@@ -110,7 +112,7 @@ def write_answers(
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
 
 
-def _flat_columns(task: Task) -> dict[str, pa.DataType]:
+def _flat_columns(task: "Task") -> dict[str, pa.DataType]:
     """An answer as columns of one value each, for tables."""
     if task.problem_type == "regression":
         names = ["prediction"] if len(task.names) == 1 else [f"prediction_{name}" for name in task.names]
@@ -121,7 +123,7 @@ def _flat_columns(task: Task) -> dict[str, pa.DataType]:
     return {"label": label, **{f"probability_{name}": pa.float64() for name in task.names}}
 
 
-def _flat_row(prediction: Prediction, task: Task, kept: Mapping[str, str]) -> dict[str, Any]:
+def _flat_row(prediction: "Prediction", task: "Task", kept: Mapping[str, str]) -> dict[str, Any]:
     answer = prediction.answer
     row = {kept[name]: value for name, value in prediction.input.columns.items()}
     if "words" in answer:

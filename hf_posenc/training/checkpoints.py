@@ -10,20 +10,21 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from transformers import TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from ..errors import UserError, disk_error
 from ..files import CHECKPOINT, REPLACED
 
+if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
+    import torch
+
 logger = logging.get_logger(__name__)
 
+TRAINER_STATE_NAME = "trainer_state.json"
 RESULTS_NAME = "results.json"
 PREDICTIONS_NAME = "predictions.jsonl"
 LOCK_NAME = ".lock"
@@ -133,7 +134,7 @@ def _not_finite(path: Path) -> list[str]:
         return not_finite((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118  (not a dictionary)
 
 
-def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
     """The names of the tensors that hold NaN or infinity."""
     return [
         name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
@@ -147,7 +148,7 @@ def is_complete(checkpoint: str | Path) -> bool:
 
 def step_of(checkpoint: str | Path) -> int:
     """How many steps had been taken when a checkpoint was saved."""
-    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME)).global_step
+    return _json_object(Path(checkpoint) / TRAINER_STATE_NAME)["global_step"]
 
 
 def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[Path | None, str]:
@@ -188,21 +189,21 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
         saved = any((path / RESULTS_NAME).exists() for path in checkpoints(output_dir))
         if found is None and saved and not overwrite:
             raise UserError(
-                f"--resume_from_checkpoint: {damaged}, and no other checkpoint in {str(output_dir)!r} is whole. Train "
-                "anew with --overwrite_output_dir, or into another folder."
+                f"--resume-from-checkpoint: {damaged}, and no other checkpoint in {str(output_dir)!r} is whole. Train "
+                "anew with --overwrite-output-dir, or into another folder."
             )
         if damaged and found is not None:
             logger.warning(f"{damaged}: training goes on from {found.name}.")
         return found
     if not Path(name).is_dir():
         raise UserError(
-            f"--resume_from_checkpoint {name!r} is no folder. Give a checkpoint-N folder, or true for the "
+            f"--resume-from-checkpoint {name!r} is no folder. Give a checkpoint-N folder, or true for the "
             f"newest complete one in {str(output_dir)!r}."
         )
     if reason := damage(name):
         other = last_complete_checkpoint(Path(name).parent)
         raise UserError(
-            f"--resume_from_checkpoint {name!r} is incomplete or damaged: {reason}. "
+            f"--resume-from-checkpoint {name!r} is incomplete or damaged: {reason}. "
             + (f"The newest complete one beside it is {str(other)!r}." if other else "Train anew.")
         )
     return Path(name)
@@ -233,11 +234,11 @@ def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, t
     folder = Path(output_dir)
     if not overwrite and not resume and (found := earlier_run(folder, training)):
         raise UserError(
-            f"--output_dir {str(output_dir)!r} already holds another run ({', '.join(found[:4])}"
-            f"{', ...' if len(found) > 4 else ''}). Name a new folder, replace that run with --overwrite_output_dir"
-            + (", or go on with it with --resume_from_checkpoint true." if training else ".")
+            f"--output-dir {str(output_dir)!r} already holds another run ({', '.join(found[:4])}"
+            f"{', ...' if len(found) > 4 else ''}). Name a new folder, replace that run with --overwrite-output-dir"
+            + (", or go on with it with --resume-from-checkpoint true." if training else ".")
         )
-    make_folder(folder, "--output_dir ")
+    make_folder(folder, "--output-dir ")
 
 
 def make_folder(folder: Path, option: str = "") -> None:
@@ -273,7 +274,7 @@ def owned(output_dir: str | Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise UserError(
-            f"--output_dir {str(output_dir)!r}: {holder or 'another process'} is training into it. Wait until it has "
+            f"--output-dir {str(output_dir)!r}: {holder or 'another process'} is training into it. Wait until it has "
             "ended, or name another folder."
         ) from error
     try:
@@ -332,7 +333,7 @@ def disk_errors(output_dir: str | Path) -> Iterator[None]:
         if reason is None:
             raise
         raise UserError(
-            f"Writing to {str(output_dir)!r} failed: {reason}. Make room or name another --output_dir. "
+            f"Writing to {str(output_dir)!r} failed: {reason}. Make room or name another --output-dir. "
             f"What is left: {what_is_left(output_dir)}"
         ) from error
 
@@ -349,7 +350,7 @@ def what_is_left(output_dir: str | Path, is_lora: bool = False, diverged: bool =
         return f"no checkpoint had been saved.{kept}"
     found = f"the newest checkpoint is {str(last)!r}."
     if is_lora:
-        return f"{found} It is a whole model, for --model_name_or_path, and can't be resumed.{kept}"
+        return f"{found} It is a whole model, for --model-name-or-path, and can't be resumed.{kept}"
     if diverged:
-        return f"{found} Resuming there would diverge again; --model_name_or_path begins a new run with it.{kept}"
-    return f"{found} Go on with --resume_from_checkpoint true.{kept}"
+        return f"{found} Resuming there would diverge again; --model-name-or-path begins a new run with it.{kept}"
+    return f"{found} Go on with --resume-from-checkpoint true.{kept}"

@@ -1,0 +1,57 @@
+"""What can be known to be wrong before PyTorch is imported, which takes seconds. Nothing here imports it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..data.options import DataArguments
+from ..errors import UserError, check_local, dashed
+from ..options import declarations
+from ..schemes.names import check_scheme_name
+from ..training.checkpoints import check_output_dir
+from .options import read_options
+
+
+def check_run(arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Checks the command line of a training: options, output folder, names and files.
+
+    Returns:
+        The splits that were read, see `check_data`.
+
+    Raises:
+        UserError: an option, the output folder, a name or a file is wrong.
+    """
+    data, model, training = read_options(arguments)
+    check_output_dir(
+        str(training.output_dir),
+        overwrite=training.overwrite_output_dir,
+        resume=bool(training.resume_from_checkpoint),
+        training=training.do_train,
+    )
+    for name, about in declarations(model).items():
+        if about.is_source and (value := getattr(model, name)) is not None:
+            check_local(dashed(name), value)
+    if model.scheme_file is not None:
+        if not Path(model.scheme_file).is_file():
+            raise UserError(f"--scheme-file {model.scheme_file!r} is no file. Give the Python file with your scheme.")
+    elif model.position_embedding_type is not None and model.model_name_or_path is None:
+        check_scheme_name(model.position_embedding_type)
+    return check_data(data)
+
+
+def check_data(data: DataArguments) -> dict[str, Any] | None:
+    """Reads files, so that what is wrong with them shows.
+
+    Returns:
+        The splits, as `read_splits` gives them; None for a data set of the Hub, which isn't asked for.
+
+    Raises:
+        UserError: a file is absent, or can't be read as the options say.
+    """
+    from ..data.splits import read_splits
+
+    if data.dataset_name is not None:
+        check_local("--dataset-name", data.dataset_name)
+    if data.dataset_name is None or Path(data.dataset_name).exists():
+        return read_splits(data)
+    return None

@@ -1,0 +1,123 @@
+"""What an option is: declared once, as a field of a dataclass, for all who read options.
+
+These are the command line, the scripts, `fit`, the estimators and the docs. Nothing here needs PyTorch.
+"""
+
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from .errors import UserError, dashed
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that an option takes."""
+
+    text: str
+    holds: Callable[[Any], bool]
+    names: tuple[str, ...] = ()
+    """All of them, where they are names."""
+
+
+def one_of(*names: str) -> Range:
+    """A choice of names, any if there are none; members of transformers' enumerations count as theirs."""
+    return Range(", ".join(names), lambda value: not names or plain_name(value) in names, names)
+
+
+def plain_name(value: Any) -> str:
+    """The name of a member of one of transformers' enumerations, or of one that still is a string."""
+    return str(getattr(value, "value", value))
+
+
+COUNT = Range("a whole number from 1", lambda value: value >= 1 and value == int(value))
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What an option has besides name, type and default."""
+
+    line: str
+    """Its help in one line, for `hf-posenc train --help`."""
+    panel: str | None = None
+    """Where it stands there; None: in `--help-all` alone."""
+    accepts: Range | None = None
+    suggests: tuple[str, ...] = ()
+    """What the shell completes it to, besides the names in `accepts`."""
+    is_source: bool = False
+    """Whether it names something here or on the Hub."""
+
+
+def option(default: Any, line: str, more: str = "", *, argparse: Mapping[str, Any] | None = None, **about: Any) -> Any:
+    """The dataclass field of an option.
+
+    Args:
+        default: its default; None where the default depends on other options, or there is none.
+        line, **about: see `Declared`.
+        more: what `--help-all` and the scripts say after the line.
+        argparse: further settings of `HfArgumentParser`: `aliases`, `metavar`.
+    """
+    help = f"{line} {more}".strip()
+    return field(default=default, metadata={"help": help, "option": Declared(line, **about), **(argparse or {})})
+
+
+def declarations(options: Any) -> dict[str, Declared]:
+    """The options of a dataclass that are declared by `option`, by name."""
+    return {item.name: item.metadata["option"] for item in fields(options) if "option" in item.metadata}
+
+
+def is_json(hint: Any) -> bool:
+    """Whether an option's annotation is that of a JSON object, as a dictionary or written."""
+    return any(typing.get_origin(part) is dict for part in typing.get_args(hint))
+
+
+def kind_of(hint: Any) -> type:
+    """The type of an option's value on the command line: that of the annotation, without None and without JSON."""
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = [part for part in parts if part in (bool, int, float)]
+    return kinds[0] if kinds and str not in parts else str
+
+
+def check_values(options: Any, others: Mapping[str, Range] = MappingProxyType({})) -> None:
+    """Raises a UserError if an option's value isn't one that it takes.
+
+    Args:
+        options: an instance of a dataclass.
+        others: what its fields take that aren't declared by `option`.
+    """
+    ranges = {name: about.accepts for name, about in declarations(options).items() if about.accepts is not None}
+    for name, accepts in {**ranges, **others}.items():
+        value = getattr(options, name, None)
+        if value is None or _holds(accepts, value):
+            continue
+        if accepts.names:
+            raise UserError(f"{dashed(name)} {plain_name(value)!r} is unknown. Choose one of {accepts.text}.")
+        raise UserError(f"{dashed(name)} {value} is out of range. Give {accepts.text}.")
+
+
+def _holds(accepts: Range, value: Any) -> bool:
+    try:
+        return accepts.holds(value)
+    except TypeError:  # a string where a number is wanted
+        return False
+
+
+def parse_json_option(name: str, value: dict[str, Any] | str | None) -> dict[str, Any] | None:
+    """The value of an option that is a JSON object.
+
+    Raises:
+        UserError: it isn't one.
+    """
+    if value is None or isinstance(value, dict):
+        return value
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{dashed(name)} {value!r} is no JSON ({error}). Give an object: '{{\"name\": 1}}'.") from error
+    if not isinstance(parsed, dict):
+        raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
+    return parsed

@@ -1,0 +1,352 @@
+"""The options of models and training, declared without PyTorch: `arguments` joins them to transformers' own."""
+
+import ast
+import builtins
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import UserError
+from ..options import COUNT, Range, check_values, one_of, option, parse_json_option, plain_name
+
+_first = functools.partial(option, panel="")
+_model = functools.partial(option, panel="Model")
+_schedule = functools.partial(option, panel="Optimizer and schedule")
+_kept = functools.partial(option, panel="Evaluation and what is kept")
+_speed = functools.partial(option, panel="Speed and memory")
+_POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
+_NOT_NEGATIVE = Range("0 or a positive number", lambda value: 0 <= value < math.inf)
+_FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
+_SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
+_SEED = Range("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32)
+_WHOLE = Range("a whole number from 0", lambda value: value >= 0)
+_INTERVALS = one_of("no", "steps", "epoch")
+_OF_TRANSFORMERS = {
+    "data_seed": _SEED,
+    "adam_beta1": _SHARE,
+    "adam_beta2": _SHARE,
+    "adam_epsilon": _POSITIVE,
+    "label_smoothing_factor": _SHARE,
+    "eval_steps": _POSITIVE,
+    "save_steps": _POSITIVE,
+    "logging_steps": _POSITIVE,
+    "dataloader_num_workers": _WHOLE,
+}
+"""The ranges of options that transformers alone declares."""
+
+
+@functools.cache
+def _source(module: str) -> dict[str, ast.ClassDef]:
+    """The classes of a module of transformers, as source: importing it takes seconds."""
+    spec = importlib.util.find_spec("transformers")
+    assert spec is not None
+    assert spec.origin is not None
+    text = (Path(spec.origin).parent / f"{module}.py").read_text(encoding="utf-8")
+    return {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+
+
+def _enumeration(name: str) -> tuple[str, ...]:
+    """The values of one of transformers' enumerations; empty if it has moved."""
+    node = _source("trainer_utils").get(name) or _source("training_args").get(name)
+    values = (line.value for line in (node.body if node else ()) if isinstance(line, ast.Assign))
+    return tuple(value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str))
+
+
+@dataclass
+class ModelArguments:
+    """A trained model, or the sizes and the positional scheme of a new one."""
+
+    pretrained: str | None = _model(
+        None,
+        "Start from these weights, of BERT and its kin: best for 100 to 50,000 rows.",
+        "BERT, RoBERTa, DistilBERT, ELECTRA and the like, or a PosEnc checkpoint, folder or Hub name. They are "
+        "converted to position_embedding_type (default: their own).",
+        is_source=True,
+    )
+    position_embedding_type: str | None = _model(
+        None, "Positional scheme: see `schemes`; default rope, or the pretrained one."
+    )
+    position_embedding_kwargs: dict[str, Any] | str | None = option(
+        None, "The scheme's own arguments.", "A JSON object.", panel="Model"
+    )
+    scheme_file: str | None = _model(
+        None, "A Python file with a scheme of your own.", "position_embedding_type names it."
+    )
+    position_augmentation: str | None = _model(
+        None,
+        "Positions in training: none (default), shift or random.",
+        "shift is SHAPE; see PosEncConfig.",
+        suggests=("none", "shift", "random"),
+    )
+    config_preset: str | None = _model(
+        None, "Size of a new encoder: tiny (default), mini, small, base.", suggests=("tiny", "mini", "small", "base")
+    )
+    classifier_pooling: str | None = _model(
+        None, "mean (default), cls or max.", "How a PosEnc encoder pools.", suggests=("mean", "cls", "max")
+    )
+    model_name_or_path: str | None = _model(
+        None, "Start from a checkpoint of ours, as it is.", "A folder or Hub name.", is_source=True
+    )
+    lora: bool = _model(
+        False,
+        "Train low-rank changes of trained weights (PEFT).",
+        "The positional scheme and the classifier are trained too, the rest is frozen: less memory. They are merged in "
+        "what is saved.",
+    )
+    tokenizer_name: str | None = _model(
+        None,
+        "A trained tokenizer; else one is trained here.",
+        "A folder or Hub name. Default: the model's; for a new encoder, one trained on the training text.",
+        is_source=True,
+    )
+    config_name: str | None = option(
+        None, "Configuration of a new encoder: a folder or Hub name of a PosEnc model.", is_source=True
+    )
+    rope_parameters: dict[str, Any] | str | None = option(None, 'JSON: for rope, such as {"rope_theta": 160000}.')
+    max_position_embeddings: int | None = option(
+        None, "Positions of a new encoder whose scheme has a table. Default: max_seq_length, else 512."
+    )
+    hidden_dropout_prob: float | None = option(None, "Dropout of a PosEnc encoder.")
+    freeze_word_embeddings: bool = option(
+        False, "Leave a checkpoint's word embeddings as they are: faster steps, a smaller optimizer."
+    )
+    lora_rank: int = option(16, "Rank of the changes that --lora trains.")
+    config_overrides: str | None = option(
+        None,
+        "Any other fields of the PosEnc configuration: name=value,name=value.",
+        "Values are JSON where they can be.",
+    )
+    tokenizer_type: str = option("wordpiece", "Tokenizer to train when none is named: wordpiece or bpe.")
+    vocab_size: int = option(8000, "Vocabulary of a tokenizer trained here, at most.")
+    do_lower_case: bool = option(True, "Whether a WordPiece tokenizer trained here ignores case and accents.")
+    cache_dir: str | None = option(None, "Where files from the Hub are kept.")
+    model_revision: str = option("main", "Branch, tag or commit of a Hub model.")
+    token: str | None = option(None, "Hub token, for private models and data sets.")
+    trust_remote_code: bool = option(
+        False, "Run code that comes with a model; PosEnc needs it only for a scheme of the author's own."
+    )
+    ignore_mismatched_sizes: bool = option(False, "Give a checkpoint with another number of labels a new classifier.")
+
+    def __post_init__(self) -> None:
+        """Refuses what is no JSON."""
+        check_values(self)
+        for name in ("position_embedding_kwargs", "rope_parameters"):
+            parse_json_option(name, getattr(self, name))
+
+
+@dataclass
+class RunOptions:
+    """What we add to `transformers.TrainingArguments`, and what has another default or a better help here.
+
+    Defaults that differ: evaluation (with `do_eval`), logging and checkpoints once per epoch, two checkpoints kept,
+    the best one's weights in the end, batches of 32, a tenth of the steps to warm up, and a learning rate that depends
+    on the model.
+    """
+
+    output_dir: str | None = _first(None, "Folder for the checkpoint.", argparse={"aliases": ["-o"]})
+    overwrite_output_dir: bool = _first(
+        False,
+        "Replace the run that the folder holds, when the new one has ended.",
+        "Until then its checkpoints are in .earlier. Without it, such a folder is refused.",
+    )
+    resume_from_checkpoint: str | None = _first(
+        None,
+        "Resume from the newest whole checkpoint, or from a checkpoint-N.",
+        "Give true, or a folder.",
+        argparse={"metavar": "BOOL|FOLDER"},
+    )
+    seed: int = _first(42, "Seed of weights and order; default 42.", accepts=_SEED)
+    num_train_epochs: float | None = _schedule(
+        None,
+        "Passes over the training data; default by their number.",
+        "6 to 100 (4 to 20 from a checkpoint), the more the fewer examples there are.",
+        accepts=_POSITIVE,
+    )
+    max_steps: int = _schedule(
+        -1,
+        "Steps, instead of passes.",
+        accepts=Range("a whole number from 1, or -1 for none", lambda value: value == -1 or value >= 1),
+    )
+    learning_rate: float | None = _schedule(
+        None,
+        "Peak of AdamW's; default by model size.",
+        "From a checkpoint 1e-4 up to 512 wide, else 5e-5, ten times that with --lora; for a new encoder 1e-3 up to "
+        "256 wide, 5e-4 up to 512, else 1e-4.",
+        accepts=_NOT_NEGATIVE,
+    )
+    lr_scheduler_type: str = _schedule(
+        "linear", "linear (default), cosine, constant_with_warmup, ...", accepts=one_of(*_enumeration("SchedulerType"))
+    )
+    one_cycle: bool = _schedule(False, "The one-cycle schedule instead.", "PyTorch's, of learning rate and momentum.")
+    warmup_steps: float = _schedule(
+        0.1, "Steps to warm up; below 1, a share of all; default 0.1.", accepts=_NOT_NEGATIVE
+    )
+    weight_decay: float = _schedule(0.0, "AdamW's; default 0.", accepts=_NOT_NEGATIVE)
+    max_grad_norm: float = _schedule(1.0, "Gradients are clipped to this; default 1.", accepts=_NOT_NEGATIVE)
+    word_learning_rate_factor: float | None = option(
+        None,
+        "How many times the learning rate the word embeddings of a new encoder get. Default: 1 to 4, the more the "
+        "fewer tokens there are for each entry of the vocabulary.",
+        accepts=_FACTOR,
+    )
+    position_learning_rate_factor: float | None = option(
+        None,
+        "How many times the learning rate the positional scheme's parameters get. Default: the scheme's, 30 for the "
+        "biases of t5, kerple and alibi with learned slopes and for the learned scale of sinusoidal, 10 for fire, "
+        "mlp_bias, relative_key and relative_key_query, else 1.",
+        accepts=_FACTOR,
+    )
+    eval_strategy: str | None = _kept(
+        None,
+        "When to evaluate and save: epoch (default), steps, no.",
+        "The default needs --do-train --do-eval; of more than 20 epochs about 20 are evaluated.",
+        accepts=_INTERVALS,
+    )
+    logging_strategy: str | None = option(
+        None, "When to log: no, steps, epoch. Default: epoch, or when it is evaluated.", accepts=_INTERVALS
+    )
+    save_strategy: str | None = option(
+        None,
+        "When to save a checkpoint: no, steps, epoch, best. Default: when it is evaluated.",
+        accepts=one_of("no", "steps", "epoch", "best"),
+    )
+    save_total_limit: int | None = option(2, "How many checkpoints are kept.", accepts=COUNT)
+    early_stopping_patience: int | None = _kept(
+        None,
+        "Stop after this many evaluations without a better one.",
+        "By metric_for_best_model; default there: loss.",
+        accepts=COUNT,
+    )
+    early_stopping_threshold: float = option(
+        0.0, "How much better an evaluation must be to count as better.", accepts=_NOT_NEGATIVE
+    )
+    metric_for_best_model: str | None = _kept(
+        None,
+        "What is better: macro_f1 (default), accuracy, loss, ...",
+        "With --task tokens span_f1 where labels mark spans; of numbers and masked tokens the loss.",
+    )
+    # The three-valued switches are annotated as bool: HfArgumentParser takes a bare --switch only then.
+    load_best_model_at_end: bool = _kept(
+        None,
+        "Keep the best weights (default), or the last.",
+        "By metric_for_best_model, if checkpoints are saved when they are evaluated.",
+    )
+    keep_checkpoints: bool = _kept(
+        False,
+        "Keep what a run resumes from when it has ended, too (default: false).",
+        "That is in the checkpoint-N folders.",
+    )
+    per_device_train_batch_size: int = _speed(32, "Batch size; default 32.", "For training, per device.", accepts=COUNT)
+    per_device_eval_batch_size: int = option(64, "Batch size for evaluation, per device.", accepts=COUNT)
+    eval_accumulation_steps: int | None = option(
+        64, "Batches of an evaluation whose answers wait on the device to go to the CPU."
+    )
+    gradient_accumulation_steps: int = _speed(1, "Batches per step; default 1.", accepts=COUNT)
+    bf16: bool = _speed(
+        False,
+        "Train in mixed precision. Default: where the processor has bfloat16.",
+        "That is so for hf-posenc train and the estimators; else false.",
+    )
+    hub_strategy: str = option("end", "When push_to_hub pushes: end, and nothing else.")
+    license: str | None = option(None, "Licence of the model, for its README: apache-2.0.")
+
+    def __post_init__(self) -> None:
+        """Refuses what can be known to be wrong without PyTorch."""
+        check_values(self, _OF_TRANSFORMERS)
+        adam = "adam" in plain_name(getattr(self, "optim", None) or "adam")
+        if self.learning_rate is not None and self.learning_rate > 1 and adam:
+            raise UserError(
+                f"--learning-rate {self.learning_rate} is out of range: AdamW moves each weight by about that much. "
+                "Give a number from 0 to 1; usual are 1e-5 to 1e-4 from a checkpoint, 1e-4 to 3e-3 for a new encoder."
+            )
+
+
+@dataclass
+class ClassificationOptions(RunOptions):
+    """`RunOptions`, and what only classification has."""
+
+    search: int | None = _schedule(
+        None,
+        "Try N rates, dropouts and starts first, on the validation data, a third of the steps each.",
+        "The best of them is trained with. A start is the initializer_range of a new encoder.",
+        accepts=Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
+        argparse={"metavar": "N"},
+    )
+    class_weights: str | None = _schedule(
+        None, 'balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', "In the loss."
+    )
+    compare_none: bool = _kept(False, "Train without positions too: is that as good?")
+    score_test: bool = option(False, "Score the test split, as do_predict does, if there is one and it has labels.")
+    baseline: bool = option(
+        True,
+        "Before training, score what an encoder has to beat: the most frequent answer, and a linear model on words and "
+        "word pairs (TF-IDF). It takes seconds.",
+    )
+    errors_shown: int = option(
+        10, "How many of the most confident errors results.json and the card list. 0: no texts there.", accepts=_WHOLE
+    )
+
+
+@dataclass
+class MaskedLMOptions(RunOptions):
+    """`RunOptions`, and what only masked language models have."""
+
+    mlm_probability: float = option(0.15, "Share of the tokens that are to be predicted.")
+    line_by_line: bool = option(
+        True,
+        "Each text is an input of its own, with its [CLS] and [SEP].",
+        "False: texts are joined and cut into blocks of max_seq_length tokens.",
+    )
+
+
+@functools.cache
+def with_transformers(options: type) -> type:
+    """A dataclass of ours with all options of transformers' `TrainingArguments`, made without importing it."""
+    body: Any = getattr(_source("training_args").get("TrainingArguments"), "body", ())
+    lines: list[Any] = [line for line in body if isinstance(line, ast.AnnAssign)]
+    try:
+        every = [(line.target.id, _type(line.annotation), _field(line.value)) for line in lines]
+    except (AttributeError, TypeError, ValueError, KeyError):
+        every = []
+    if not every:  # they are written in another way
+        from transformers import TrainingArguments
+
+        every = [(item.name, item.type, field(default=None)) for item in dataclasses.fields(TrainingArguments)]
+    own = {item.name for item in dataclasses.fields(options)}
+    return dataclasses.make_dataclass(options.__name__, [one for one in every if one[0] not in own], bases=(options,))
+
+
+class _Names(dict[str, Any]):
+    """What the names in an annotation stand for: enumerations are choices, other classes of transformers words."""
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name):
+            raise KeyError(name)  # evaluation looks there next
+        values = _enumeration(name)
+        return Literal[values] if values else str
+
+
+def _type(annotation: ast.expr) -> Any:
+    """The type that an annotation names."""
+    return eval(ast.unparse(annotation), {}, _Names(Any=Any, Literal=Literal))  # of a library that is run anyway
+
+
+def _field(value: Any) -> Any:
+    """The field of an option of transformers: its default and the parser's settings, where they are written down."""
+    words = {word.arg: word.value for word in value.keywords}
+    settings = {key.value: node for key, node in zip(words["metadata"].keys, words["metadata"].values, strict=True)}
+    return field(default=_literals(words).get("default"), metadata=_literals(settings))
+
+
+def _literals(nodes: dict[str, ast.expr]) -> dict[str, Any]:
+    """What is written down, without what would have to be computed."""
+    read = {}
+    for name, node in nodes.items():
+        with contextlib.suppress(ValueError):
+            read[name] = ast.literal_eval(node)
+    return read
