@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,19 +32,24 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from transformers.utils import logging
 
+from ..data.options import DataArguments
 from ..data.table import Table, Tally
 from ..errors import Interrupted, UserError
 from ..machine import best_dtype
 from ..training import checkpoints
+from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from ..training.progress import without_bars
 from ..training.saving import save_run
 from .model import require_head
-from .options import make_arguments
+from .options import OptionParser, make_arguments
 from .prediction import Classifier, load_classifier
 from .train import fine_tune
 
+_OPTIONS = frozenset(
+    item.name for kind in (DataArguments, ModelArguments, ClassificationTrainingArguments) for item in fields(kind)
+)
 _TEXTS = ("text", "text_pair")
 
 
@@ -55,8 +60,7 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
         texts: strings, or pairs of strings.
         labels: one per text: strings, whole numbers or truth values; lists of them for several labels per text; real
             numbers for a regression.
-        **parameters: those of `PosEncClassifier`; names that it doesn't have are options of `hf-posenc train`.
-            `baseline` is True here, for the warning where word pairs do better.
+        **parameters: those of `PosEncClassifier`. `baseline` is True here, for the warning where word pairs do better.
 
     Raises:
         UserError: texts, labels or an option aren't accepted.
@@ -66,10 +70,6 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     kind: Any = PosEncClassifier
     if not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous":
         kind = PosEncRegressor
-    names = kind().get_params()
-    options = {name: parameters.pop(name) for name in list(parameters) if name not in names}
-    if options:
-        parameters["options"] = {**(parameters.get("options") or {}), **options}
     return kind(**{"baseline": True, **parameters}).fit(texts, labels)
 
 
@@ -87,7 +87,11 @@ def load(folder: str | Path) -> "PosEncClassifier | PosEncRegressor":
 
 
 class _Estimator(BaseEstimator):
-    """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it."""
+    """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it.
+
+    Those that the signature names are always parameters, any other option of `hf-posenc train` is one once it is given
+    or set: `clone` and `GridSearchCV` see them all.
+    """
 
     def __init__(
         self,
@@ -104,8 +108,10 @@ class _Estimator(BaseEstimator):
         seed: int = 42,
         baseline: bool = False,
         verbose: int = 0,
-        options: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
+        if options.keys() - _OPTIONS:
+            OptionParser((DataArguments, ModelArguments, ClassificationTrainingArguments)).check_names(options)
         self.position_embedding_type = position_embedding_type
         self.config_preset = config_preset
         self.pretrained = pretrained
@@ -118,7 +124,18 @@ class _Estimator(BaseEstimator):
         self.seed = seed
         self.baseline = baseline
         self.verbose = verbose
-        self.options = options
+        self.__dict__.update(options)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the signature, and the options that were given or set."""
+        names = [name for name in _OPTIONS if name in vars(self)]
+        return {**super().get_params(deep), **{name: getattr(self, name) for name in names}}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Sets parameters, and options of `hf-posenc train`."""
+        for name in parameters.keys() & _OPTIONS - vars(self).keys():
+            setattr(self, name, None)
+        return super().set_params(**parameters)
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
@@ -139,8 +156,7 @@ class _Estimator(BaseEstimator):
 
     def _train(self, splits: dict[str, Table], task: dict[str, Any]) -> Any:
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        for name in ("verbose", "options"):
-            parameters.pop(name, None)
+        parameters.pop("verbose")
         percentage = parameters.pop("validation_split_percentage")
         chosen = {"validation_split_percentage": percentage, "do_eval": True} if percentage else {"save_strategy": "no"}
         with (
@@ -158,7 +174,6 @@ class _Estimator(BaseEstimator):
                 **chosen,
                 **parameters,
                 **task,
-                **(self.options or {}),
             }
             try:
                 return fine_tune(
@@ -232,20 +247,12 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     text lists of them, or an array (n, C) of 0 and 1, in which form predictions come, too.
 
     Args:
-        position_embedding_type: positional scheme; default rope, or the pretrained one.
-        config_preset: size of a new encoder: tiny (default), mini, small, base.
-        pretrained: weights to start from, of BERT and its kin: best for 100 to 50,000 texts.
-        model_name_or_path: a checkpoint of ours to start from, as it is.
-        max_seq_length: longer inputs are cut to this many tokens.
-        num_train_epochs: passes over the training data.
-        learning_rate: peak learning rate of AdamW; default by model size.
-        per_device_train_batch_size: batch size.
         validation_split_percentage: share of the texts set aside to choose the best epoch by; 0: all are trained on,
             and the last weights are kept.
-        seed: of weights, order and dropout.
         baseline: score simpler models too, to say in `assessment_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
-        options: any other options of `hf-posenc train`, by name.
+        **options: any other option of `hf-posenc train`, by its name with underscores, such as `max_steps=100`;
+            `hf-posenc train --help-all` says what each does, and so those named above.
 
     Attributes:
         classes_: the labels, (C,), sorted.

@@ -39,7 +39,7 @@ def data(count: int = 96) -> tuple[list[str], list[str]]:
 
 
 def quick(**parameters: Any) -> PosEncClassifier:
-    return PosEncClassifier(**{**SHORT, "options": OPTIONS, **parameters})
+    return PosEncClassifier(**{**SHORT, **OPTIONS, **parameters})
 
 
 def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: Path) -> None:
@@ -214,6 +214,23 @@ def test_it_works_in_a_pipeline_cross_validation_and_a_grid_search() -> None:
     )
 
 
+def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> None:
+    texts, labels = data(32)
+    estimator = quick(max_steps=1, adam_beta1=0.8)
+    assert clone(estimator).get_params() == estimator.get_params()
+    assert {"max_steps": 1, "adam_beta1": 0.8}.items() <= clone(estimator).get_params().items()
+    assert "max_steps=1" in repr(estimator)
+    assert "warmup_steps" not in estimator.get_params()
+    search = GridSearchCV(quick(max_steps=1), {"warmup_steps": [0.0, 0.5]}, cv=2).fit(texts, labels)
+    assert search.best_estimator_.warmup_steps == search.best_params_["warmup_steps"]
+    assert len(search.best_estimator_.history_) > 0
+    assert search.best_estimator_.get_params()["max_steps"] == 1
+    with pytest.raises(UserError, match=r"'max_step' is no option. Did you mean 'max_steps'\?"):
+        PosEncClassifier(max_step=1)
+    with pytest.raises(ValueError, match="max_step"):
+        estimator.set_params(max_step=1)
+
+
 def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
     texts, labels = data(32)
     fitted = quick(learning_rate=2e-3).fit(texts, labels)
@@ -286,12 +303,10 @@ FOUR_STEPS: dict[str, Any] = {
     "learning_rate": 1e-2,
     "validation_split_percentage": 0,
     "max_seq_length": 32,
-    "options": {
-        "config_overrides": "hidden_size=16,num_attention_heads=2,num_hidden_layers=1,intermediate_size=32",
-        "vocab_size": 300,
-        "max_steps": 4,
-        "logging_strategy": "no",
-    },
+    "config_overrides": "hidden_size=16,num_attention_heads=2,num_hidden_layers=1,intermediate_size=32",
+    "vocab_size": 300,
+    "max_steps": 4,
+    "logging_strategy": "no",
 }
 
 
