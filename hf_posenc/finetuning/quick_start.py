@@ -1,7 +1,7 @@
 """The quick start: the same tiny encoder under several positional schemes, on data that word order alone decides.
 
-    python -m hf_posenc.finetuning.quick_start --output_dir quickstart
-    python -m hf_posenc.finetuning.quick_start --output_dir runs/seeds --seeds 0 1 2 3 4
+    python -m hf_posenc.finetuning.quick_start --output-dir quickstart
+    python -m hf_posenc.finetuning.quick_start --output-dir runs/seeds --seeds 0 1 2 3 4
 
     python -m hf_posenc.finetuning.quick_start --baselines model_cards/results/quickstart.json
 
@@ -11,6 +11,7 @@ The second line measures mean and spread over seeds, the third anew what has to 
 import argparse
 import json
 import os
+import shlex
 import statistics
 import tempfile
 import time
@@ -28,7 +29,7 @@ from hf_posenc.model.positions import scheme_class
 from ..data.prepared import Use
 from ..data.preparing import prepare
 from ..data.splits import read_splits
-from ..errors import UserError, run_script
+from ..errors import Interrupted, UserError, about_options, dashed, run_script
 from ..files import write_json
 from ..stranger import StrangerFailed, ask_stranger
 from ..training.baseline import baseline_scores
@@ -89,6 +90,7 @@ def quickstart(
 
     Raises:
         UserError: a scheme is unknown, or a folder holds another run.
+        Interrupted: Ctrl-C; the message is the command that trains the encoders that are left.
         RuntimeError: the checkpoint gives other logits in a process without hf_posenc.
     """
     _check(output_dir, schemes, overwrite_output_dir)
@@ -112,7 +114,14 @@ def quickstart(
             "do_train": True,
             "do_predict": True,
         }
-        trained = train_classifier(*make_arguments(**given), console=console)
+        try:
+            trained = train_classifier(*make_arguments(**given), console=console)
+        except Interrupted as interrupt:
+            left = ",".join(schemes[len(results) :])
+            raise Interrupted(
+                f"{len(results)} of {len(schemes)} encoders are trained. Train the others with hf-posenc quickstart -o "
+                f"{shlex.quote(str(output_dir))} --schemes {left} --seed {seed} --overwrite-output-dir"
+            ) from interrupt
         if not results and trained.assessment is not None:
             word_pairs = trained.assessment.baselines.get("word_pairs", 0.0)
         logits = np.stack(list(logits_of(trained.model, trained.tokenizer, PAIR)))
@@ -151,10 +160,8 @@ def _check(output_dir: str | Path, schemes: Sequence[str], overwrite: bool) -> N
     if not schemes:
         raise UserError("schemes is empty. Name at least one, such as rope.")
     for scheme in schemes:
-        try:
+        with about_options():
             scheme_class(scheme)
-        except ValueError as error:
-            raise UserError(str(error)) from error
         check_output_dir(Path(output_dir) / scheme, overwrite=overwrite, resume=False)
 
 
@@ -199,7 +206,7 @@ def _show(results: Sequence[SchemeResult], word_pairs: float, console: Console) 
 def _next_steps(last: SchemeResult, seed: int, seconds: float, console: Console) -> None:
     options = {**OPTIONS, "position_embedding_type": last.scheme, "seed": seed}
     options |= {"do_eval": "false", "bf16": "false"}
-    command = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+    command = " ".join(f"{dashed(name)} {value}" for name, value in options.items())
     console.print(f"\n[bold]Checkpoint[/bold]: {last.checkpoint} (README.md, results.json). {seconds:.0f} s in all.")
     console.print("[bold]Next[/bold]")
     console.print("- Your own file with columns text and label, from pretrained weights:")
@@ -277,12 +284,19 @@ def measure_seeds(
 def main() -> None:
     """The command line of the quick start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="quickstart", help="where the checkpoints go (default: quickstart)")
+    parser.add_argument(
+        "--output-dir", "--output_dir", default="quickstart", help="where the checkpoints go (default: quickstart)"
+    )
     parser.add_argument(
         "--schemes", nargs="+", default=list(SCHEMES), help="positional schemes; the last one is loaded elsewhere"
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="several: mean and spread are reported")
-    parser.add_argument("--overwrite_output_dir", action="store_true", help="replace checkpoints that are there")
+    parser.add_argument(
+        "--overwrite-output-dir",
+        "--overwrite_output_dir",
+        action="store_true",
+        help="replace checkpoints that are there",
+    )
     parser.add_argument("--baselines", type=Path, help="a seeds.json: measure its baselines anew, and train nothing")
     given = parser.parse_args()
     if given.baselines is not None:

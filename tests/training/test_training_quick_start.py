@@ -12,7 +12,7 @@ from training_harness import rows
 from hf_posenc import cli
 from hf_posenc.finetuning import quick_start, quickstart
 from hf_posenc.finetuning.quick_start import OPTIONS, PAIR, SCHEMES, SchemeResult, load_elsewhere, measure_seeds
-from hf_posenc.training import UserError
+from hf_posenc.training import Interrupted, UserError
 from hf_posenc.training.baseline import WordPairs
 from model_cards.generate.pages import seeds_table
 
@@ -136,3 +136,23 @@ def test_the_schemes_are_those_of_the_package():
 def test_an_empty_list_of_schemes_is_refused(tmp_path):
     with pytest.raises(UserError, match="schemes is empty"):
         quickstart(tmp_path, ())
+
+
+def test_ctrl_c_names_a_command_that_trains_what_is_left(tmp_path, monkeypatch):
+    seen = []
+
+    def stop(data, model, training, console):
+        seen.append((model.position_embedding_type, training.output_dir, training.seed))
+        raise Interrupted("the newest checkpoint is there. Go on with --resume-from-checkpoint true.")
+
+    monkeypatch.setattr("hf_posenc.finetuning.quick_start.train_classifier", stop)
+    with pytest.raises(Interrupted) as stopped:
+        quickstart(tmp_path / "a b", ("none", "rope"), 3, options=FAST, console=Console(file=StringIO()))
+    (tmp_path / "a b" / "none" / "results.json").write_text("{}")
+    line = re.search("hf-posenc .*", str(stopped.value))
+    monkeypatch.setattr(sys, "argv", shlex.split(line[0]))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
+    assert seen == [("none", str(tmp_path / "a b" / "none"), 3)] * 2
+    assert "--schemes none,rope" in line[0]
