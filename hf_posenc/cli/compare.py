@@ -1,21 +1,25 @@
 """`compare`, `report`, `quickstart` and `benchmark`: schemes side by side."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError, check_local, dashed, one_line
+from hf_posenc.options import parse_json_option
 
 from .application import app, loading
-from .options import complete_preset, numbers, words
+from .options import Delimiter, TextDelimiter, complete_preset, declared_option, numbers, words
 
 _Plan = Annotated[
     str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
 ]
 _Data = Annotated[
     list[str] | None,
-    typer.Option(help="A folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False),
+    typer.Option(
+        help="A file, folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False
+    ),
 ]
 _MaskedLM = Annotated[
     list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
@@ -50,6 +54,10 @@ def compare(
     quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
     data: _Data = None,
     masked_lm: _MaskedLM = None,
+    delimiter: Delimiter = None,
+    text_column_names: Annotated[str | None, declared_option("text_column_names")] = None,
+    text_column_delimiter: TextDelimiter = None,
+    label_column_name: Annotated[str | None, declared_option("label_column_name")] = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
     scheme_file: _SchemeFiles = None,
@@ -71,12 +79,25 @@ def compare(
     processes may share a folder: each run is made by one of them. `hf-posenc report` writes the report, also while
     runs are missing.
     """
-    from hf_posenc.comparison import execute, read_plan
-    from hf_posenc.comparison.plan import SEARCH_FACTORS
-    from hf_posenc.training.arguments import parse_json_option
+    from hf_posenc.comparison.plan import SEARCH_FACTORS, resolve_data
+    from hf_posenc.comparison.plan_file import check_folder, is_file, read_plan
 
     if sum((plan is not None, quick)) > 1:
         raise UserError("--plan and --quick are both given. Give one of them.")
+    columns = {
+        "delimiter": delimiter,
+        "text_column_names": text_column_names,
+        "text_column_delimiter": text_column_delimiter,
+        "label_column_name": label_column_name,
+    }
+    columns = {name: value for name, value in columns.items() if value is not None}
+    if columns and data is None:
+        raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
+    if not dry_run:
+        check_folder(Path(output_dir))
+    for name in (*(data or []), *(masked_lm or [])):
+        if not is_file(name):  # an absent file has a better message
+            check_local("--data", resolve_data(name))
     tasks: list[Any] = [*(data or []), *({"masked_lm": name} for name in masked_lm or [])]
     chosen = read_plan(
         "quick" if quick else plan or {},
@@ -91,7 +112,7 @@ def compare(
         test_lengths=None if test_lengths is None else numbers("test-lengths", test_lengths),
         train_examples=train_examples,
         test_examples=test_examples,
-        options=parse_json_option("options", options),
+        options={**(parse_json_option("options", options) or {}), **columns} or None,
         search=SEARCH_FACTORS if search else None,
     )
     part, _, parts = shard.partition("/")
@@ -101,6 +122,8 @@ def compare(
         for run in chosen.work(int(part), int(parts)):
             print(run.name)
         return
+    from hf_posenc.comparison import execute
+
     made = execute(chosen, output_dir, shard=(int(part), int(parts)))
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     Console().print(

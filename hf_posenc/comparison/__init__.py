@@ -5,11 +5,16 @@
 with `statistics`; `findings` puts them into sentences, and `report`, `page` and `charts` write the report.
 """
 
-from .executor import Execution, execute
-from .plan import Plan, Run, SchemeFile, Task
-from .plan_file import read_plan
-from .probes import PROBES, make_halves, make_probes
-from .results_folder import load_plan, load_runs
+from typing import TYPE_CHECKING
+
+from hf_posenc._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .executor import Execution, execute
+    from .plan import Plan, Run, SchemeFile, Task
+    from .plan_file import read_plan
+    from .probes import PROBES, make_halves, make_probes
+    from .results_folder import load_plan, load_runs
 
 __all__ = [
     "PROBES",
@@ -25,3 +30,5 @@ __all__ = [
     "make_probes",
     "read_plan",
 ]
+
+__getattr__ = lazy_names(__name__, __file__)

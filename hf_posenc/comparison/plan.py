@@ -51,7 +51,10 @@ class Task:
     name: str
     kind: str
     data: str | None = None
-    """A folder of split files, one of those in the folder that HF_POSENC_DATA names, or a data set of the Hub."""
+    """A file, of which a tenth is the test; a folder of split files, one of those in the folder that HF_POSENC_DATA
+    names, or a data set of the Hub."""
+    sha256: str | None = None
+    """Of the file's content, where `data` is a file. Runs after an edit don't compare with earlier ones."""
     metric: str = "accuracy"
     """`accuracy` or, for text, `matthews_correlation`; masked language models have `perplexity`."""
     lengths: str = "cut"
@@ -204,7 +207,7 @@ class Plan:
             grow.append("search")
         values = {name: value for name, value in asdict(self).items() if name not in grow}
         if task is not None:  # where its data lies may differ by machine, see `Study.read`
-            values["task"] = {name: value for name, value in asdict(task).items() if name != "data"}
+            values["task"] = {name: value for name, value in _written(task).items() if name != "data"}
         code = {name: sha256 for name, sha256 in self.code().items() if name in scheme.split("+")}
         return {**values, "scheme_code": code} if code else values
 
@@ -214,7 +217,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
-        values = json.loads(json.dumps(asdict(self)))
+        values = json.loads(json.dumps({**asdict(self), "tasks": [_written(task) for task in self.tasks]}))
         del values["chosen_baseline"]
         for name in ("scheme_files", "search"):
             if not values[name]:  # as it was written before there were any
@@ -239,8 +242,26 @@ class Run:
         return f"{self.task.name}-{self.scheme}{trial}-seed{self.seed}"
 
 
+def _written(task: Task) -> dict[str, Any]:
+    """A task as plain values; without a file as it was written before there could be one."""
+    values = asdict(task)
+    if task.sha256 is None:
+        del values["sha256"]
+    return values
+
+
+def _same_content(first: Task, second: Task) -> bool:
+    """Whether two tasks are the same, however the paths of their data are spelled."""
+
+    def place(task: Task) -> str | None:
+        path = Path(resolve_data(task.data or ""))
+        return None if task.sha256 else str(path.resolve()) if task.data and path.exists() else task.data
+
+    return replace(first, data=place(first)) == replace(second, data=place(second))
+
+
 def resolve_data(name: str) -> str:
-    """Where a data set is: a folder, one of those in the folder that HF_POSENC_DATA names, or a name of the Hub."""
+    """Where data is: a file or folder, a folder in the one that HF_POSENC_DATA names, or a name of the Hub."""
     if Path(name).exists() or not os.environ.get(DATA_VARIABLE):
         return name
     folder = Path(os.environ[DATA_VARIABLE]) / name
@@ -257,7 +278,7 @@ def extend(old: Plan, new: Plan) -> Plan:
     different = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     tasks = {task.name: task for task in old.tasks}
     for task in new.tasks:
-        if task.name in tasks and tasks[task.name] != task:
+        if task.name in tasks and not _same_content(tasks[task.name], task):
             different.append(f"task {task.name}")
         tasks[task.name] = task
     code = {**old.code(), **new.code()}

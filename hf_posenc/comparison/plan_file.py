@@ -2,6 +2,8 @@
 
 import difflib
 import re
+import sys
+import tempfile
 from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
@@ -9,17 +11,18 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
+from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
-from hf_posenc.finetuning.options import make_arguments
-from hf_posenc.model.positions import POSITIONS
-from hf_posenc.schemes.scheme_file import register_scheme_file
-from hf_posenc.training.arguments import MaskedLMTrainingArguments
+from hf_posenc.finetuning.early import check_data
+from hf_posenc.finetuning.options import make_arguments, read_options
+from hf_posenc.schemes.names import check_scheme_name, known_schemes
+from hf_posenc.training.options import ClassificationOptions, MaskedLMOptions
 
-from .checkpoints import check_scheme
-from .plan import DEVELOPMENT_SEED, Plan, SchemeFile, Task
+from .plan import DEVELOPMENT_SEED, Plan, SchemeFile, Task, resolve_data
 from .probes import PROBES, SHORTEST
 
+PLAN_NAME = "plan.json"
 KINDS = ("probes", "halves", "text", "masked_lm")
 METRICS = ("accuracy", "matthews_correlation", "perplexity")
 LENGTHS = ("cut", "buckets")
@@ -39,6 +42,7 @@ _OWN_OPTIONS = (
     "max_train_samples",
     "max_predict_samples",
     "dataset_name",
+    "train_file",
     "do_train",
     "do_eval",
     "do_predict",
@@ -66,11 +70,11 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
             raise UserError(f"The plan names no {name}. Give {name}: [...] in the file, or --{option}.")
     _check_types(values, Plan, "The plan")
     made = dict(values)
-    made["tasks"] = tuple(_task(entry) for entry in _as_list(values["tasks"]))
+    made["tasks"] = tuple(_task(entry, checked) for entry in _as_list(values["tasks"]))
     schemes = _as_list(values["schemes"])
     files = _as_list(values.get("scheme_files") or [])
     made["scheme_files"] = tuple(_scheme_file(entry, schemes, checked) for entry in files)
-    made["schemes"] = tuple(POSITIONS) if schemes == ["all"] else tuple(map(str, schemes))
+    made["schemes"] = tuple(_registered() if schemes == ["all"] else map(str, schemes))
     if "seeds" in values:
         seeds = values["seeds"]
         if isinstance(seeds, int) and seeds > MOST_SEEDS:
@@ -87,11 +91,48 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     for task in plan.tasks:
         _check_task(plan, task)
     if checked:
+        _check_before_loading(plan)
+        from .checkpoints import check_scheme  # imports PyTorch
+
         for task in plan.tasks:
-            _check_options(plan, task)
+            data_arguments(plan, task, wholly=True)
         for scheme in plan.schemes:
             check_scheme(plan, scheme)
     return plan
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder for results that can't be written to, or holds something else than results.
+
+    Raises:
+        UserError: naming it.
+    """
+    if folder.is_dir() and not (folder / PLAN_NAME).exists() and any(folder.iterdir()):
+        found = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
+        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {found}. Name a new folder.")
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise UserError(f"{str(folder)!r} can't be written to: {error.strerror}. Name another folder.") from error
+
+
+def _check_before_loading(plan: Plan) -> None:
+    """Refuses options, data and schemes that can be known to be wrong without PyTorch."""
+    for task, data in [(task, data_arguments(plan, task)) for task in plan.tasks]:
+        if task.sha256 is not None:
+            check_data(data)
+    parts = () if plan.pretrained is not None else dict.fromkeys("+".join(plan.schemes).split("+"))
+    for name in parts:
+        if name not in plan.code().keys() | _registered():
+            check_scheme_name(name, "The scheme")
+
+
+def _registered() -> dict[str, None]:
+    """The names of the built-in schemes, and of those that are registered in this process."""
+    loaded = sys.modules.get("hf_posenc.model.positions")  # importing it would import PyTorch
+    return dict.fromkeys([*known_schemes(), *(loaded.POSITIONS if loaded else ())])
 
 
 def known_plans() -> dict[str, Path]:
@@ -156,8 +197,8 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _task(entry: Any) -> Task:
-    """A task from a word (`probes`, `halves`, the name of a data set) or a dictionary."""
+def _task(entry: Any, checked: bool) -> Task:
+    """A task from a word (`probes`, `halves`, a file, the name of a data set) or a dictionary."""
     if isinstance(entry, Task):
         return entry
     if isinstance(entry, str):
@@ -179,7 +220,12 @@ def _task(entry: Any) -> Task:
         values["metric"] = "perplexity"
     default = values["kind"]
     if values["kind"] in ("text", "masked_lm"):
-        word = re.sub(r"[^\w.]+", "_", Path(values["data"]).name or Path(values["data"]).resolve().name)
+        word = Path(values["data"]).name or Path(values["data"]).resolve().name
+        if is_file(values["data"]):
+            word = word.partition(".")[0]
+            if checked:
+                values["sha256"] = _digest(values)
+        word = re.sub(r"[^\w.]+", "_", word)
         default = word if values["kind"] == "text" else f"masked_lm_{word}"
     values.setdefault("name", default)
     for name in ("extra_tests", "probes", "test_lengths"):
@@ -188,6 +234,24 @@ def _task(entry: Any) -> Task:
     if not all(isinstance(probe, str) for probe in values.get("probes") or ()):
         raise UserError(f"A task has probes: {list(values['probes'])!r}. Give names.")
     return Task(**values)
+
+
+def is_file(data: str) -> bool:
+    """Whether a task's data is a file, there or not, and no folder or name."""
+    from hf_posenc.data.reading import KINDS, kind_of
+
+    return not Path(data).is_dir() and (Path(data).is_file() or kind_of(Path(data)) in KINDS)
+
+
+def _digest(values: dict[str, Any]) -> str:
+    """SHA-256 of a task's file, by which the plan knows it: its path may be spelled in many ways."""
+    path = Path(values["data"])
+    if not path.is_file():
+        raise UserError(f"{str(path)!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
+    content = sha256(path)
+    if values.get("sha256") not in (None, content):
+        raise UserError(f"The file {str(path)!r} isn't the one that the plan names: its content has changed.")
+    return content
 
 
 def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
@@ -203,6 +267,8 @@ def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             raise UserError(f"The scheme file {str(path)!r} has schemes: {names!r}. Give a list of names.")
         return SchemeFile(str(path), str(recorded.get("sha256")), tuple(names))
+    from hf_posenc.schemes.scheme_file import register_scheme_file
+
     try:
         parts = dict.fromkeys(part for scheme in schemes for part in str(scheme).split("+"))
         names = register_scheme_file(path, "+".join(parts))
@@ -303,10 +369,26 @@ def _check_task(plan: Plan, task: Task) -> None:
         raise UserError(f"{where}, options: the learning_rate {rate!r} is no number. Write 0.001, or 1.0e-3 in YAML.")
 
 
-def _check_options(plan: Plan, task: Task) -> None:
-    options = {**plan.options_of(task), "output_dir": "checked", "do_train": True}
-    kinds = (MaskedLMTrainingArguments,) if task.kind == "masked_lm" else ()
+def data_arguments(plan: Plan, task: Task, *, wholly: bool = False) -> DataArguments:
+    """The options of a task's data.
+
+    Args:
+        plan, task: what is compared.
+        wholly: check what transformers alone can check too, which imports PyTorch.
+
+    Raises:
+        UserError: an option of the plan doesn't exist, or a value isn't accepted.
+    """
+    options = {**plan.options_of(task), "output_dir": "data", "do_train": True}
+    if task.data is not None:
+        options["dataset_name" if task.sha256 is None else "train_file"] = resolve_data(task.data)
+    is_masked_lm = task.kind == "masked_lm"
     try:
-        make_arguments(*kinds, **options)
+        data = read_options(options, MaskedLMOptions if is_masked_lm else ClassificationOptions)[0]
+        if wholly:
+            from hf_posenc.training.arguments import MaskedLMTrainingArguments
+
+            make_arguments(*[MaskedLMTrainingArguments] * is_masked_lm, **options)
     except UserError as error:
         raise UserError(f"The task {task.name!r}, options: {error}") from error
+    return data

@@ -21,13 +21,14 @@ doesn't tell left from right (a symmetric bias) tells it by the same way around.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
-from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 from hf_posenc.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 LABELS = ("no", "yes")
 SHORTEST = 32
@@ -263,8 +264,12 @@ def make_halves(examples: int, lengths: tuple[int, int], seed: int) -> Iterator[
     yield from rows
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer() -> "PreTrainedTokenizerFast":
     """The tokenizer of the generated tasks: one token per word."""
+    from transformers import PreTrainedTokenizerFast  # here: a plan is checked before PyTorch is imported
+
+    from hf_posenc.data.tokenizer import SPECIAL_TOKENS
+
     words = [
         *SPECIAL_TOKENS.values(),
         *(probe.token for probe in PROBES.values()),

@@ -10,13 +10,12 @@ from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import write_json
 
 from .plan import Plan, Run, extend
-from .plan_file import read_plan
+from .plan_file import PLAN_NAME, check_folder, read_plan
 from .records import Damaged, check_counts, read_baselines, read_json, read_run, read_speed
 from .references import REFERENCES_NAME
 from .run import RUN_NAME
 from .speed import SPEED_NAME
 
-PLAN_NAME = "plan.json"
 RUNS_NAME = "runs"
 SEARCH_NAME = "search"
 
@@ -38,13 +37,9 @@ def record_plan(plan: Plan, folder: Path) -> None:
             plan = extend(load_plan(folder), plan)
         except UserError as error:
             raise UserError(f"{str(folder)!r} holds {error}") from error
-    elif folder.is_dir() and any(folder.iterdir()):
-        found = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
-        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {found}. Name a new folder.")
-    try:
-        write_json(path, plan.to_dict())
-    except OSError as error:
-        raise UserError(f"{str(folder)!r} can't be written to: {error.strerror}. Name another folder.") from error
+    else:
+        check_folder(folder)
+    write_json(path, plan.to_dict())
 
 
 def load_plan(folder: str | Path) -> Plan:

@@ -15,24 +15,26 @@ from transformers import PreTrainedTokenizerBase
 from hf_posenc.data.columns import Columns, check_text, find_columns, require_columns
 from hf_posenc.data.encoding import encode_texts
 from hf_posenc.data.labels import number_labels
-from hf_posenc.data.options import DataArguments
 from hf_posenc.data.reading import read_table
 from hf_posenc.data.splits import read_splits
 from hf_posenc.data.splitting import HoldOut, marks_of
 from hf_posenc.data.table import Table, concatenate
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
-from hf_posenc.finetuning.options import make_arguments
-from hf_posenc.training.arguments import MaskedLMTrainingArguments
 from hf_posenc.training.masked_lm import join_blocks, mask_once
 
 from .plan import Plan, Run, Task, resolve_data
+from .plan_file import data_arguments
 from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
 
 logger = logging.getLogger(__name__)
 
 TEST_SEED = 2**31
 """Generated test examples are the same for all seeds of a plan, and none of its training examples' seeds is this."""
+
+
+_OF_A_FILE = {"delimiter": None, "quoting": None, "decimal": None, "encoding": None}
+"""Options of the user's file, which those that are written from it don't need."""
 
 
 @dataclass
@@ -73,8 +75,11 @@ def training_options(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
     task, seed = run.task, run.seed
     if task.kind not in ("probes", "halves"):
         if run.factor is not None and (files := development_files(plan, task, folder)) is not None:
-            return {"train_file": str(files[0])}
-        options = {"dataset_name": resolve_data(str(task.data))}
+            return {"train_file": str(files[0]), **_OF_A_FILE}
+        options: dict[str, Any] = {"dataset_name": resolve_data(str(task.data))}
+        if task.sha256 is not None:  # without the rows that it is tested on
+            options = {"train_file": str(folder / f"{task.name}-train.jsonl"), **_OF_A_FILE}
+            _write_rows(Path(options["train_file"]), load_task(plan, task)["train"])
         count = plan.train_examples_of(task)
         return options | ({} if count is None else {"max_train_samples": count})
     path = folder / f"{task.name}-seed{seed}.jsonl"
@@ -88,27 +93,49 @@ def training_options(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
 
 def development_files(plan: Plan, task: Task, folder: Path) -> tuple[Path, Path] | None:
     """Training rows and a tenth that is held out of them, to choose on; None: the validation split isn't reported."""
-    splits = read_splits(_data_arguments(plan, task))
+    splits = load_task(plan, task)
     if "validation" in splits and "test" in splits:
         return None
     files = (folder / f"{task.name}-search-train.jsonl", folder / f"{task.name}-search-held-out.jsonl")
     if not all(file.exists() for file in files):
         count = plan.train_examples_of(task)
-        rows, hold_out = splits["train"].first(count), HoldOut()
-        columns = find_columns(rows, _data_arguments(plan, task), needs_label=task.kind == "text")
-        for row, mark in enumerate(marks_of(*columns.texts(rows.columns))):
-            hold_out.add(mark, (None, row))
-        held = {row for chosen in hold_out.choose(10).values() for _, row in chosen}
-        for file, wanted in zip(files, (False, True), strict=True):
-            part = (_written(rows, row) for row in range(len(rows)) if (row in held) is wanted)
-            write_text(file, "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in part))
+        for file, part in zip(files, _divided(plan, task, splits["train"].first(count)), strict=True):
+            _write_rows(file, part)
     return files
 
 
-def _written(rows: Table, row: int) -> dict[str, Any]:
-    """A row whose classes are names."""
-    cells = rows.row(row)
-    return cells | {name: names[cells[name]] for name, names in rows.classes.items() if isinstance(cells[name], int)}
+def load_task(plan: Plan, task: Task) -> dict[str, Table]:
+    """The splits of a task's data; of a file the same share of its texts is always the test.
+
+    Raises:
+        UserError: it can't be read.
+    """
+    splits = read_splits(data_arguments(plan, task))
+    if task.sha256 is None:
+        return splits
+    train, test = _divided(plan, task, splits["train"])
+    return {"train": train, "test": test}
+
+
+def _divided(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
+    """The rows without a share of the texts (`validation_split_percentage`), and those of this share."""
+    data = data_arguments(plan, task)
+    columns = find_columns(rows, data, needs_label=task.kind == "text")
+    labels = rows.columns[columns.label] if task.kind == "text" and columns.label else [None] * len(rows)
+    hold_out = HoldOut()
+    for row, mark in enumerate(marks_of(*columns.texts(rows.columns))):
+        hold_out.add(mark, (str(labels[row]), row))
+    held = {row for chosen in hold_out.choose(data.validation_split_percentage).values() for _, row in chosen}
+    return rows.select([row for row in range(len(rows)) if row not in held]), rows.select(sorted(held))
+
+
+def _write_rows(path: Path, rows: Table) -> None:
+    """Writes rows as JSON, classes as names."""
+    lines = []
+    for row in map(rows.row, range(len(rows))):
+        row |= {name: names[row[name]] for name, names in rows.classes.items() if isinstance(row[name], int)}
+        lines.append(f"{json.dumps(row, ensure_ascii=False, default=str)}\n")
+    write_text(path, "".join(lines))
 
 
 def _generate(plan: Plan, task: Task, seed: int) -> Iterator[dict[str, Any]]:
@@ -131,14 +158,14 @@ def check_data(plan: Plan, task: Task) -> None:
     """
     if task.kind in ("probes", "halves"):
         return
-    splits = read_splits(_data_arguments(plan, task))
+    splits = load_task(plan, task)
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
     tests = _test_splits(task, splits)
     columns = _columns(plan, task, splits)
-    wanted = [(columns.text, "--text_column_names")]
+    wanted = [(columns.text, "--text-column-names")]
     if task.kind == "text":
-        wanted.append(((columns.label,), "--label_column_name"))
+        wanted.append(((columns.label,), "--label-column-name"))
     for split, dataset in {"train": splits["train"], **tests}.items():
         for names, option in wanted:
             require_columns(dataset, names, option, split)
@@ -163,12 +190,12 @@ def check_data(plan: Plan, task: Task) -> None:
 
 
 def _columns(plan: Plan, task: Task, splits: dict[str, Table]) -> Columns:
-    return find_columns(splits["train"], _data_arguments(plan, task), needs_label=task.kind == "text")
+    return find_columns(splits["train"], data_arguments(plan, task), needs_label=task.kind == "text")
 
 
 def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) -> None:
     """Refuses a test that couldn't be scored, before training."""
-    data = _data_arguments(plan, task)
+    data = data_arguments(plan, task)
     labels, numbers = number_labels(
         {"train": train, "test": rows},
         find_columns(train, data),
@@ -183,13 +210,6 @@ def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) 
         raise UserError(
             f"The task {task.name!r} can't be scored: its data for {name!r} has no labels. Give a test split that has."
         )
-
-
-def _data_arguments(plan: Plan, task: Task) -> DataArguments:
-    # A masked language model's options make no difference to the data.
-    kinds = (MaskedLMTrainingArguments,) if task.kind == "masked_lm" else ()
-    options = {**plan.options_of(task), "dataset_name": resolve_data(str(task.data)), "output_dir": "data"}
-    return make_arguments(*kinds, **options)[0]
 
 
 def _test_splits(task: Task, splits: dict[str, Table]) -> dict[str, Table]:
@@ -237,8 +257,8 @@ def test_parts(
             seed = TEST_SEED + length if development is None else TEST_SEED - length
             yield from _generated_parts(plan, task, length, tokenizer, labels, seed)
         return
-    data = _data_arguments(plan, task)
-    splits = read_splits(data)
+    data = data_arguments(plan, task)
+    splits = load_task(plan, task)
     columns = _columns(plan, task, splits)
     tests = _named_tests(plan, task, splits) if development is None else _held_out(plan, task, splits, development)
     for name, rows in tests.items():

@@ -122,7 +122,7 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"options": {"seed": 3}}, "can't set 'seed'"),
         ({"options": {"learning_rat": 3}}, "options: ... learning_rat"),
         ({"options": {"learning_rate": 0, 1: None}}, "options hold 1, which is no name. Write {learning_rate: 0.001}"),
-        ({"options": {"learning_rate": -1.0}}, "learning_rate -1.0 is out of range"),
+        ({"options": {"learning_rate": -1.0}}, "learning-rate -1.0 is out of range"),
         ({"options": {"learning_rate": "1e-3"}}, "learning_rate '1e-3' is no number. Write 0.001, or 1.0e-3 in YAML"),
         ({"seeds": 10**12}, "seeds: 1000000000000. Give how many, up to 10,000, or a list"),
         ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a folder"),
