@@ -24,6 +24,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from hf_posenc.errors import UserError
 from hf_posenc.files import write_bytes
 from hf_posenc.machine import processor
 from hf_posenc.markdown import markdown_table
@@ -70,12 +71,12 @@ def make_batches(work: str, count: int, device: torch.device | str = "cpu", seed
         seed: of lengths and tokens.
 
     Raises:
-        ValueError: `work` is neither.
+        UserError: `work` is neither.
     """
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     rows, _, tokens = work.partition("x")
     if work != "sst2" and not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
-        raise ValueError(f"work={work!r} is unknown. Give sst2, or ROWSxTOKENS such as 8x128.")
+        raise UserError(f"work={work!r} is unknown. Give sst2, or ROWSxTOKENS such as 8x128.")
     batches = []
     for _ in range(count):
         if work == "sst2":
@@ -97,10 +98,10 @@ def build_model(name: str, size: str, max_positions: int = 512, device: torch.de
     """A classifier of two labels with random weights: a scheme of ours, or one of `PEERS`.
 
     Raises:
-        ValueError: the size or the name is unknown.
+        UserError: the size or the name is unknown.
     """
     if size not in SIZES:
-        raise ValueError(f"size={size!r} is unknown. Choose one of {', '.join(SIZES)}.")
+        raise UserError(f"size={size!r} is unknown. Choose one of {', '.join(SIZES)}.")
     torch.manual_seed(0)
     dimensions: dict[str, Any] = {
         **SIZES[size],
@@ -111,7 +112,7 @@ def build_model(name: str, size: str, max_positions: int = 512, device: torch.de
     peer, _, variant = name.partition(":")
     known = ("equal_dropout" if peer in PEERS else "frozen_words", *BACKENDS)
     if variant not in ("", *known):
-        raise ValueError(f"{name!r} is unknown. Variants are {', '.join(f'{peer}:{one}' for one in known)}.")
+        raise UserError(f"{name!r} is unknown. Variants are {', '.join(f'{peer}:{one}' for one in known)}.")
     model: Any
     if variant in BACKENDS:
         dimensions["attn_implementation"] = variant
@@ -138,7 +139,7 @@ def make_step(
 ) -> Callable[[dict[str, Tensor]], None]:
     """What one turn does with a batch: see `MODES`. `dtype` other than float32 is autocast."""
     if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is unknown. Choose one of {', '.join(MODES)}.")
+        raise UserError(f"mode={mode!r} is unknown. Choose one of {', '.join(MODES)}.")
     kind = next(model.parameters()).device.type
 
     def cast() -> Any:
@@ -341,7 +342,7 @@ def run_benchmark(
         `profile_parts`).
 
     Raises:
-        ValueError: a name or the device is unknown, or there is nothing to measure.
+        UserError: a name or the device is unknown, or there is nothing to measure.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     settings: dict[str, Any] = {"contenders": list(contenders), "sizes": list(sizes), "works": list(works)}
@@ -383,17 +384,17 @@ def _check(settings: dict[str, Any]) -> None:
     kind = settings["device"].split(":")[0]
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
         here = "cpu, cuda" if torch.cuda.is_available() else "cpu: PyTorch finds no GPU"
-        raise ValueError(f"device={settings['device']!r} can't be used. Here it is {here}.")
+        raise UserError(f"device={settings['device']!r} can't be used. Here it is {here}.")
     lists = {name: settings[name] for name in ("contenders", "sizes", "works", "modes")}
     if not all(lists.values()) or settings["rounds"] < 1:
-        raise ValueError(f"{lists}, rounds={settings['rounds']!r}: give at least one of each.")
+        raise UserError(f"{lists}, rounds={settings['rounds']!r}: give at least one of each.")
     for mode in settings["modes"]:
         make_step(torch.nn.Linear(1, 1), mode)
     for work in settings["works"]:
         make_batches(work, 1)
     for field in ("dtype", "reference_dtype"):
         if settings[field] not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"{field}={settings[field]!r} is unknown. Choose float32, bfloat16 or float16.")
+            raise UserError(f"{field}={settings[field]!r} is unknown. Choose float32, bfloat16 or float16.")
 
 
 def _timings(seconds: dict[str, list[float]], name: str) -> dict[str, Any]:
@@ -429,7 +430,7 @@ def _available(names: list[str], sizes: list[str], report: Callable[[str], None]
             left.append(name)
         except ImportError as error:
             if name == names[0]:
-                raise ValueError(f"The reference {name!r} can't be built: {error}") from error
+                raise UserError(f"The reference {name!r} can't be built: {error}") from error
             report(f"{name} is left out: {str(error).splitlines()[0]}")
     return left
 
@@ -555,7 +556,7 @@ def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
     """Writes PATH (.json), and beside it the table (.md) and, where matplotlib is installed, the plot (.png)."""
     path = Path(path)
     if path.suffix != ".json":
-        raise ValueError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
+        raise UserError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
     written = [path, path.with_suffix(".md")]
     write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
     if "seconds" in found:

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import one_line
+from ..errors import UserError, about_options
 from ..model import modeling_posenc
 from ..model.configuration_posenc import PosEncConfig
 from .families import TASKS
@@ -35,31 +34,29 @@ def model_class(task: str) -> type[PreTrainedModel]:
     """The class of a task's model.
 
     Raises:
-        ValueError: there is no such task.
+        UserError: there is no such task.
     """
     if task not in TASKS:
-        raise ValueError(f"task={task!r} is unknown. Choose one of {', '.join(TASKS)}.")
+        raise UserError(f"task={task!r} is unknown. Choose one of {', '.join(TASKS)}.")
     return getattr(modeling_posenc, TASKS[task])
 
 
 def build_config(fields: dict[str, Any]) -> PosEncConfig:
-    """A PosEncConfig; an error of transformers' type checks becomes a ValueError."""
-    try:
+    """A PosEncConfig; what it refuses becomes a UserError."""
+    with about_options():
         return PosEncConfig(**fields)
-    except StrictDataclassError as error:
-        raise ValueError(one_line(error)) from error
 
 
 def set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | None, source: str) -> int | None:
     """Sets the number of labels that was asked for; returns it, or None where none was or the task has no labels.
 
     Raises:
-        ValueError: it isn't the source's, and no task was asked for, which alone makes a new head.
+        UserError: it isn't the source's, and no task was asked for, which alone makes a new head.
     """
     if wanted_labels is None or task not in ("text-classification", "token-classification"):
         return None
     if wanted is None and wanted_labels != config.num_labels:
-        raise ValueError(
+        raise UserError(
             f"num_labels={wanted_labels}, but the classifier of {source!r} has {config.num_labels} labels. Leave it "
             f"out, or ask for a new classifier with task={task!r} too."
         )
@@ -90,7 +87,7 @@ def fill(
     expected = model.state_dict()
     for key, value in state.items():
         if key in expected and value.shape != expected[key].shape:
-            raise ValueError(
+            raise UserError(
                 f"{source!r}: {names.get(key, key)!r} has shape {tuple(value.shape)}, its config.json says "
                 f"{tuple(expected[key].shape)}. They don't belong together, or the checkpoint is damaged."
             )

@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import UserError
 from .heal import accepted_options, read_training_texts, remove_work, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
@@ -75,7 +76,7 @@ def convert(
         The model in evaluation mode, and a `ConversionReport`.
 
     Raises:
-        ValueError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
+        UserError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
             doesn't exist, `minutes` or `healing` is given without `heal`, or `out` is taken.
     """
     source = str(source)
@@ -135,24 +136,24 @@ def _check(
 ) -> None:
     """Refuses impossible arguments of `convert` before anything is loaded."""
     if max_position_embeddings is not None and max_position_embeddings < 1:
-        raise ValueError(
+        raise UserError(
             f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
         )
     if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
-        raise ValueError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
+        raise UserError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
     if heal is None and (minutes is not None or healing):
         given = f"healing={healing!r}" if minutes is None else f"minutes={minutes!r}"
-        raise ValueError(f"{given} has no effect without text to heal with. Give that as heal, or leave it out.")
+        raise UserError(f"{given} has no effect without text to heal with. Give that as heal, or leave it out.")
     unknown = sorted(set(healing or {}) - accepted_options())
     if unknown:
-        raise ValueError(f"healing has no {unknown[0]!r}. It takes {', '.join(sorted(accepted_options()))}.")
+        raise UserError(f"healing has no {unknown[0]!r}. It takes {', '.join(sorted(accepted_options()))}.")
 
 
 def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
     if tokenizer is None:
-        raise ValueError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
+        raise UserError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
     if not changed:
-        raise ValueError(
+        raise UserError(
             f"heal has no effect: the scheme stays {config.position_embedding_type!r} and the model computes what the "
             "source does. Leave it out, or name another scheme."
         )
@@ -250,7 +251,7 @@ class _Texts:
             return
         self.held_out = encode(tokenizer, chosen if chosen is not None else own_texts(), min(limit, 512))
         if not self.held_out:
-            raise ValueError("There is no text to measure on. Give at least one.")
+            raise UserError("There is no text to measure on. Give at least one.")
 
     def agreement(self, model: PreTrainedModel, original: PreTrainedModel) -> Agreement:
         """The agreement of two models on the measurement texts."""

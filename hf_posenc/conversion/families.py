@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import UserError
+
 TASKS = {
     "feature-extraction": "PosEncModel",
     "fill-mask": "PosEncForMaskedLM",
@@ -205,13 +207,13 @@ def family_of(model_type: str | None, source: str) -> Family:
     """The family of a `model_type`.
 
     Raises:
-        ValueError: it isn't one that can be converted; the message lists those that can, and says why where we know.
+        UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
     """
     if model_type in FAMILIES:
         return FAMILIES[model_type]
     reason = f": {_WHY_NOT[model_type]}" if model_type in _WHY_NOT else ""
     what = f"is a {model_type!r} model" if model_type else "has no model_type in its config.json"
-    raise ValueError(
+    raise UserError(
         f"{source!r} {what}, which can't be converted{reason}. These can: {', '.join(FAMILIES)}, and posenc itself."
     )
 
@@ -224,7 +226,7 @@ def task_of(
     Keys that tell nothing else, a lone classifier's, show the `wanted` one.
 
     Raises:
-        ValueError: it has a head that PosEnc doesn't have.
+        UserError: it has a head that PosEnc doesn't have.
     """
     name = (architectures or [""])[0]
     if name.endswith("ForPreTraining"):
@@ -240,7 +242,7 @@ def task_of(
             if task in found:
                 return task
         return "feature-extraction"
-    raise ValueError(
+    raise UserError(
         f"{source!r} holds {name}, whose head PosEnc doesn't have. Convert the encoder alone with "
         "task='feature-extraction', or another head: these are known for "
         f"{family.model_type}: {', '.join(family.heads)}."

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from ..errors import UserError
 from .families import Family
 
 _CANT = {
@@ -27,13 +28,13 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
         source: for messages.
 
     Raises:
-        ValueError: it asks for something that our body doesn't have.
+        UserError: it asks for something that our body doesn't have.
     """
     for name, why in _CANT.items():
         if value := raw.get(name):
-            raise ValueError(f"{source!r} is {why} ({name}={value!r}), which PosEnc's body can't express.")
+            raise UserError(f"{source!r} is {why} ({name}={value!r}), which PosEnc's body can't express.")
     if family.prefix == "roberta." and config.pad_token_id is None:
-        raise ValueError(
+        raise UserError(
             f"{source!r} has pad_token_id=None, and a {family.model_type} model counts positions from it. Put the "
             "padding token's number into its config.json."
         )
@@ -90,7 +91,7 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
         return {**fields, "position_embedding_type": "learned"}
     if kind in ("relative_key", "relative_key_query") and family.model_type != "distilbert":
         return {**fields, "position_embedding_type": kind}
-    raise ValueError(
+    raise UserError(
         f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known are "
         "absolute, relative_key and relative_key_query."
     )
@@ -98,7 +99,7 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
 
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:
     if task == "fill-mask" and family.fixed_lm_act and config.hidden_act != "gelu":
-        raise ValueError(
+        raise UserError(
             f"{source!r} has hidden_act={config.hidden_act!r}, and a masked-LM head with gelu as all of its family. "
             "PosEnc's head has the encoder's activation. Convert the encoder alone: task='feature-extraction'."
         )
@@ -106,7 +107,7 @@ def _check_head(family: Family, config: Any, task: str, source: str) -> None:
         expected = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
         for name, wanted in expected.items():
             if getattr(config, name) != wanted:
-                raise ValueError(
+                raise UserError(
                     f"{source!r} has {name}={getattr(config, name)!r}; PosEnc's multiple choice can express {wanted!r}."
                 )
 
@@ -120,10 +121,10 @@ def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """The fields of a family's config that computes what a `learned` PosEnc model does.
 
     Raises:
-        ValueError: the family can't express it.
+        UserError: the family can't express it.
     """
     if problems := _obstacles(family, config, task):
-        raise ValueError(f"A {family.model_type} model can't hold this checkpoint: {'; '.join(problems)}.")
+        raise UserError(f"A {family.model_type} model can't hold this checkpoint: {'; '.join(problems)}.")
     distil = family.model_type == "distilbert"
     fields: dict[str, Any] = {
         "vocab_size": config.vocab_size,

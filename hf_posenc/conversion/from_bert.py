@@ -8,7 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import CONFIG_MAPPING
 
-from ..errors import one_line
+from ..errors import UserError, one_line
 from ..model.configuration_posenc import PosEncConfig
 from .building import Loaded, build_config, fill, model_class, other_labels, set_labels
 from .families import Family, normalise, reason_to_drop, task_of
@@ -23,7 +23,7 @@ def load_bert(source: Source, family: Family, wanted: str | None, num_labels: in
     try:
         theirs = CONFIG_MAPPING[family.model_type].from_dict(source.raw)
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{name!r}: config.json is no {family.model_type} configuration: {one_line(error)}") from error
+        raise UserError(f"{name!r}: config.json is no {family.model_type} configuration: {one_line(error)}") from error
     state = _by_name(source.tensors, normalise(list(source.tensors), family), name)
     own, task = _tasks(family, theirs, state, name, wanted)
     labels = set_labels(theirs, task, num_labels, wanted, name)
@@ -47,7 +47,7 @@ def _by_name(tensors: dict[str, Tensor], names: dict[str, str], source: str) -> 
     state: dict[str, Tensor] = {}
     for key, name in names.items():
         if name in state and not torch.equal(state[name], tensors[key]):
-            raise ValueError(f"{source!r} holds {name!r} twice, with different numbers ({key!r} is one of them).")
+            raise UserError(f"{source!r} holds {name!r} twice, with different numbers ({key!r} is one of them).")
         state[name] = tensors[key]
     return state
 
@@ -65,7 +65,7 @@ def _tasks(
     task = wanted or own
     assert task is not None
     if task != "feature-extraction" and task not in family.heads:
-        raise ValueError(f"task={task!r} isn't known for {family.model_type}. Choose one of {', '.join(family.heads)}.")
+        raise UserError(f"task={task!r} isn't known for {family.model_type}. Choose one of {', '.join(family.heads)}.")
     return own, task
 
 
@@ -111,7 +111,7 @@ class _Places:
         names = {prefix + ours: name for ours, name in self.family.encoder_names(config).items()}
         for ours, name in names.items():
             if name not in self.state:
-                raise ValueError(
+                raise UserError(
                     f"{self.source!r} lacks {name!r}, which its config.json asks for. The checkpoint is incomplete."
                 )
             self.take(ours, name)
@@ -145,7 +145,7 @@ class _Places:
                     self.ours[mine] = words
                     continue
             if name not in self.state:
-                raise ValueError(f"{self.source!r} lacks {name!r}: it holds no whole masked-LM head. Use another task.")
+                raise UserError(f"{self.source!r} lacks {name!r}: it holds no whole masked-LM head. Use another task.")
             self.take(mine, name)
         return tied
 
@@ -161,7 +161,7 @@ class _Places:
         for mine, name in head.items():
             if name not in self.state:
                 if not asked or own == self.task:
-                    raise ValueError(
+                    raise UserError(
                         f"{self.source!r} lacks {name!r}, which its architecture asks for. The checkpoint is "
                         "incomplete."
                     )
@@ -182,7 +182,7 @@ class _Places:
             if name == "embeddings.position_embeddings.weight" and config.position_embedding_type != "learned":
                 reason = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
             if reason is None:
-                raise ValueError(
+                raise UserError(
                     f"{self.source!r} holds {name!r}, which a {self.family.model_type} model for {self.task} doesn't "
                     "have: converting it would lose something. Is config.json that of these weights?"
                 )
@@ -201,5 +201,5 @@ def _check_sines(state: dict[str, Tensor], config: PosEncConfig, source: str) ->
     )
     expected = torch.cat((angle.sin(), angle.cos()), -1)
     if found.shape != expected.shape or (found - expected).abs().max() > 1e-3:
-        raise ValueError(f"{source!r}: {name!r} isn't RoFormer's table of sines, which PosEnc's 'rope' computes.")
+        raise UserError(f"{source!r}: {name!r} isn't RoFormer's table of sines, which PosEnc's 'rope' computes.")
     return {name: "a table of sines, which is computed"}

@@ -3,7 +3,7 @@
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from ..errors import one_line
+from ..errors import UserError, one_line
 from ..model.configuration_posenc import PosEncConfig
 from .building import Loaded, fill, model_class, other_labels, set_labels
 from .families import TASKS
@@ -17,11 +17,11 @@ def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed
     try:
         config = PosEncConfig.from_dict(dict(raw))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{name!r}: config.json is no PosEnc configuration: {one_line(error)}") from error
+        raise UserError(f"{name!r}: config.json is no PosEnc configuration: {one_line(error)}") from error
     classes = {architecture: task for task, architecture in TASKS.items()}
     architecture = (raw.get("architectures") or ["PosEncModel"])[0]
     if architecture not in classes:
-        raise ValueError(f"{name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(classes)}.")
+        raise UserError(f"{name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(classes)}.")
     has = classes[architecture]
     task = wanted or has
     labels = set_labels(config, task, num_labels, wanted, name)
@@ -47,9 +47,9 @@ def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed
         state["decoder.weight"] = state["model.embeddings.word_embeddings.weight"]
     new = sorted(drop if task == has else (key for key in expected - state.keys() if not key.startswith(prefix)))
     for key in sorted(expected - state.keys() - set(new)):
-        raise ValueError(f"{name!r} lacks {key!r}. The checkpoint is incomplete.")
+        raise UserError(f"{name!r} lacks {key!r}. The checkpoint is incomplete.")
     for key in sorted(state.keys() - expected):
-        raise ValueError(f"{name!r} holds {key!r}, which a {TASKS[task]} with its config.json doesn't have.")
+        raise UserError(f"{name!r} holds {key!r}, which a {TASKS[task]} with its config.json doesn't have.")
     model = fill(cls, config, state, new, name, {}, seed)
     used = sorted(key for key in tensors if key not in drop)
     return Loaded(

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState,
 from transformers.utils import logging
 
 from ..data.inputs import read_inputs
-from ..errors import Diverged, Interrupted
+from ..errors import Diverged, Interrupted, UserError
 from ..files import write_json
 from ..training.callbacks import StopOnInterrupt
 from ..training.checkpoints import newest_complete
@@ -39,7 +39,7 @@ def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
     """Texts of a file (see `hf-posenc predict --file`), or the given ones, without empty ones.
 
     Raises:
-        ValueError: there is no such file, or no text in it.
+        UserError: there is no such file, or no text in it.
     """
     if isinstance(source, (str, Path)):
         found = [
@@ -50,10 +50,10 @@ def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
         found = list(source)
         wrong = [text for text in found if not isinstance(text, str)]
         if wrong:
-            raise ValueError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
+            raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
     found = [text for text in found if text.strip()]
     if not found:
-        raise ValueError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
+        raise UserError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
     return found
 
 
@@ -61,11 +61,11 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
     """Texts to train on, and others to measure on: always the same split, with equal texts on one side.
 
     Raises:
-        ValueError: there are fewer than 20 different texts.
+        UserError: there are fewer than 20 different texts.
     """
     different = sorted(set(texts), key=lambda text: hashlib.sha256(text.encode()).digest())
     if len(different) < 20:
-        raise ValueError(f"Healing has {len(different)} different texts. Give at least 20, better thousands.")
+        raise UserError(f"Healing has {len(different)} different texts. Give at least 20, better thousands.")
     held_out = different[: max(1, min(HELD_OUT, len(different) // 10))]
     return [text for text in texts if text not in set(held_out)], held_out
 
@@ -74,14 +74,14 @@ def _check_number(name: str, value: Any, or_zero: bool = False) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not (0 < value < float("inf") or (or_zero and value == 0)):
         accepted = "a positive number" + " or 0" * or_zero
-        raise ValueError(f"{name}={value!r} is out of range. Healing takes {accepted} for it.")
+        raise UserError(f"{name}={value!r} is out of range. Healing takes {accepted} for it.")
 
 
 def _check_count(name: str, value: Any, least: int, most: int | None = None, unless: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         accepted = f"at least {least}" if most is None else f"{least} to {most}"
         accepted += f", or {unless}" if unless else ""
-        raise ValueError(f"{name}={value!r} is out of range. It must be a whole number, {accepted}.")
+        raise UserError(f"{name}={value!r} is out of range. It must be a whole number, {accepted}.")
 
 
 def default_rate(hidden_size: int) -> float:
@@ -131,7 +131,7 @@ def heal(
         A record: texts, steps, seconds, losses, settings, and the machine of the last part.
 
     Raises:
-        ValueError: an argument is out of range, `work_dir` holds the healing of something else, a text has tokens that
+        UserError: an argument is out of range, `work_dir` holds the healing of something else, a text has tokens that
             the model lacks, or the loss diverged (its checkpoints are deleted then).
         Interrupted: Ctrl-C; a checkpoint was saved, if there is a `work_dir`.
     """
@@ -140,7 +140,7 @@ def heal(
     _check_settings(minutes, max_steps, learning_rate, batch_size, max_length, swapped, save_minutes, seed)
     assert tokenizer is not None
     if not texts:
-        raise ValueError(
+        raise UserError(
             "There is no text to heal with that isn't measured on, too. Give more text, or other eval_texts."
         )
     limit = min(model.config.max_position_embeddings, original.config.max_position_embeddings)
@@ -202,14 +202,14 @@ def _check_settings(
     _check_number("learning_rate", learning_rate)
     _check_number("save_minutes", save_minutes, or_zero=True)
     if isinstance(swapped, bool) or not isinstance(swapped, (int, float)) or not 0 <= swapped <= 1:
-        raise ValueError(f"swapped={swapped!r} is out of range. It must be a share of the texts, from 0 to 1.")
+        raise UserError(f"swapped={swapped!r} is out of range. It must be a share of the texts, from 0 to 1.")
     _check_count("batch_size", batch_size, 1)
     _check_count("max_length", max_length, 3)
     _check_count("seed", seed, 0, 2**32 - 1)
     if max_steps is not None:
         _check_count("max_steps", max_steps, 1, unless="None")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
+        raise UserError(
             f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
         )
 
@@ -308,7 +308,7 @@ def _resume_point(
     """The newest whole checkpoint of the same healing, if there is one.
 
     Raises:
-        ValueError: the folder holds something else.
+        UserError: the folder holds something else.
     """
     digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
     for one in (model, original):
@@ -318,10 +318,10 @@ def _resume_point(
     digest.update(repr(settings).encode())
     name, found = folder / "healing.json", digest.hexdigest()
     if folder.is_file():
-        raise ValueError(f"{str(folder)!r} is a file, and healing keeps its checkpoints there. Move it away.")
+        raise UserError(f"{str(folder)!r} is a file, and healing keeps its checkpoints there. Move it away.")
     if name.is_file():
         if _recorded(name) != found:
-            raise ValueError(
+            raise UserError(
                 f"{str(folder)!r} holds the healing of something else, or with other text or settings. Go on with what "
                 "it began with, or delete that folder."
             )
@@ -331,7 +331,7 @@ def _resume_point(
             logger.warning(f"{damaged}: healing {goes_on}." if damaged else f"Healing {goes_on}.")
         return resume
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{str(folder)!r} isn't empty and holds no healing. Move it away.")
+        raise UserError(f"{str(folder)!r} isn't empty and holds no healing. Move it away.")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(name, {"fingerprint": found})
     return None

@@ -20,7 +20,7 @@ def load(
     """Reads a checkpoint and builds the model that computes what it does, with the scheme that it has.
 
     Raises:
-        ValueError: it can't be read, its architecture isn't supported, or a key isn't accounted for.
+        UserError: it can't be read, its architecture isn't supported, or a key isn't accounted for.
     """
     if task is not None:
         model_class(task)

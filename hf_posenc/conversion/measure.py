@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..errors import UserError
 from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 from .families import FAMILIES, normalise
 from .loading import Loaded
@@ -94,11 +95,11 @@ def check_tokens(rows: Sequence[dict[str, list[int]]], vocab_size: int) -> None:
     """Refuses rows with tokens that a model lacks.
 
     Raises:
-        ValueError: a token is `vocab_size` or more.
+        UserError: a token is `vocab_size` or more.
     """
     largest = max(max(row["input_ids"], default=0) for row in rows)
     if largest >= vocab_size:
-        raise ValueError(
+        raise UserError(
             f"The tokenizer gives token {largest}, and the model has vocab_size={vocab_size}. They don't belong "
             "together: put the model's own tokenizer into the folder, or none."
         )

@@ -40,29 +40,29 @@ def _is_of_a_model(path: Path) -> bool:
 
 
 def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> None:
-    """Raises a ValueError where a folder can't be written: it holds something, or is the source itself."""
+    """Raises a UserError where a folder can't be written: it holds something, or is the source itself."""
     out = Path(out)
     if source is not None and Path(source).is_dir() and Path(source).resolve().is_relative_to(out.resolve()):
-        raise ValueError(f"OUT, {str(out)!r}, is SOURCE's folder, or holds it. Name another one.")
+        raise UserError(f"OUT, {str(out)!r}, is SOURCE's folder, or holds it. Name another one.")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"{str(out)!r} is a file. Name a folder.")
+        raise UserError(f"{str(out)!r} is a file. Name a folder.")
     found = [path for path in out.iterdir() if path.name != WRITING] if out.is_dir() else []
     if found:
         if not overwrite:
-            raise ValueError(f"{str(out)!r} isn't empty. Name a new folder, or replace it with --overwrite.")
+            raise UserError(f"{str(out)!r} isn't empty. Name a new folder, or replace it with --overwrite.")
         if not any(path.name == "config.json" or path.name.startswith(REPLACED) for path in found):
-            raise ValueError(f"{str(out)!r} holds no model, so it isn't replaced. Name a new folder.")
+            raise UserError(f"{str(out)!r} holds no model, so it isn't replaced. Name a new folder.")
         others = sorted(path.name for path in found if not _is_of_a_model(path))
         if others:
-            raise ValueError(
+            raise UserError(
                 f"{str(out)!r} holds more than a model: {', '.join(others[:4])}. It isn't replaced. Name a new folder."
             )
     place = out.absolute()
     existing = next(path for path in (place, *place.parents) if path.exists())
     if not existing.is_dir():
-        raise ValueError(f"{str(existing)!r} is a file, so there can be no {str(out)!r}. Name a folder elsewhere.")
+        raise UserError(f"{str(existing)!r} is a file, so there can be no {str(out)!r}. Name a folder elsewhere.")
     if not os.access(existing, os.W_OK):
-        raise ValueError(f"{str(existing)!r} can't be written to. Name a folder of your own.")
+        raise UserError(f"{str(existing)!r} can't be written to. Name a folder of your own.")
 
 
 @contextlib.contextmanager
@@ -90,14 +90,14 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
     """The checkpoint's tokenizer, or None if it has none.
 
     Raises:
-        ValueError: it has one that can't be read.
+        UserError: it has one that can't be read.
     """
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
     try:
         return AutoTokenizer.from_pretrained(str(folder))
     except Exception as error:  # the error depends on the library that reads it
-        raise ValueError(
+        raise UserError(
             f"{source!r}: its tokenizer can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or take the "
             "tokenizer's files out of the folder."
         ) from error

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..errors import is_local
+from ..errors import UserError, is_local
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -42,7 +42,7 @@ def read_source(name: str, folder: Path, raw: dict[str, Any], allow_pickle: bool
     """Reads the weights beside a config.json.
 
     Raises:
-        ValueError: see `read_weights`.
+        UserError: see `read_weights`.
     """
     stored = read_weights(folder, name, allow_pickle)
     tensors = {key: value.float() if value.is_floating_point() else value for key, value in stored.items()}
@@ -53,13 +53,13 @@ def find_folder(source: str, revision: str | None = None, allow_pickle: bool = F
     """A local folder, or that of a checkpoint on the Hub in the cache.
 
     Raises:
-        ValueError: there is neither.
+        UserError: there is neither.
     """
     path = Path(source).expanduser()
     if path.is_dir():
         return path
     if is_local(source):
-        raise ValueError(f"There is no folder {source!r}. Give the folder of a checkpoint, or its name on the Hub.")
+        raise UserError(f"There is no folder {source!r}. Give the folder of a checkpoint, or its name on the Hub.")
     from huggingface_hub import snapshot_download
 
     try:
@@ -70,7 +70,7 @@ def find_folder(source: str, revision: str | None = None, allow_pickle: bool = F
             ignore_patterns=["[!0-9]*/*"],  # the folders of a sentence-transformer's modules begin with a number
         )
     except Exception as error:  # what a missing repository, a failed download or being offline raises differs
-        raise ValueError(
+        raise UserError(
             f"{source!r} is no folder, and couldn't be had from the Hub: {' '.join(str(error).split())[:300]} Give the "
             "folder of a checkpoint, or the name of one on the Hub."
         ) from error
@@ -81,17 +81,17 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
     """config.json as it stands.
 
     Raises:
-        ValueError: there is none, or it isn't a JSON object.
+        UserError: there is none, or it isn't a JSON object.
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise ValueError(f"{source!r} has no config.json. Give the folder of a checkpoint, or its name on the Hub.")
+        raise UserError(f"{source!r} has no config.json. Give the folder of a checkpoint, or its name on the Hub.")
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ValueError(f"{source!r}: config.json can't be read ({error}). Copy the checkpoint anew.") from error
+        raise UserError(f"{source!r}: config.json can't be read ({error}). Copy the checkpoint anew.") from error
     if not isinstance(raw, dict):
-        raise ValueError(f"{source!r}: config.json holds no JSON object. Copy the checkpoint anew.")
+        raise UserError(f"{source!r}: config.json holds no JSON object. Copy the checkpoint anew.")
     for name, kind, what in (
         ("model_type", str, "a name"),
         ("architectures", list, "a list of names"),
@@ -100,7 +100,7 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
         value = raw.get(name)
         fits = value is None or isinstance(value, kind)
         if not fits or (kind is list and not all(isinstance(one, str) for one in value or ())):
-            raise ValueError(f"{source!r}: config.json has {name}={value!r}. It must be {what}: correct it.")
+            raise UserError(f"{source!r}: config.json has {name}={value!r}. It must be {what}: correct it.")
     return raw
 
 
@@ -108,7 +108,7 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
     """Every tensor of a checkpoint by its name.
 
     Raises:
-        ValueError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
+        UserError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
             elsewhere; or a weight isn't a finite real number.
     """
     if (folder / WEIGHTS).is_file():
@@ -117,29 +117,29 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
         tensors = {}
         for name, keys in _shards(folder / INDEX, source).items():
             if not (folder / name).is_file():
-                raise ValueError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
+                raise UserError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
             shard = _read_safetensors(folder / name, source)
             missing = sorted(keys - set(shard))
             if missing:
-                raise ValueError(f"{source!r}: {name} lacks {missing[0]!r}, which {INDEX} promises. Copy it anew.")
+                raise UserError(f"{source!r}: {name} lacks {missing[0]!r}, which {INDEX} promises. Copy it anew.")
             tensors |= shard
     elif (folder / PICKLE).is_file():
         if not allow_pickle:
-            raise ValueError(
+            raise UserError(
                 f"{source!r} holds its weights as {PICKLE}, a pickle, in which programs can hide. If you trust it, say "
                 "so (--allow-pickle, allow_pickle=True); it is read with weights_only=True."
             )
         try:
             tensors = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise ValueError(
+            raise UserError(
                 f"{source!r}: {PICKLE} can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or find the "
                 "checkpoint as safetensors."
             ) from error
         if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors):
-            raise ValueError(f"{source!r}: {PICKLE} doesn't hold weights by their names. Take another checkpoint.")
+            raise UserError(f"{source!r}: {PICKLE} doesn't hold weights by their names. Take another checkpoint.")
     elif (folder / PICKLES).is_file():
-        raise ValueError(
+        raise UserError(
             f"{source!r} holds its weights as several pickles ({PICKLES}), which aren't read, not even with "
             "--allow-pickle. Load it in transformers, and save it as safetensors with save_pretrained."
         )
@@ -150,7 +150,7 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
                 f" If it has a {PICKLE}, a pickle, in which programs can hide, and you trust it, --allow-pickle "
                 "(allow_pickle=True) reads that."
             )
-        raise ValueError(f"{source!r} holds no {WEIGHTS}. {way}")
+        raise UserError(f"{source!r} holds no {WEIGHTS}. {way}")
     check_numbers(tensors, source)
     return tensors
 
@@ -162,10 +162,10 @@ def _shards(index: Path, source: str) -> dict[str, set[str]]:
         for key, name in places.items():
             files.setdefault(str(name), set()).add(key)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise ValueError(f"{source!r}: {INDEX} can't be read ({error}). Copy the checkpoint anew.") from error
+        raise UserError(f"{source!r}: {INDEX} can't be read ({error}). Copy the checkpoint anew.") from error
     for name in files:
         if name != Path(name).name or not name.endswith(".safetensors"):
-            raise ValueError(f"{source!r}: {INDEX} names {name!r}, which is no safetensors file of this folder.")
+            raise UserError(f"{source!r}: {INDEX} names {name!r}, which is no safetensors file of this folder.")
     return files
 
 
@@ -174,24 +174,24 @@ def _read_safetensors(path: Path, source: str) -> dict[str, Tensor]:
         with safe_open(str(path), framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(
+        raise UserError(
             f"{source!r}: {path.name} is damaged or cut short ({' '.join(str(error).split())[:200]}). Copy it anew."
         ) from error
 
 
 def check_numbers(tensors: dict[str, Tensor], source: str) -> None:
-    """Raises a ValueError where a weight isn't a finite real number: the model would give NaN, or garbage."""
+    """Raises a UserError where a weight isn't a finite real number: the model would give NaN, or garbage."""
     for key, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            raise ValueError(f"{source!r}: {key!r} is {type(tensor).__name__}, not a tensor. Copy the checkpoint anew.")
+            raise UserError(f"{source!r}: {key!r} is {type(tensor).__name__}, not a tensor. Copy the checkpoint anew.")
         if tensor.dtype not in _DTYPES and not key.endswith("_ids"):  # counters, which are no weights
             found, *accepted = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *_DTYPES))
-            raise ValueError(
+            raise UserError(
                 f"{source!r}: {key!r} is {found}, and weights are {', '.join(accepted)}. If the checkpoint is "
                 "quantised, convert the one that it was made from."
             )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
-            raise ValueError(
+            raise UserError(
                 f"{source!r}: {key!r} holds a number that isn't finite (NaN or infinity). The checkpoint is "
                 "damaged, or its training diverged: take another one."
             )

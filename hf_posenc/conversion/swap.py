@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import UserError, about_options
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import given_arguments, own_arguments, scheme_class, scheme_names, takes_rope_parameters
@@ -49,11 +50,14 @@ def target_config(
     """The configuration after the swap, and whether it differs from the one before.
 
     Raises:
-        ValueError: the scheme or an argument doesn't exist, or the extension doesn't fit.
+        UserError: the scheme or an argument doesn't exist, or the extension doesn't fit.
     """
     before = original.config
     kind = position_embedding_type or before.position_embedding_type
     same = kind == before.position_embedding_type
+    with about_options():
+        for name in scheme_names(kind):
+            scheme_class(name)
     length = max_position_embeddings or before.max_position_embeddings
     if extension is not None:
         rope_parameters = _check_extension(extension, kind, original, length, rope_parameters)
@@ -82,27 +86,27 @@ def _check_extension(
     before, parts = original.config, parts_of(original)
     trained = before.max_position_embeddings
     if extension not in (*EXTENSIONS, *ROPE_EXTENSIONS):
-        raise ValueError(
+        raise UserError(
             f"extension={extension!r} is unknown. Choose one of {', '.join(EXTENSIONS)} for tables, "
             f"{', '.join(ROPE_EXTENSIONS)} for RoPE."
         )
     if length <= trained:
-        raise ValueError(
+        raise UserError(
             f"extension={extension!r} has no effect: max_position_embeddings={length} isn't more than the source's "
             f"{trained}. Leave it out, or raise max_position_embeddings."
         )
     if extension in EXTENSIONS:
         if not any(has_table(part) for name, part in parts.items() if name in scheme_names(kind)):
-            raise ValueError(f"extension={extension!r} is for tables, and {kind!r} keeps none. Leave it out.")
+            raise UserError(f"extension={extension!r} is for tables, and {kind!r} keeps none. Leave it out.")
         return rope_parameters
     if not any(takes_rope_parameters(scheme_class(name)) for name in scheme_names(kind)):
-        raise ValueError(f"extension={extension!r} is for RoPE, not {kind!r}. Choose one of {', '.join(EXTENSIONS)}.")
+        raise UserError(f"extension={extension!r} is for RoPE, not {kind!r}. Choose one of {', '.join(EXTENSIONS)}.")
     if rope_parameters is not None and "rope_type" in rope_parameters:
-        raise ValueError(f"extension={extension!r} and rope_parameters={rope_parameters!r} both scale. Give one.")
+        raise UserError(f"extension={extension!r} and rope_parameters={rope_parameters!r} both scale. Give one.")
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
     scaled, factor = kept.get("rope_type", "default"), 1.0
     if scaled not in ("default", extension):
-        raise ValueError(
+        raise UserError(
             f"extension={extension!r}: the source's RoPE is scaled by {scaled!r} already. Go on with "
             f"extension={scaled!r}, or extend the checkpoint that it was made from."
         )

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..model.position_base import PositionScheme
 
 EXTENSIONS = ("tile", "interpolate", "hierarchical")
@@ -31,7 +32,7 @@ def extended_table(table: Tensor, length: int, how: str) -> Tensor:
         share = (at - low).to(table.dtype).unsqueeze(-1)
         return table[low] * (1 - share) + table[low + 1] * share
     if length > old**2:
-        raise ValueError(f"extension='hierarchical' reaches {old**2} positions from {old}, not {length}. Use 'tile'.")
+        raise UserError(f"extension='hierarchical' reaches {old**2} positions from {old}, not {length}. Use 'tile'.")
     a = 0.4
     base = (table - a * table[0]) / (1 - a)
     return a * base[places // old] + (1 - a) * base[places % old]
@@ -51,7 +52,7 @@ def copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: st
     expected = new.state_dict()
     for key, value in old.state_dict().items():
         if key not in expected:
-            raise ValueError(
+            raise UserError(
                 f"The source's {name!r} has {key!r}, which it doesn't have with the new arguments. Keep its "
                 "position_embedding_kwargs."
             )
@@ -68,7 +69,7 @@ def copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: st
             state[key] = value[at]
             carried.append({"scheme": name, "what": f"{key}: distances past {before - 1} are as {before - 1}"})
         else:
-            raise ValueError(
+            raise UserError(
                 f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, the new arguments ask for "
                 f"{tuple(wanted.shape)}. Keep its position_embedding_kwargs."
             )

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.utils import logging
 
+from ..errors import UserError
 from .families import FAMILIES, TASKS, Family
 from .fields import first_position, their_fields
 from .loading import load
@@ -46,16 +47,16 @@ def export_bert(
         transformers warns that it initialises one at random.
 
     Raises:
-        ValueError: the source isn't ours, or no such model can hold it.
+        UserError: the source isn't ours, or no such model can hold it.
     """
     if model_type is not None and model_type not in _TARGETS:
-        raise ValueError(f"model_type={model_type!r} can't be exported to. Choose one of {', '.join(_TARGETS)}.")
+        raise UserError(f"model_type={model_type!r} can't be exported to. Choose one of {', '.join(_TARGETS)}.")
     source = str(source)
     if out is not None:
         check_free(out, overwrite, source)
     loaded = load(source, revision=revision)
     if loaded.model_type != "posenc":
-        raise ValueError(f"{source!r} is a {loaded.model_type} model already. Give a PosEnc checkpoint.")
+        raise UserError(f"{source!r} is a {loaded.model_type} model already. Give a PosEnc checkpoint.")
     modules, notes = read_modules(loaded.folder, source, None)
     if notes and not modules:
         logger.warning(notes[0])
@@ -99,7 +100,7 @@ def _target(source: str, config: Any, task: str, wanted: str | None) -> tuple[st
         if name in fitting:
             return name, fitting[name]
     others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
-    raise ValueError(f"{source!r} can't be exported. {' '.join(problems[name] for name in asked)}{others}")
+    raise UserError(f"{source!r} can't be exported. {' '.join(problems[name] for name in asked)}{others}")
 
 
 def _empty(family: Family, theirs: Any, task: str) -> Any:
@@ -145,7 +146,7 @@ def _fill(model: PreTrainedModel, ours: PreTrainedModel, family: Any, theirs: An
         key for key in expected.keys() - written.keys() if ".position_ids" not in key and "token_type_ids" not in key
     }
     for key in sorted(left):
-        raise ValueError(f"A {type(model).__name__} has {key!r}, which this checkpoint can't fill.")
+        raise UserError(f"A {type(model).__name__} has {key!r}, which this checkpoint can't fill.")
     model.load_state_dict(written, strict=False)
 
 

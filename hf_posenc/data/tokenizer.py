@@ -138,7 +138,7 @@ def _repeat(words: Counter[str]) -> Iterator[list[str]]:
 
 def _require(text: Any) -> None:
     if not text:
-        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer_name.")
+        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer-name.")
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
@@ -147,13 +147,13 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
     Raises:
         UserError: there is none, it can't be read, or it has no padding token.
     """
-    check_local("--tokenizer_name", name)
+    check_local("--tokenizer-name", name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
     except Exception as error:  # whatever a broken file or a failed download raises
         raise UserError(
             f"No tokenizer could be loaded from {name!r}: {sentence(error)} Give a folder with tokenizer files or a "
-            "Hub name as --tokenizer_name."
+            "Hub name as --tokenizer-name."
         ) from error
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer {name!r} has no padding token, which batches need. Name another one.")

@@ -74,13 +74,13 @@ def train_masked_lm(
 
 def _check_options(data: DataArguments, training: MaskedLMTrainingArguments) -> None:
     if not (training.do_train or training.do_eval or training.do_predict):
-        raise UserError("Nothing to do. Give at least one of --do_train, --do_eval.")
+        raise UserError("Nothing to do. Give at least one of --do-train, --do-eval.")
     if training.do_predict:
-        raise UserError("--do_predict: a masked language model has no labels to predict. Use --do_eval.")
+        raise UserError("--do-predict: a masked language model has no labels to predict. Use --do-eval.")
     if data.streaming:
         raise UserError("--streaming is for text classification; masked language models read their text whole.")
     if not 0 < training.mlm_probability < 1:
-        raise UserError(f"--mlm_probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
+        raise UserError(f"--mlm-probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
     check_best_metric(training, ("perplexity", "nll", "accuracy"))
 
 

@@ -1,10 +1,10 @@
 """The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -18,12 +18,13 @@ from transformers.utils import logging
 from ..data.labels import TOKENS, Labels
 from ..data.options import DataArguments
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
-from ..errors import UserError, check_local, one_line, sentence
+from ..errors import UserError, about_options, check_local, dashed, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
+from ..options import parse_json_option
 from ..schemes.scheme_file import register_scheme_file
-from ..training.arguments import ModelArguments, parse_json_option
+from ..training.arguments import ModelArguments
 from ..training.checkpoints import not_finite
 from ..training.lora import add_lora
 from ..training.progress import errors_alone
@@ -35,6 +36,7 @@ NEW_CLASSIFIER: dict[str, Any] = {"hidden_dropout_prob": 0.0}
 """Fields of a new classifier's configuration that differ from `PosEncConfig.from_preset`'s."""
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
 _POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
+_OPTIONS = frozenset(item.name for item in fields(ModelArguments))
 # A larger limit of a tokenizer means none.
 _NO_LIMIT = 10**6
 
@@ -45,15 +47,12 @@ def prepare_scheme(arguments: ModelArguments) -> None:
     Raises:
         UserError: the file can't be registered, or there is no such scheme.
     """
-    try:
-        if arguments.scheme_file is not None:
-            register_scheme_file(arguments.scheme_file, arguments.position_embedding_type)
-        if arguments.model_name_or_path is None and arguments.position_embedding_type is not None:
+    if arguments.scheme_file is not None:
+        register_scheme_file(arguments.scheme_file, arguments.position_embedding_type)
+    if arguments.model_name_or_path is None and arguments.position_embedding_type is not None:
+        with about_options(_OPTIONS):
             for name in scheme_names(arguments.position_embedding_type):
                 scheme_class(name)
-    except ValueError as error:
-        text = one_line(error).replace("position_embedding_type=", "--position_embedding_type ", 1)
-        raise UserError(text) from error
 
 
 def labels_words(config: Any) -> bool:
@@ -111,8 +110,8 @@ def load_config(arguments: ModelArguments) -> Any:
     for name in _FOR_NEW_ENCODERS:
         if getattr(arguments, name) is not None:
             raise UserError(
-                f"--{name} {getattr(arguments, name)!r} is for new encoders, and --model_name_or_path names a trained "
-                "one. Leave one of them out."
+                f"{dashed(name)} {getattr(arguments, name)!r} is for new encoders, and --model-name-or-path names a "
+                "trained one. Leave one of them out."
             )
     config = _auto_config(arguments.model_name_or_path, arguments)
     _check_scheme(config, arguments)
@@ -120,7 +119,7 @@ def load_config(arguments: ModelArguments) -> Any:
 
 
 def _auto_config(name: str, arguments: ModelArguments) -> Any:
-    check_local("--config_name" if name == arguments.config_name else "--model_name_or_path", name)
+    check_local("--config-name" if name == arguments.config_name else "--model-name-or-path", name)
     try:
         return AutoConfig.from_pretrained(name, **hub_options(arguments))
     except Exception as error:  # whatever a broken file or a failed download raises
@@ -149,7 +148,7 @@ def require_head(config: Any, name: str, head: str) -> None:
     if head == "ForMaskedLM":
         raise UserError(
             f"{name!r} holds {found}, which is no masked language model. Give a checkpoint that examples/run_mlm.py "
-            "wrote, or train one from it with --do_train."
+            "wrote, or train one from it with --do-train."
         )
     if head == "ForTokenClassification":
         raise UserError(
@@ -180,8 +179,8 @@ def _check_scheme(config: Any, arguments: ModelArguments) -> None:
             continue
         if config.model_type != PosEncConfig.model_type:
             raise UserError(
-                f"--{name} {value!r}: {arguments.model_name_or_path!r} is a {config.model_type} model, which has its "
-                "own positions. Leave it out, or train a new encoder."
+                f"{dashed(name)} {value!r}: {arguments.model_name_or_path!r} is a {config.model_type} model, which has "
+                "its own positions. Leave it out, or train a new encoder."
             )
         if name == "position_embedding_type":
             same = value == config.position_embedding_type
@@ -191,8 +190,8 @@ def _check_scheme(config: Any, arguments: ModelArguments) -> None:
             same = all(current.get(key) == item for key, item in parsed.items())
         if not same:
             raise UserError(
-                f"--{name} {value!r}: {arguments.model_name_or_path!r} was trained with {getattr(config, name)!r}. "
-                "Leave it out, or train a new encoder."
+                f"{dashed(name)} {value!r}: {arguments.model_name_or_path!r} was trained with "
+                f"{getattr(config, name)!r}. Leave it out, or train a new encoder."
             )
 
 
@@ -211,7 +210,7 @@ def make_model(
     if arguments.freeze_word_embeddings and config is None:
         raise UserError(
             "freeze_word_embeddings=True would keep a new encoder's random word embeddings. Leave it out, or name a "
-            "trained checkpoint with --model_name_or_path."
+            "trained checkpoint with --model-name-or-path."
         )
     auto_class, task = _head(labels)
     if labels is not None:
@@ -220,18 +219,16 @@ def make_model(
         if arguments.lora:
             raise UserError(
                 "--lora learns small changes of trained weights, and a new encoder has none. Give --pretrained (or "
-                "--model_name_or_path), or leave --lora out."
+                "--model-name-or-path), or leave --lora out."
             )
         return _new_encoder(arguments, data, tokenizer, task, auto_class)
-    for name, value in {**task, **_body_options(arguments, config)}.items():
-        try:
+    with about_options(_OPTIONS):
+        for name, value in {**task, **_body_options(arguments, config)}.items():
             setattr(config, name, value)
-        except (ValueError, StrictDataclassError) as error:
-            raise UserError(one_line(error)) from error
     if len(tokenizer) > config.vocab_size:
         raise UserError(
             f"The tokenizer has {len(tokenizer)} tokens, {arguments.model_name_or_path!r} knows {config.vocab_size}. "
-            "Use the model's own: leave --tokenizer_name out."
+            "Use the model's own: leave --tokenizer-name out."
         )
     model = _load(arguments, config, auto_class)
     if arguments.freeze_word_embeddings:
@@ -298,7 +295,7 @@ def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrained
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
             raise UserError(
                 f"{arguments.model_name_or_path!r} was trained for other labels than those of this data. Give it a new "
-                "classifier with --ignore_mismatched_sizes."
+                "classifier with --ignore-mismatched-sizes."
             ) from error
         if "trust_remote_code=True" in str(error):
             raise UserError(sentence(error)) from error
@@ -323,7 +320,7 @@ def _new_encoder(
     length = arguments.max_position_embeddings or data.max_seq_length
     if length is None:
         length = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
-    fields: dict[str, Any] = {
+    values: dict[str, Any] = {
         **task,
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -331,30 +328,26 @@ def _new_encoder(
     }
     for name in ("position_embedding_kwargs", "rope_parameters"):
         if (value := parse_json_option(name, getattr(arguments, name))) is not None:
-            fields[name] = value
+            values[name] = value
     if arguments.position_embedding_type is not None:
-        fields["position_embedding_type"] = arguments.position_embedding_type
+        values["position_embedding_type"] = arguments.position_embedding_type
     if arguments.config_name is None and task:
-        fields |= NEW_CLASSIFIER
-    fields |= _body_options(arguments, None)
-    try:
+        values |= NEW_CLASSIFIER
+    values |= _body_options(arguments, None)
+    with about_options(_OPTIONS):
         if arguments.config_name is not None:
             if arguments.config_preset is not None:
-                raise UserError("--config_name and --config_preset are both given. Give one of them.")
+                raise UserError("--config-name and --config-preset are both given. Give one of them.")
             found = _auto_config(arguments.config_name, arguments)
             if found.model_type != PosEncConfig.model_type:
                 raise UserError(
-                    f"--config_name {arguments.config_name!r} is a {found.model_type} model, not a PosEnc one."
+                    f"--config-name {arguments.config_name!r} is a {found.model_type} model, not a PosEnc one."
                 )
-            config = PosEncConfig.from_dict(found.to_dict(), **fields)
+            config = PosEncConfig.from_dict(found.to_dict(), **values)
         else:
-            config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **fields)
+            config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **values)
         own_code(config)  # refuse now what couldn't be saved at the end
         return auto_class.from_config(config)
-    except UserError:
-        raise
-    except (ValueError, TypeError, StrictDataclassError) as error:
-        raise UserError(one_line(error)) from error
 
 
 def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
@@ -372,8 +365,8 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
             options[name] = getattr(arguments, name)
     if options and config is not None and config.model_type != PosEncConfig.model_type:
         raise UserError(
-            f"--{next(iter(options))}: {arguments.model_name_or_path!r} is a {config.model_type} model; this option is "
-            "for PosEnc encoders. Leave it out."
+            f"{dashed(next(iter(options)))}: {arguments.model_name_or_path!r} is a {config.model_type} model; this "
+            "option is for PosEnc encoders. Leave it out."
         )
     return options
 
@@ -391,12 +384,12 @@ def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrai
         known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
         length = min(known, limit or known)
     if length < 3:
-        raise UserError(f"--max_seq_length {length} leaves no room for text. Give at least 3 tokens.")
+        raise UserError(f"--max-seq-length {length} leaves no room for text. Give at least 3 tokens.")
     if limit is not None and length > limit:
         kind = getattr(model.config, "position_embedding_type", None) or model.config.model_type
         raise UserError(
-            f"--max_seq_length {length} is too long: {kind!r} has {limit} positions. Give at most {limit}, for a new "
-            f"encoder a longer table (--max_position_embeddings {length}), or a scheme without a table, such as rope."
+            f"--max-seq-length {length} is too long: {kind!r} has {limit} positions. Give at most {limit}, for a new "
+            f"encoder a longer table (--max-position-embeddings {length}), or a scheme without a table, such as rope."
         )
     tokenizer.model_max_length = length
     return length

@@ -80,7 +80,7 @@ def search(
 
 def _require(training: ClassificationTrainingArguments) -> None:
     if not (training.do_train and training.do_eval):
-        raise UserError(f"--search {training.search} chooses on validation data while training. Give --do_eval too.")
+        raise UserError(f"--search {training.search} chooses on validation data while training. Give --do-eval too.")
     if training.resume_from_checkpoint:
         raise UserError(
             f"--search {training.search} can't resume. Give the values that it chose instead: they are in the "

@@ -15,15 +15,10 @@ from ..data.passes import Passes
 from ..data.prepared import PreparedData
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
-from ..errors import UserError, as_typed
+from ..errors import UserError, dashed
+from ..options import plain_name
 from ..training import checkpoints
-from ..training.arguments import (
-    DEFAULT_STEPS,
-    ClassificationTrainingArguments,
-    ModelArguments,
-    RunArguments,
-    strategy_name,
-)
+from ..training.arguments import DEFAULT_STEPS, ClassificationTrainingArguments, ModelArguments, RunArguments
 from ..training.assessment import to_beat
 from ..training.recipe import fill_in
 from ..training.report import Summary, summarize
@@ -57,9 +52,9 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
         and checkpoints.has_ended(output_dir)
     ):
         raise UserError(
-            f"--resume_from_checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to resume from "
-            "(--keep_checkpoints keeps them). Use the model as it is; train it further into a new folder with "
-            f"--model_name_or_path {output_dir}; or start again with --overwrite_output_dir."
+            f"--resume-from-checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to resume from "
+            "(--keep-checkpoints keeps them). Use the model as it is; train it further into a new folder with "
+            f"--model-name-or-path {output_dir}; or start again with --overwrite-output-dir."
         )
     if training.resume_from_checkpoint and resume_from is None:
         logger.warning(f"No whole checkpoint in {output_dir!r}: training starts at the beginning.")
@@ -84,9 +79,9 @@ def prepare_start(arguments: ModelArguments, training: RunArguments, head: str) 
         UserError: see `prepare_output_dir`; or there is nothing to do, or no model to do it with.
     """
     if not (training.do_train or training.do_eval or training.do_predict):
-        raise UserError("Nothing to do. Give at least one of --do_train, --do_eval, --do_predict.")
+        raise UserError("Nothing to do. Give at least one of --do-train, --do-eval, --do-predict.")
     if not training.do_train and arguments.model_name_or_path is None:
-        raise UserError("Without --do_train there is no model. Name a trained one with --model_name_or_path.")
+        raise UserError("Without --do-train there is no model. Name a trained one with --model-name-or-path.")
     resume_from = prepare_output_dir(training)
     config = load_config(arguments)
     if not training.do_train:
@@ -113,7 +108,7 @@ def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
     wanted = training.metric_for_best_model
     accepted = ("loss", *names)
     if wanted is not None and wanted.removeprefix("eval_") not in accepted:
-        raise UserError(f"--metric_for_best_model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
+        raise UserError(f"--metric-for-best-model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
 
 
 def make_tokenizer(
@@ -197,7 +192,7 @@ def introduce(
     run.summary.show(console)
     if run.training.do_train and run.training.bf16:
         text = "Training in bfloat16 mixed precision (--bf16 false: float32); scores in float32."
-        console.print(as_typed(text), highlight=False)
+        console.print(text, highlight=False)
     if "majority" in (baselines or {}):
         console.print(to_beat(baselines or {}, metric), highlight=False)
 
@@ -211,24 +206,26 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
     if not data.streaming:
         for name in ("shuffle_buffer_size", "class_names"):
             if getattr(data, name) is not None:
-                raise UserError(f"--{name} {getattr(data, name)} is for --streaming. Give that too, or leave it out.")
+                raise UserError(
+                    f"{dashed(name)} {getattr(data, name)} is for --streaming. Give that too, or leave it out."
+                )
         return
     if not training.do_train:
-        raise UserError("--streaming is for training data, and there is no --do_train. Leave it out.")
+        raise UserError("--streaming is for training data, and there is no --do-train. Leave it out.")
     if training.max_steps <= 0:
         raise UserError(
-            "--streaming needs --max_steps: a stream doesn't say how long it is. One pass is the number of training "
+            "--streaming needs --max-steps: a stream doesn't say how long it is. One pass is the number of training "
             "examples divided by the batch size."
         )
     if data.shuffle_buffer_size is not None and data.shuffle_buffer_size < 1:
         raise UserError(
-            f"--shuffle_buffer_size {data.shuffle_buffer_size} is out of range. Give 1 or more; 1: in order."
+            f"--shuffle-buffer-size {data.shuffle_buffer_size} is out of range. Give 1 or more; 1: in order."
         )
     refused: dict[str, tuple[Any, str]] = {
         "class_weights": (training.class_weights, "they are scaled by the labels of all training examples"),
         "train_sampling_strategy": (
-            strategy_name(training.train_sampling_strategy) != "random" and training.train_sampling_strategy,
-            "examples come in the order of the stream, shuffled in a buffer (--shuffle_buffer_size)",
+            plain_name(training.train_sampling_strategy) != "random" and training.train_sampling_strategy,
+            "examples come in the order of the stream, shuffled in a buffer (--shuffle-buffer-size)",
         ),
         "dataloader_num_workers": (
             training.dataloader_num_workers > 1 and training.dataloader_num_workers,
@@ -237,11 +234,13 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
     }
     for name, (value, why) in refused.items():
         if value:
-            raise UserError(f"--{name} {strategy_name(value)} can't be with --streaming: {why}. Leave one of them out.")
+            raise UserError(
+                f"{dashed(name)} {plain_name(value)} can't be with --streaming: {why}. Leave one of them out."
+            )
     tenth = max(1, training.max_steps // 10)
     for kind in ("eval", "save", "logging"):
         strategy = getattr(training, f"{kind}_strategy")
-        if strategy_name(strategy) == "epoch":
+        if plain_name(strategy) == "epoch":
             setattr(training, f"{kind}_strategy", type(strategy)("steps"))
             if getattr(training, f"{kind}_steps") == DEFAULT_STEPS[kind]:  # else it was given
                 setattr(training, f"{kind}_steps", tenth)

@@ -111,7 +111,7 @@ def _set_up(
     tokenizer = make_tokenizer(model, data, prepared.training_texts(), resume_from)
     names = cast(Labels, prepared.labels).names
     if not tokenizer.is_fast:
-        raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer_name.")
+        raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer-name.")
     span_names = ["span_precision", "span_recall", "span_f1"] if marks_spans(names) else []
     if training.chooses_metric and training.metric_for_best_model:
         training.metric_for_best_model, training.greater_is_better = "span_f1" if span_names else MacroF1.key, True
@@ -122,12 +122,12 @@ def _set_up(
 def _check_options(data: DataArguments, training: ClassificationTrainingArguments) -> None:
     for given, option in (
         (data.streaming, "--streaming"),
-        (training.class_weights, "--class_weights"),
-        (training.label_smoothing_factor, "--label_smoothing_factor"),
+        (training.class_weights, "--class-weights"),
+        (training.label_smoothing_factor, "--label-smoothing-factor"),
         (training.search, "--search"),
-        (training.compare_none, "--compare_none"),
-        (data.text_column_delimiter, "--text_column_delimiter"),
-        (data.label_delimiter, "--label_delimiter"),
+        (training.compare_none, "--compare-none"),
+        (data.text_column_delimiter, "--text-column-delimiter"),
+        (data.label_delimiter, "--label-delimiter"),
     ):
         if given:
             raise UserError(f"{option} {given} is for labels of texts, --task tokens labels words. Leave it out.")

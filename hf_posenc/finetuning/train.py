@@ -1,4 +1,4 @@
-"""Converts a pretrained checkpoint and fine-tunes it in one call; `--compare_none` trains the control first."""
+"""Converts a pretrained checkpoint and fine-tunes it in one call; `--compare-none` trains the control first."""
 
 import contextlib
 import copy
@@ -18,9 +18,10 @@ from ..conversion.report import ConversionReport
 from ..data.options import DataArguments
 from ..data.prepared import Use
 from ..data.preparing import is_about_words
-from ..errors import Interrupted, UserError, one_line
+from ..errors import Interrupted, UserError, dashed, one_line
+from ..options import parse_json_option
 from ..training import TrainingResult, checkpoints
-from ..training.arguments import ClassificationTrainingArguments, ModelArguments, parse_json_option
+from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.progress import main_console, quiet_warnings, without_bars, working
 from ..training.run import shared_folder
 from .classification import train_classifier
@@ -104,8 +105,8 @@ def converted(
     for name in ("model_name_or_path", "config_name", "config_preset"):
         if getattr(arguments, name) is not None:
             raise UserError(
-                f"--{name} {getattr(arguments, name)!r}: --pretrained {arguments.pretrained!r} says already what to "
-                "start from. Leave one of them out."
+                f"{dashed(name)} {getattr(arguments, name)!r}: --pretrained {arguments.pretrained!r} says already what "
+                "to start from. Leave one of them out."
             )
     prepare_scheme(arguments)
     with shared_folder(training, ".converted-") as folder:
@@ -132,7 +133,7 @@ def _convert(arguments: ModelArguments, out: Path, seed: int) -> ConversionRepor
             revision=arguments.model_revision if arguments.model_revision != "main" else None,
             seed=seed,
         )
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"--pretrained {arguments.pretrained!r}: {one_line(error)}") from error
     return report
 
@@ -147,15 +148,15 @@ def _control(
     """Trains the same run without positions and returns its metrics; keeps nothing else."""
     if model.model_name_or_path is not None:
         raise UserError(
-            f"--compare_none: {model.model_name_or_path!r} has its own positions. It is for new encoders and "
+            f"--compare-none: {model.model_name_or_path!r} has its own positions. It is for new encoders and "
             "--pretrained."
         )
     if model.position_embedding_type == "none":
         raise UserError(
-            "--compare_none trains without positions too, as --position_embedding_type none does. Leave it out."
+            "--compare-none trains without positions too, as --position-embedding-type none does. Leave it out."
         )
     if training.resume_from_checkpoint:
-        raise UserError("--compare_none can't resume. Leave one of --compare_none and --resume_from_checkpoint out.")
+        raise UserError("--compare-none can't resume. Leave one of --compare-none and --resume-from-checkpoint out.")
     console.print("First the control: the same training without positions (none).")
     with shared_folder(training, ".none-") as folder:
         changed = copy.deepcopy(training)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from .hooks import grid_of, one_text
 from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Panel, colour_limits, from_three_positions, to_numpy
 from .sources import Subject, size_of
@@ -124,7 +125,7 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
             x = torch.zeros(len(q), length, heads * head_dim)
             found = subject.scheme.ask("layer_bias", q, k, positions, layer, x=lambda: x, **one_text(positions))
         except IndexError as error:
-            raise ValueError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
+            raise UserError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
         if found is None:
             return q.new_zeros(len(q), heads, length, length)
         return found.float().expand(q.shape[0], heads, -1, -1)

@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download
 from safetensors import safe_open
 
+from hf_posenc.errors import UserError
 from hf_posenc.model import modeling_posenc
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.positions import POSITIONS, make_position, scheme_classes
@@ -99,11 +100,11 @@ def inspect_checkpoint(
 
     Raises:
         OSError: there is no such checkpoint, or it lacks a file of weights.
-        ValueError: its config or a weight file is damaged, weights are missing, or it is another kind of model.
+        UserError: its config or a weight file is damaged, weights are missing, or it is another kind of model.
     """
     values, _ = PosEncConfig.get_config_dict(source, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
-        raise ValueError(f"it is a {values.get('model_type')} model, not a PosEnc one.")
+        raise UserError(f"it is a {values.get('model_type')} model, not a PosEnc one.")
     config = PosEncConfig.from_pretrained(source, revision=revision or "main")
     with loading_from(source, trust_remote_code, {"revision": revision}):
         loaded = trust_remote_code or None not in scheme_classes(config).values()
@@ -112,7 +113,7 @@ def inspect_checkpoint(
     sizes, dtypes = _tensor_sizes(source, revision)
     if missing := [name for name, _ in model.named_parameters() if name not in sizes] if model is not None else []:
         more = f", ... ({len(missing)})" if len(missing) > 4 else ""
-        raise ValueError(f"it lacks weights: {', '.join(missing[:4])}{more}. Download or save it anew.")
+        raise UserError(f"it lacks weights: {', '.join(missing[:4])}{more}. Download or save it anew.")
     files = _files(source, revision)
     own = config.auto_map.get(KEY)
     own = [reference for reference in (own if isinstance(own, list) else [own]) if reference]

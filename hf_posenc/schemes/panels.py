@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_posenc.errors import UserError
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
 from hf_posenc.model.position_base import PositionScheme
@@ -70,7 +71,7 @@ def position_panels(
         list[Panel]: `Lines`, `Maps`, or a `Note` where there is nothing to show.
 
     Raises:
-        ValueError: the source is nothing that can be plotted, or an argument is out of range.
+        UserError: the source is nothing that can be plotted, or an argument is out of range.
         OSError: the Hub has no such checkpoint.
     """
     subject = read_source(source, config, revision)
@@ -93,18 +94,18 @@ def attention_panels(
         words: S words or word pieces, one for each token, to name rows and columns with; none: their numbers.
 
     Raises:
-        ValueError: not one text of 2 to 2,048 tokens, no such layer, or not a word for each token.
+        UserError: not one text of 2 to 2,048 tokens, no such layer, or not a word for each token.
     """
     if input_ids.dim() != 2 or input_ids.shape[0] != 1 or not 2 <= input_ids.shape[1] <= MOST_POSITIONS:
-        raise ValueError(
+        raise UserError(
             f"input_ids of shape {tuple(input_ids.shape)} can't be shown. Give one text, (1, S), of 2 to "
             f"{MOST_POSITIONS} tokens."
         )
     if len(words) not in (0, input_ids.shape[1]):
-        raise ValueError(f"words are {len(words)}, for {input_ids.shape[1]} tokens. Give one for each, or none.")
+        raise UserError(f"words are {len(words)}, for {input_ids.shape[1]} tokens. Give one for each, or none.")
     last = model.config.num_hidden_layers - 1
     if not 0 <= layer <= last:
-        raise ValueError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")
+        raise UserError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")
     training = model.training
     model.eval()
     try:
@@ -155,7 +156,7 @@ def read_effects(subject: Subject, max_positions: int | None, layer: int) -> lis
     length = _length(scheme, max_positions)
     if subject.config is not None and not 0 <= layer < subject.config.num_hidden_layers:
         last = subject.config.num_hidden_layers - 1
-        raise ValueError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")
+        raise UserError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")
     effects = []
     if scheme.uses("embed"):
         encodings = encodings_of(subject, length)
@@ -181,10 +182,10 @@ def _length(scheme: PositionScheme, max_positions: int | None) -> int:
     if max_positions is None:
         length = DEFAULT_POSITIONS if limit is None else min(DEFAULT_POSITIONS, limit)
         if length < 2:
-            raise ValueError("The scheme has one position alone: there is nothing to plot.")
+            raise UserError("The scheme has one position alone: there is nothing to plot.")
         return length
     most = MOST_POSITIONS if limit is None else min(MOST_POSITIONS, limit)
     if isinstance(max_positions, bool) or not isinstance(max_positions, int) or not 2 <= max_positions <= most:
         why = ", as many as the scheme has" if most == limit else ""
-        raise ValueError(f"max_positions={max_positions!r} is out of range. Give a whole number from 2 to {most}{why}.")
+        raise UserError(f"max_positions={max_positions!r} is out of range. Give a whole number from 2 to {most}{why}.")
     return max_positions

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers.utils import logging
 
+from hf_posenc.errors import UserError
 from hf_posenc.files import write_bytes
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
@@ -56,7 +57,7 @@ def plot_position(
 
     Raises:
         ImportError: matplotlib isn't installed.
-        ValueError, OSError: as `panels.position_panels`.
+        UserError, OSError: as `panels.position_panels`.
     """
     new_figure = _figure_class()
     subject = read_source(source, config, revision)
@@ -80,11 +81,11 @@ def plot_comparison(
         revision (str, optional): as in `plot_position`.
 
     Raises:
-        ImportError, ValueError, OSError: as `plot_position`, or there is nothing to compare.
+        ImportError, UserError, OSError: as `plot_position`, or there is nothing to compare.
     """
     new_figure = _figure_class()
     if isinstance(sources, str) or len(sources) < 1:
-        raise ValueError(f"sources={sources!r} is nothing to compare. Give a list of schemes, configs or checkpoints.")
+        raise UserError(f"sources={sources!r} is nothing to compare. Give a list of schemes, configs or checkpoints.")
     rows = []
     for source in sources:
         subject = read_source(source, None, revision)
@@ -111,7 +112,7 @@ def plot_attention(
 
     Raises:
         ImportError: matplotlib isn't installed.
-        ValueError: as there.
+        UserError: as there.
     """
     new_figure = _figure_class()
     shown = title or f"Attention of {model.config.position_embedding_type} in {type(model).__name__}"
@@ -128,7 +129,7 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
         metadata (dict, optional): further metadata of the file; see matplotlib's `savefig`.
 
     Raises:
-        ValueError: the suffix names no format, or the path is a folder.
+        UserError: the suffix names no format, or the path is a folder.
     """
     import matplotlib
 
@@ -180,12 +181,12 @@ def drawing(what: str) -> Iterator[None]:
 
 
 def check_picture_path(path: str | Path) -> str:
-    """The format that a path's suffix names; else a ValueError that says which there are."""
+    """The format that a path's suffix names; else a UserError that says which there are."""
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise ValueError(f"{str(path)!r} names no format. End it in one of .{', .'.join(FORMATS)}.")
+        raise UserError(f"{str(path)!r} names no format. End it in one of .{', .'.join(FORMATS)}.")
     if Path(path).is_dir():
-        raise ValueError(f"{str(path)!r} is a folder. Give the name of a file.")
+        raise UserError(f"{str(path)!r} is a folder. Give the name of a file.")
     return suffix
 
 

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from transformers.utils import logging
 
+from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import POSITIONS, overrides
@@ -26,25 +27,23 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     theirs.
 
     Raises:
-        ValueError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
+        UserError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
     """
     if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-        raise ValueError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
+        raise UserError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
+        raise UserError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
     if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
-        raise ValueError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
+        raise UserError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
     known = POSITIONS.get(name)
     again = known is not None and (known.__module__, known.__qualname__) == (scheme.__module__, scheme.__qualname__)
     if known is not None and not again:
-        raise ValueError(f"name={name!r} is taken by {known.__name__}. Register under another name.")
+        raise UserError(f"name={name!r} is taken by {known.__name__}. Register under another name.")
     if scheme in POSITIONS.values() and known is not scheme:
-        raise ValueError(
-            f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}."
-        )
+        raise UserError(f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}.")
     hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias", "of_distance")
     if not overrides(scheme, *hooks):
-        raise ValueError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
+        raise UserError(f"{scheme.__name__} overrides no hook. Override one of {', '.join(hooks)}.")
     if scheme.__module__ == "__main__" and not again:
         logger.warning(
             f"{scheme.__name__} is defined in __main__, whose code can't be saved with a model. To save or share one, "
@@ -66,14 +65,14 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         position_embedding_type: the config value that will be used, such as `mine` or `learned+mine`.
 
     Raises:
-        ValueError: the file doesn't exist, can't be imported, defines no scheme or has changed since this process read
+        UserError: the file doesn't exist, can't be imported, defines no scheme or has changed since this process read
             it; it isn't clear what to call a scheme; or `register_position` refuses.
     """
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"scheme_file={str(path)!r} is no file. Give the path of the Python file with your scheme.")
+        raise UserError(f"scheme_file={str(path)!r} is no file. Give the path of the Python file with your scheme.")
     if file.suffix != ".py" or not file.stem.isidentifier():
-        raise ValueError(
+        raise UserError(
             f"scheme_file={str(path)!r} isn't named like a module. Rename it, to my_scheme.py for instance."
         )
     module = sys.modules.get(file.stem)
@@ -89,24 +88,24 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         except BaseException as error:
             del sys.modules[file.stem]
             if isinstance(error, Exception):
-                raise ValueError(f"{path} can't be imported: {type(error).__name__}: {error}") from error
+                raise UserError(f"{path} can't be imported: {type(error).__name__}: {error}") from error
             raise
     elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
-        raise ValueError(f"scheme_file={str(path)!r} has the name of another module, {file.stem}. Rename it.")
+        raise UserError(f"scheme_file={str(path)!r} has the name of another module, {file.stem}. Rename it.")
     elif _read.setdefault(module, sha256(file)) != sha256(file):
-        raise ValueError(f"{path} has changed since this process read it. Start a new one, or put the file back.")
+        raise UserError(f"{path} has changed since this process read it. Start a new one, or put the file back.")
     found = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == file.stem
     ]
     if not found:
-        raise ValueError(f"{path} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
+        raise UserError(f"{path} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
     unnamed = [scheme for scheme in found if "name" not in vars(scheme)]
     free = [name for name in (position_embedding_type or "").split("+") if name and name not in POSITIONS]
     free = [name for name in free if name not in {vars(scheme).get("name") for scheme in found}]
     if unnamed and not (len(unnamed) == len(free) == 1):
-        raise ValueError(
+        raise UserError(
             f"{path}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
             "position_embedding_type with one new name, or give each class a name: `name = 'mine'`."
         )

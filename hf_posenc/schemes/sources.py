@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 
+from hf_posenc.errors import UserError, about_options, is_local
 from hf_posenc.model import modeling_posenc
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
@@ -41,7 +42,7 @@ def read_source(source: Source, config: PosEncConfig | None = None, revision: st
     if isinstance(source, PosEncConfig):
         return Subject(source.position_embedding_type, "initial weights", initial_scheme(source), source)
     if not isinstance(source, str):
-        raise ValueError(
+        raise UserError(
             f"source={source!r} can't be plotted. Give a scheme's name, a PosEncConfig, a PosEnc model, a checkpoint's "
             "folder or Hub name, or a PositionScheme."
         )
@@ -57,16 +58,16 @@ def is_scheme(name: str) -> bool:
 
 def _read_checkpoint(source: str, revision: str | None) -> Subject:
     folder = Path(source).expanduser()
-    local = folder.exists() or source.startswith((".", "/", "~"))
+    local = is_local(source)
     if (local and not (folder / "config.json").is_file()) or (not local and "/" not in source):
-        raise ValueError(
+        raise UserError(
             f"{source!r} is neither a scheme ({', '.join(POSITIONS)}) nor a checkpoint. Give one of these, a folder "
             "with config.json and weights, or a name on the Hub such as user/model."
         )
     place = str(folder) if local else source
     values, _ = PosEncConfig.get_config_dict(place, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
-        raise ValueError(f"{source!r} is a {values.get('model_type')} model, not a PosEnc one: it can't be plotted.")
+        raise UserError(f"{source!r} is a {values.get('model_type')} model, not a PosEnc one: it can't be plotted.")
     # The class that was saved; another class would report the head's weights as unexpected.
     saved = getattr(modeling_posenc, next(iter(values.get("architectures") or []), ""), None)
     known = isinstance(saved, type) and issubclass(saved, PosEncPreTrainedModel)
@@ -74,10 +75,10 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
     model, loading = model_class.from_pretrained(place, revision=revision or "main", output_loading_info=True)
     missing = [name for name in loading["missing_keys"] if re.match(r"(model\.)?position\.", name)]
     if missing:
-        raise ValueError(f"{source!r} lacks weights of its scheme: {', '.join(missing)}. Save or copy it anew.")
+        raise UserError(f"{source!r} lacks weights of its scheme: {', '.join(missing)}. Save or copy it anew.")
     numbers = model.base_model.position.named_parameters()
     if bad := [name for name, weight in numbers if not bool(weight.isfinite().all())]:
-        raise ValueError(f"{source!r} has NaN or infinity in position.{bad[0]}: its training diverged.")
+        raise UserError(f"{source!r} has NaN or infinity in position.{bad[0]}: its training diverged.")
     label = f"{model.config.position_embedding_type} in {folder.resolve().name if local else source}"
     return Subject(label, "trained weights", _detached(model.base_model.position), model.config)
 
@@ -85,14 +86,14 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
 def _detached(scheme: PositionScheme) -> PositionScheme:
     """A copy in float32 on the CPU, without dropout; the original isn't touched."""
     if any(parameter.device.type == "meta" for parameter in scheme.parameters()):
-        raise ValueError(f"{type(scheme).__name__} has no weights yet: it is on the meta device. Load it first.")
+        raise UserError(f"{type(scheme).__name__} has no weights yet: it is on the meta device. Load it first.")
     return copy.deepcopy(scheme).to(device="cpu", dtype=torch.float32).eval()
 
 
 @torch.no_grad()
 def initial_scheme(config: PosEncConfig, seed: int = 0) -> PositionScheme:
     """A config's scheme with the weights that a new model gives it, drawn from a seed, in evaluation mode."""
-    with torch.device("meta"):
+    with torch.device("meta"), about_options():
         model: Any = PosEncModel(copy.deepcopy(config))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -121,7 +122,7 @@ def size_of(subject: Subject, name: str, from_config: Callable[[PosEncConfig], i
         return from_config(subject.config)
     size = getattr(subject.scheme, name, None)
     if not isinstance(size, int):
-        raise ValueError(
+        raise UserError(
             f"A {type(subject.scheme).__name__} alone doesn't say its {name}. Give config=, the config that it was "
             "built with, or plot the model."
         )

@@ -51,7 +51,7 @@ def refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module)
         left = checkpoints.what_is_left(str(training.output_dir), has_lora(model), diverged=True)
         raise Diverged(
             f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. "
-            f"Begin anew with a --learning_rate below {training.learning_rate}, more --warmup_steps, or without other "
+            f"Begin anew with a --learning-rate below {training.learning_rate}, more --warmup-steps, or without other "
             f"options of the optimizer. What is left: {left}"
         )
 

@@ -26,7 +26,7 @@ def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
     if importlib.util.find_spec("peft") is None:
         raise UserError("--lora needs PEFT, which isn't installed: pip install 'hf-posenc[lora]'.")
     if arguments.lora_rank < 1:
-        raise UserError(f"--lora_rank {arguments.lora_rank} is out of range. Give a whole number from 1.")
+        raise UserError(f"--lora-rank {arguments.lora_rank} is out of range. Give a whole number from 1.")
     from peft import LoraConfig, inject_adapter_in_model
 
     body = f"{model.base_model_prefix}."

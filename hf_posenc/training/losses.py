@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from ..data.labels import Labels
 from ..errors import UserError
-from .arguments import ClassificationTrainingArguments, parse_json_option
+from ..options import parse_json_option
+from .arguments import ClassificationTrainingArguments
 from .metrics import prediction_counts
 
 
@@ -73,7 +74,7 @@ def make_loss(
 ) -> ClassificationLoss:
     """The loss that the options ask for.
 
-    `--class_weights balanced` weighs a label by n / (C n_c), n examples of which n_c have it (King and Zeng 2001, as in
+    `--class-weights balanced` weighs a label by n / (C n_c), n examples of which n_c have it (King and Zeng 2001, as in
     scikit-learn); with several labels per text its presence by (n - n_c) / n_c.
 
     Raises:
@@ -82,14 +83,14 @@ def make_loss(
     smoothing = training.label_smoothing_factor
     if smoothing and labels.problem_type != "single_label_classification":
         raise UserError(
-            f"--label_smoothing_factor {smoothing} needs one label per text, this is {labels.problem_type}. "
+            f"--label-smoothing-factor {smoothing} needs one label per text, this is {labels.problem_type}. "
             "Leave it out."
         )
     if training.class_weights is None or train_labels is None:
         return ClassificationLoss(labels.problem_type, None, smoothing)
     if labels.problem_type == "regression":
         raise UserError(
-            f"--class_weights {training.class_weights!r} needs classes, this is a regression. Leave it out."
+            f"--class-weights {training.class_weights!r} needs classes, this is a regression. Leave it out."
         )
     several = labels.problem_type == "multi_label_classification"
     target = torch.tensor(train_labels)
@@ -106,15 +107,15 @@ def make_loss(
 
 def _given_weights(text: dict[str, Any] | str, labels: Labels) -> Tensor:
     if "{" not in str(text):
-        raise UserError(f'--class_weights {text!r} names no labels. Give balanced, or {{"rare": 5, "common": 1}}.')
+        raise UserError(f'--class-weights {text!r} names no labels. Give balanced, or {{"rare": 5, "common": 1}}.')
     given = parse_json_option("class_weights", text) or {}
     unknown = sorted(set(given) ^ set(labels.names))
     if unknown:
         raise UserError(
-            f"--class_weights {text!r}: {'no' if unknown[0] in labels.names else 'unknown'} label {unknown[0]!r}. Give "
+            f"--class-weights {text!r}: {'no' if unknown[0] in labels.names else 'unknown'} label {unknown[0]!r}. Give "
             f"a weight for each of {', '.join(labels.names)}, or balanced."
         )
     for label, weight in given.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-            raise UserError(f"--class_weights: {label!r} has {weight!r}. Give positive numbers, or balanced.")
+            raise UserError(f"--class-weights: {label!r} has {weight!r}. Give positive numbers, or balanced.")
     return torch.tensor([float(given[label]) for label in labels.names])

@@ -102,7 +102,7 @@ def token_weighted_metrics(prediction: EvalPrediction) -> dict[str, float]:
     """Loss (also as `nll`), perplexity and accuracy over all masked tokens, each counting once."""
     nll, count, right = np.asarray(prediction.predictions, dtype=np.float64).reshape(-1, 3).sum(0)
     if count == 0:
-        raise UserError("No token of the validation text was masked. Give more text, or a higher --mlm_probability.")
+        raise UserError("No token of the validation text was masked. Give more text, or a higher --mlm-probability.")
     mean = float(nll / count)
     return {
         "loss": mean,  # the Trainer averages over batches of any size

@@ -4,7 +4,8 @@ import math
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from .arguments import ModelArguments, RunArguments, strategy_name
+from ..options import plain_name
+from .arguments import ModelArguments, RunArguments
 from .report import Summary
 
 MANY = 200
@@ -76,7 +77,7 @@ def fill_in(training: RunArguments, arguments: ModelArguments, summary: Summary,
     if training.num_train_epochs is None:
         training.num_train_epochs = 3 if examples is None else default_epochs(is_trained, seen, examples, batch)
     apart = math.ceil(training.num_train_epochs / MOST_EVALUATIONS)
-    by_epoch = training.chooses_evaluations and strategy_name(training.eval_strategy) == "epoch"
+    by_epoch = training.chooses_evaluations and plain_name(training.eval_strategy) == "epoch"
     if by_epoch and apart > 1 and examples is not None:
         training.eval_strategy = training.logging_strategy = IntervalStrategy.STEPS
         training.save_strategy, training.epochs_together = SaveStrategy.STEPS, apart

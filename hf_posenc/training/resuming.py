@@ -43,8 +43,8 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
     """
     if has_lora(model):
         raise UserError(
-            f"--resume_from_checkpoint: {str(checkpoint)!r} holds merged weights, which --lora can't "
-            "resume from. Start from it with --model_name_or_path, or train anew."
+            f"--resume-from-checkpoint: {str(checkpoint)!r} holds merged weights, which --lora can't "
+            "resume from. Start from it with --model-name-or-path, or train anew."
         )
     before = json.loads((checkpoint / "config.json").read_text())
     now = json.loads(model.config.to_json_string(use_diff=False))
@@ -64,7 +64,7 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
     for name in compared:
         if name in before and before[name] != now.get(name):
             raise UserError(
-                f"--resume_from_checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "
+                f"--resume-from-checkpoint: {str(checkpoint)!r} was trained with {name}={before[name]!r}, the options "
                 f"and the data now say {now.get(name)!r}. Resume with what the run began with, or train elsewhere."
             )
 

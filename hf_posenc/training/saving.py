@@ -14,8 +14,9 @@ from ..data.labels import Labels
 from ..data.options import DataArguments
 from ..errors import Diverged
 from ..machine import versions
+from ..options import plain_name
 from ..training import checkpoints
-from .arguments import as_dict, strategy_name
+from .arguments import as_dict
 from .metrics import answers_from_logits
 from .report import display_name, model_card
 from .run import TRAINED_ON, Run
@@ -51,7 +52,7 @@ def save_run(
             return
         if training.do_train:
             if bad := checkpoints.not_finite_weights(folder):
-                raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning_rate.")
+                raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning-rate.")
             if run.assessment is not None:
                 run.assessment.draw(folder)
             files.write_text(folder / "README.md", card_of(run, metrics))
@@ -123,7 +124,7 @@ def card_of(run: Run, metrics: dict[str, float], checkpoint: str | None = None) 
         "num_train_epochs": training.num_train_epochs if training.max_steps <= 0 else None,
         "max_steps": training.max_steps if training.max_steps > 0 else None,
         "batch size": training.train_batch_size * training.world_size * training.gradient_accumulation_steps,
-        "schedule": "one-cycle" if training.one_cycle else strategy_name(training.lr_scheduler_type),
+        "schedule": "one-cycle" if training.one_cycle else plain_name(training.lr_scheduler_type),
         "warmup_steps": training.warmup_steps,
         "weight_decay": training.weight_decay,
         "hidden_dropout_prob": getattr(run.model.config, "hidden_dropout_prob", None),

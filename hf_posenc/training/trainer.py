@@ -17,10 +17,11 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
 from .. import files
-from ..errors import Interrupted, UserError, as_typed, one_line
+from ..errors import Interrupted, UserError, one_line
 from ..optimizer import speed_up_positions
+from ..options import plain_name
 from ..training import checkpoints
-from .arguments import RunArguments, strategy_name
+from .arguments import RunArguments
 from .callbacks import (
     BestCheckpointIsHere,
     DescribeCheckpoints,
@@ -142,7 +143,7 @@ def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
         get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, given))
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"--lr_scheduler_type {strategy_name(kind)} with --lr_scheduler_kwargs {given}: {one_line(error)}"
+            f"--lr-scheduler-type {plain_name(kind)} with --lr-scheduler-kwargs {given}: {one_line(error)}"
         ) from error
 
 
@@ -251,9 +252,9 @@ def show_best(run: Run, console: Console | None = None) -> None:
         console = main_console(run.training, console)
         text = (
             f"Kept the weights of epoch {round(run.best['epoch'], 2):g} (step {run.best['step']}), the best by "
-            f"{run.best['metric']}: {run.best['value']:.4g}. --load_best_model_at_end false keeps the last ones."
+            f"{run.best['metric']}: {run.best['value']:.4g}. --load-best-model-at-end false keeps the last ones."
         )
-        console.print(as_typed(text), highlight=False, soft_wrap=not console.is_terminal)
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _finish(

@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from hf_posenc import POSITIONS
 from hf_posenc.conversion import convert
+from hf_posenc.errors import dashed
 from hf_posenc.finetuning import fine_tune, make_arguments, train_classifier
 from hf_posenc.training import Interrupted, UserError
 
@@ -92,7 +93,7 @@ def test_a_run_begins_with_the_converted_weights(tmp_path: Path, source: str, fi
 
 def test_pretrained_goes_with_no_other_start(tmp_path: Path, source: str, files: dict[str, str]):
     for name, value in (("model_name_or_path", source), ("config_preset", "tiny"), ("config_name", source)):
-        with pytest.raises(UserError, match=f"--{name} .*Leave one of them out"):
+        with pytest.raises(UserError, match=f"{dashed(name)} .*Leave one of them out"):
             run(tmp_path, files, pretrained=source, **{name: value})
     with pytest.raises(UserError, match=r"--pretrained .*nowhere"):
         run(tmp_path, files, pretrained=str(tmp_path / "nowhere"))
@@ -140,11 +141,11 @@ def test_a_new_encoder_has_a_control_too(
 
 def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: str, files: dict[str, str]):
     convert(source, tmp_path / "ours")
-    with pytest.raises(UserError, match="compare_none.*its own positions"):
+    with pytest.raises(UserError, match="compare-none.*its own positions"):
         run(tmp_path, files, model_name_or_path=str(tmp_path / "ours"), compare_none=True)
     with pytest.raises(UserError, match="can't resume"):
         run(tmp_path, files, pretrained=source, compare_none=True, resume_from_checkpoint="true")
-    with pytest.raises(UserError, match="compare_none trains without positions too"):
+    with pytest.raises(UserError, match="compare-none trains without positions too"):
         run(tmp_path, files, compare_none=True, position_embedding_type="none")
 
 
@@ -209,6 +210,6 @@ def test_pretrained_weights_take_a_scheme_of_ones_own(tmp_path: Path, source: st
     assert (tmp_path / "run" / "far_away.py").exists()
     misspelt: dict[str, Any] = {"position_embedding_type": "far_awy", "overwrite_output_dir": True}
     for start in ({"pretrained": source}, {}):
-        with pytest.raises(UserError, match=r"--position_embedding_type 'far_awy' is unknown. Did you mean 'far_away'"):
+        with pytest.raises(UserError, match=r"--position-embedding-type 'far_awy' is unknown. Did you mean 'far_away'"):
             run(tmp_path, {"train_file": "nowhere"}, **misspelt, **start)
     del POSITIONS["far_away"]

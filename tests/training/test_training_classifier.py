@@ -473,7 +473,7 @@ def test_the_last_weights_are_kept_where_that_is_asked(order, tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"eval_strategy": "epoch"}, {"do_eval": True, "eval_strategy": "no"}])
 def test_early_stopping_without_evaluations_is_refused(options):
-    with pytest.raises(UserError, match="--early_stopping_patience 2 needs evaluations while training: give --do_eval"):
+    with pytest.raises(UserError, match="--early-stopping-patience 2 needs evaluations while training: give --do-eval"):
         make_arguments(output_dir="unused", do_train=True, early_stopping_patience=2, **options)
 
 
@@ -498,12 +498,12 @@ def test_checkpoints_are_saved_when_they_are_evaluated(options, saved, best):
 
 @pytest.mark.parametrize(("words", "expected"), [([], None), ([""], True), (["false"], False)])
 def test_a_switch_with_a_default_of_its_own_can_stand_alone(words, expected):
-    option = [["--skip_missing", *filter(None, words)], ["--load_best_model_at_end", *filter(None, words)]]
+    option = [["--skip-missing", *filter(None, words)], ["--load-best-model-at-end", *filter(None, words)]]
     given = [word for part in option for word in part] if words else []
-    data, _, training = parse_arguments(["--output_dir", "unused", "--do_train", "--do_eval", *given])
+    data, _, training = parse_arguments(["--output-dir", "unused", "--do-train", "--do-eval", *given])
     assert data.skip_missing is bool(expected)
     assert training.load_best_model_at_end is (expected is not False)
-    *_, alone = parse_arguments(["--output_dir", "unused", "--do_eval", *given])
+    *_, alone = parse_arguments(["--output-dir", "unused", "--do-eval", *given])
     assert alone.load_best_model_at_end is False
 
 

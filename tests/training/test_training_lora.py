@@ -87,7 +87,7 @@ def test_lora_needs_trained_weights_and_peft(
     with pytest.raises(UserError, match="a new encoder has none. Give --pretrained"):
         train(tmp_path / "run", **order, lora=True)
     given: dict[str, Any] = {**order, "lora": True, "model_name_or_path": str(start)}
-    with pytest.raises(UserError, match="--lora_rank 0 is out of range"):
+    with pytest.raises(UserError, match="--lora-rank 0 is out of range"):
         train(tmp_path / "run", **given, lora_rank=0)
     monkeypatch.setattr(lora_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install 'hf-posenc"):

@@ -163,10 +163,10 @@ def test_one_that_diverges_ends_without_weights(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"mlm_probability": 1.5}, "--mlm_probability 1.5 is out of range"),
+        ({"mlm_probability": 1.5}, "--mlm-probability 1.5 is out of range"),
         ({"do_predict": True}, "has no labels to predict"),
         ({"do_train": False, "do_eval": False}, "Nothing to do"),
-        ({"do_train": False}, "Without --do_train there is no model"),
+        ({"do_train": False}, "Without --do-train there is no model"),
         ({"position_embedding_type": "rop"}, "Did you mean 'rope'"),
     ],
 )

@@ -377,7 +377,7 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
         ("a.txt", "x\n" * 9000 + "\udce9\n", (), "a.txt, line 9001 isn't UTF-8 text: "),
         ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: no text in column 'text'"),
         ("a.txt", "\n\n", (), "a.txt has no texts"),
-        ("a.csv", "text,label\n", (), "has no texts"),
+        ("a.csv", "text,label\n", (), "has no rows"),
         ("a.jsonl.gz", "x", (), "a.jsonl.gz' can't be read"),
         ("a.xml", "x", (), "a.xml' has an unknown suffix. Accepted: .csv"),
         (

@@ -168,7 +168,7 @@ def test_without_a_whole_checkpoint_it_says_what_to_do(undisturbed, order, tmp_p
     killed = copy_until(undisturbed, tmp_path / "killed", 4)
     DAMAGE["empty"](killed / "checkpoint-4" / "optimizer.pt")
     before = snapshot(killed)
-    with pytest.raises(UserError, match=r"checkpoint-4 is damaged \(optimizer.pt is empty\).*--overwrite_output_dir"):
+    with pytest.raises(UserError, match=r"checkpoint-4 is damaged \(optimizer.pt is empty\).*--overwrite-output-dir"):
         train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
     assert snapshot(killed) == before
 
@@ -225,7 +225,7 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, 
     stopped = tmp_path / "stopped"
     press(7)
     with pytest.raises(
-        Interrupted, match=r"newest checkpoint is .*checkpoint-7'. Go on with --resume_from_checkpoint true"
+        Interrupted, match=r"newest checkpoint is .*checkpoint-7'. Go on with --resume-from-checkpoint true"
     ):
         train(stopped, **order, **OPTIONS)
     assert not (stopped / "config.json").exists()  # nothing that looks like a finished model
@@ -284,7 +284,7 @@ def test_ctrl_c_ends_a_script_with_one_line_and_130(order, tmp_path, press, monk
 
 def test_another_run_is_refused_and_untouched(undisturbed, order):
     before = snapshot(undisturbed)
-    with pytest.raises(UserError, match=r"already holds another run \(config.json.*--overwrite_output_dir, or go on"):
+    with pytest.raises(UserError, match=r"already holds another run \(config.json.*--overwrite-output-dir, or go on"):
         train(undisturbed, **order, **OPTIONS)
     assert snapshot(undisturbed) == before
 
@@ -505,7 +505,7 @@ def test_a_run_that_has_ended_is_not_begun_anew_for_want_of_its_checkpoints(orde
     options = {**order, **OPTIONS, "max_steps": 4, "keep_checkpoints": False}
     run = train(tmp_path / "run", **options).output_dir
     before = snapshot(run)
-    with pytest.raises(UserError, match=r"has ended, and there is no checkpoint .*--keep_checkpoints.*--model_name_or"):
+    with pytest.raises(UserError, match=r"has ended, and there is no checkpoint .*--keep-checkpoints.*--model-name-or"):
         train(run, **options, resume_from_checkpoint="true")
     assert snapshot(run) == before
     train(run, **options, resume_from_checkpoint="true", overwrite_output_dir=True)
@@ -537,7 +537,7 @@ def test_a_training_that_diverges_ends_and_leaves_no_checkpoint_without_numbers(
         UserError, match=r"Training diverged: after step \d+ \d+ weights hold NaN or infinity"
     ) as caught:
         train(tmp_path / "run", **options)
-    assert "--learning_rate below 1e+30" in str(caught.value)
+    assert "--learning-rate below 1e+30" in str(caught.value)
     assert not (tmp_path / "run" / "results.json").exists()
     assert all(
         bool(value.isfinite().all())

@@ -185,7 +185,7 @@ def _without(folder: Path, order: dict[str, str], part: str) -> str:
 BAD = {
     "unknown scheme": (
         lambda folder, order: {"position_embedding_type": "roap"},
-        "--position_embedding_type 'roap' is unknown. Did you mean 'rope'? Choose one of none, sinusoidal",
+        "--position-embedding-type 'roap' is unknown. Did you mean 'rope'? Choose one of none, sinusoidal",
     ),
     "unknown scheme argument": (
         lambda folder, order: {"position_embedding_type": "rope", "position_embedding_kwargs": {"interleave": True}},
@@ -193,11 +193,11 @@ BAD = {
     ),
     "scheme argument that is no JSON": (
         lambda folder, order: {"position_embedding_kwargs": "interleaved"},
-        "--position_embedding_kwargs 'interleaved' is no JSON",
+        "--position-embedding-kwargs 'interleaved' is no JSON",
     ),
     "unknown field": (
         lambda folder, order: {"config_overrides": "hidden_sizes=32"},
-        "--config_overrides 'hidden_sizes=32': give name=value",
+        "--config-overrides 'hidden_sizes=32': give name=value",
     ),
     "impossible size": (
         lambda folder, order: {"config_overrides": "hidden_size=33,num_attention_heads=2"},
@@ -207,7 +207,7 @@ BAD = {
     "missing text column": (
         lambda folder, order: {"text_column_names": "body"},
         "The train data has no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with "
-        "--text_column_names",
+        "--text-column-names",
     ),
     "missing label column": (
         lambda folder, order: {"label_column_name": "class"},
@@ -242,8 +242,8 @@ BAD = {
             "max_position_embeddings": 32,
             "max_seq_length": 64,
         },
-        "--max_seq_length 64 is too long: 'learned' has 32 positions. Give at most 32, for a new encoder a longer "
-        "table (--max_position_embeddings 64), or a scheme without a table, such as rope.",
+        "--max-seq-length 64 is too long: 'learned' has 32 positions. Give at most 32, for a new encoder a longer "
+        "table (--max-position-embeddings 64), or a scheme without a table, such as rope.",
     ),
     "half a checkpoint": (
         lambda folder, order: {
@@ -265,36 +265,36 @@ BAD = {
     ),
     "unwritable folder": (
         lambda folder, order: {"output_dir": "/sys/hf-posenc-run"},
-        "--output_dir '/sys/hf-posenc-run' can't be written to: Operation not permitted. Name a folder of your own",
+        "--output-dir '/sys/hf-posenc-run' can't be written to: Operation not permitted. Name a folder of your own",
     ),
     "a file for a folder": (
         lambda folder, order: {"output_dir": Path(order["train_file"]) / "run"},
         "can't be written to: Not a directory.",
     ),
-    "nothing to do": (lambda folder, order: {"do_train": None}, "Nothing to do. Give at least one of --do_train"),
+    "nothing to do": (lambda folder, order: {"do_train": None}, "Nothing to do. Give at least one of --do-train"),
     "nothing to evaluate": (
         lambda folder, order: {"do_train": None, "do_eval": True},
-        "Without --do_train there is no model. Name a trained one with --model_name_or_path.",
+        "Without --do-train there is no model. Name a trained one with --model-name-or-path.",
     ),
     "unknown metric": (
         lambda folder, order: {"metric_for_best_model": "acuracy"},
-        "--metric_for_best_model 'acuracy' isn't measured here. Choose one of loss, accuracy, macro_f1, matthews_corr",
+        "--metric-for-best-model 'acuracy' isn't measured here. Choose one of loss, accuracy, macro_f1, matthews_corr",
     ),
     "empty batches": (
         lambda folder, order: {"per_device_train_batch_size": 0},
-        "--per_device_train_batch_size 0 is out of range. Give a whole number from 1.",
+        "--per-device-train-batch-size 0 is out of range. Give a whole number from 1.",
     ),
     "no accumulation": (
         lambda folder, order: {"gradient_accumulation_steps": 0},
-        "--gradient_accumulation_steps 0 is out of range. Give a whole number from 1.",
+        "--gradient-accumulation-steps 0 is out of range. Give a whole number from 1.",
     ),
     "negative epochs": (
         lambda folder, order: {"num_train_epochs": -1},
-        "--num_train_epochs -1.0 is out of range. Give a positive number.",
+        "--num-train-epochs -1.0 is out of range. Give a positive number.",
     ),
     "infinite learning rate": (
         lambda folder, order: {"learning_rate": "inf"},
-        "--learning_rate inf is out of range. Give 0 or a positive number.",
+        "--learning-rate inf is out of range. Give 0 or a positive number.",
     ),
     "scores in half precision": (
         lambda folder, order: {"bf16_full_eval": True},
@@ -302,18 +302,18 @@ BAD = {
     ),
     "unknown argument of a schedule": (
         lambda folder, order: {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
-        "--lr_scheduler_type cosine with --lr_scheduler_kwargs {'cycles': 2}: get_cosine_schedule",
+        "--lr-scheduler-type cosine with --lr-scheduler-kwargs {'cycles': 2}: get_cosine_schedule",
     ),
     "no tokenizer in a checkpoint": (
         lambda folder, order: {
             "model_name_or_path": _without(folder, order, "tokenizer.json"),
             "config_overrides": None,
         },
-        "Give a folder with tokenizer files or a Hub name as --tokenizer_name.",
+        "Give a folder with tokenizer files or a Hub name as --tokenizer-name.",
     ),
     "unknown strategy": (
         lambda folder, order: {"save_strategy": "often"},
-        "--save_strategy 'often' is unknown. Choose one of no, steps, epoch, best.",
+        "--save-strategy 'often' is unknown. Choose one of no, steps, epoch, best.",
     ),
 }
 
@@ -388,7 +388,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert "Make room or name another --output_dir. What is left: the newest checkpoint is" in errors[0]
+    assert "Make room or name another --output-dir. What is left: the newest checkpoint is" in errors[0]
     after = snapshot(first.output_dir)
     assert {name: after[name] for name in before} == before
 

@@ -86,5 +86,5 @@ def test_bad_arguments_are_refused(arguments, message):
 
 
 def test_a_tokenizer_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"--tokenizer_name .*nothing.*there is no such folder"):
+    with pytest.raises(UserError, match=r"--tokenizer-name .*nothing.*there is no such folder"):
         load_tokenizer(str(tmp_path / "nothing"))

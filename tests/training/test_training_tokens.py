@@ -13,6 +13,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 
 from hf_posenc.data import train_tokenizer
 from hf_posenc.data.encoding import word_pieces
+from hf_posenc.errors import dashed
 from hf_posenc.finetuning import fine_tune, make_arguments
 from hf_posenc.finetuning.prediction import label_words
 from hf_posenc.training import TrainingResult, UserError
@@ -188,5 +189,5 @@ def test_rows_that_have_no_label_for_each_word_are_refused(tmp_path: Path, row: 
 def test_options_for_labels_of_texts_are_refused(
     tmp_path: Path, words: dict[str, str], options: dict[str, Any]
 ) -> None:
-    with pytest.raises(UserError, match=f"--{next(iter(options))}"):
+    with pytest.raises(UserError, match=dashed(next(iter(options)))):
         train(tmp_path / "run", words, **options)

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import torch
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
+from hf_posenc.errors import UserError, about_options
+
 from ...model.position_base import PositionScheme
 from ...model.positions import POSITIONS, scheme_class
 from ..scheme_file import register_position
@@ -167,13 +169,13 @@ def check_position(
         PositionReport: a record per check: its outcome, what was measured or why it was skipped, and seconds.
 
     Raises:
-        ValueError: the scheme, its arguments or the name of a check don't exist.
+        UserError: the scheme, its arguments or the name of a check don't exist.
         AssertionError: with `raise_on_failure`, a check failed, or passed against expectation.
     """
     if expected_failures is not None and not (
         isinstance(expected_failures, Mapping) and all(isinstance(why, str) for why in expected_failures.values())
     ):
-        raise ValueError(
+        raise UserError(
             f"expected_failures={expected_failures!r} gives no reasons. Give {{name of a check: why it must fail}}."
         )
     expected = dict(expected_failures or {})
@@ -181,11 +183,12 @@ def check_position(
     for argument, given in (("checks", names), ("expected_failures", expected)):
         for name in given:
             if name not in POSITION_CHECKS:
-                raise ValueError(f"{argument}: {name!r} is no check. Choose from {', '.join(POSITION_CHECKS)}.")
+                raise UserError(f"{argument}: {name!r} is no check. Choose from {', '.join(POSITION_CHECKS)}.")
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
         case = Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
         if kwargs or config_overrides or isinstance(scheme, str):
-            case.config()  # a wrong argument is the caller's error, not the scheme's
+            with about_options():
+                case.config()  # a wrong argument is the caller's error, not the scheme's
         results = _by_cause([_run(name, case, expected.get(name)) for name in POSITION_CHECKS if name in names])
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
@@ -263,8 +266,9 @@ def _undisturbed() -> Iterator[None]:
 def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str | None]]:
     """Registers the scheme while entered; yields the name that selects it, and the name that its class declares."""
     if isinstance(scheme, str):
-        for part in scheme.split("+"):
-            scheme_class(part)
+        with about_options():
+            for part in scheme.split("+"):
+                scheme_class(part)
         yield scheme, None
         return
     before = dict(POSITIONS)

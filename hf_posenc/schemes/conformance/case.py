@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...errors import UserError
 from ...model.configuration_posenc import PosEncConfig
 from ...model.modeling_posenc import PosEncForSequenceClassification
 from ...model.position_base import PositionScheme
@@ -85,7 +86,7 @@ class Case:
         model = PosEncForSequenceClassification(self.config(**overrides))
         limit = model.model.position.max_length
         if limit is not None and limit < LONGEST:
-            raise ValueError(
+            raise UserError(
                 f"max_length={limit} is too short for the checks, which use {LONGEST} tokens. Give "
                 "config_overrides={'max_position_embeddings': 64}, or the argument in kwargs that sets it."
             )

@@ -1,0 +1,82 @@
+"""What is the user's to correct is one line and code 2; anything else keeps its type, and says where to look."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hf_posenc import cli
+from hf_posenc.errors import Interrupted, UserError, about_options, check_local, explain, is_local
+
+
+def broadcast():
+    return np.zeros(2) + np.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (broadcast, "ValueError: operands could not be broadcast together with shapes (2,) (3,)"),
+        (lambda: int("x1"), "ValueError: invalid literal for int() with base 10: 'x1'"),
+        (lambda: list(zip([1], [], strict=True)), "ValueError: zip() argument 2 is shorter than argument 1"),
+        (lambda: {}["label"], "KeyError: 'label'"),
+    ],
+)
+def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, monkeypatch, capsys):
+    monkeypatch.setattr("hf_posenc.schemes.inspection.describe_schemes", fault)
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", "schemes"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.strip() == f"Error: {text} (HF_POSENC_TRACEBACK=1 shows where)"
+
+
+def test_messages_are_not_rewritten(monkeypatch, capsys):
+    path = "/data/--my_file.csv"
+    assert explain(UserError(f"{path!r} doesn't exist."))[0] == f"error: '{path}' doesn't exist."
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", "-o", "x", "--train_file", path])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert f"Error: '{path}' doesn't exist." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [UserError("no"), Interrupted("stopped")])
+def test_one_of_several_processes_speaks(error, monkeypatch):
+    lines = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        lines.append(explain(error)[0])
+    assert lines[0]
+    assert not lines[1]
+
+
+def test_a_fault_of_one_process_alone_names_it(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert explain(RuntimeError("no room"))[0].startswith("error: process 1: RuntimeError: no room (HF_POSENC")
+
+
+def test_a_refused_configuration_names_the_option():
+    with (
+        pytest.raises(UserError, match="^--hidden-dropout-prob 2 is out of range$"),
+        about_options(["hidden_dropout_prob"]),
+    ):
+        raise ValueError("hidden_dropout_prob=2 is out of range")
+    with pytest.raises(UserError, match="^norm_eps=0 is too small$"), about_options(["hidden_dropout_prob"]):
+        raise ValueError("norm_eps=0 is too small")
+
+
+def test_a_folder_of_an_owners_name_blocks_no_name_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "google" / "mine").mkdir(parents=True)
+    assert not is_local("google/bert_uncased_L-2_H-128_A-2")
+    check_local("--pretrained", "google/bert_uncased_L-2_H-128_A-2")
+    assert is_local("google/mine")
+    for name in ("./google/bert", "google/bert/x", "~/google", "a folder", ".."):
+        assert is_local(name)
+
+
+def test_a_script_speaks_as_the_command_line_does(tmp_path):
+    code = "from hf_posenc.errors import *\nrun_script(lambda: int('x1'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.split(":")[1].strip()) == (1, "ValueError")
