@@ -130,10 +130,6 @@ def _check_options(
     options: DataArguments,
 ) -> None:
     """Refuses options and files of `predict` that don't fit, before PyTorch is imported."""
-    from hf_posenc.data.inputs import check_input
-    from hf_posenc.finetuning.early import check_data
-    from hf_posenc.finetuning.prediction_files import check_output
-
     if bf16 not in (None, "true", "false"):
         raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
     if output_format not in (None, "table", "jsonl"):
@@ -146,6 +142,10 @@ def _check_options(
         raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl --file.")
+    from hf_posenc.data.inputs import check_input  # here, for it takes a second
+    from hf_posenc.finetuning.early import check_data
+    from hf_posenc.finetuning.prediction_files import check_output
+
     if file is not None:
         check_input(file)
     if output is not None:

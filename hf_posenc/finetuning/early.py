@@ -8,8 +8,6 @@ from ..data.options import DataArguments
 from ..errors import UserError, check_local, dashed
 from ..options import declarations
 from ..schemes.names import check_scheme_name
-from ..training.checkpoints import check_output_dir
-from .options import read_options
 
 
 def check_run(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -21,6 +19,9 @@ def check_run(arguments: Sequence[str]) -> dict[str, Any] | None:
     Raises:
         UserError: an option, the output folder, a name or a file is wrong.
     """
+    from ..training.checkpoints import check_output_dir
+    from .options import read_options
+
     data, model, training = read_options(arguments)
     check_output_dir(
         str(training.output_dir),
