@@ -470,7 +470,7 @@ def test_what_is_set_aside_comes_back_and_is_never_lost(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["every_save", "checkpoint", "all_checkpoints"])
 def test_a_run_is_pushed_when_it_has_ended(tmp_path, strategy):
-    with pytest.raises(UserError, match=f"--hub_strategy {strategy} would publish a run that isn't whole"):
+    with pytest.raises(UserError, match=f"--hub-strategy {strategy} would publish a run that isn't whole"):
         RunArguments(output_dir=str(tmp_path), push_to_hub=True, hub_strategy=strategy)
     assert RunArguments(output_dir=str(tmp_path), push_to_hub=True).hub_strategy == "end"
 
