@@ -171,15 +171,29 @@ def test_a_conll_file_is_read(tmp_path):
 CELL = st.text(alphabet="ab ,;\t\"\n\\'é" + string.digits, max_size=12)
 
 
-@settings(max_examples=1500, deadline=None)
-@given(
-    rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6),
-    kind=st.sampled_from([".csv", ".tsv"]),
-    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, None]),
-    end=st.sampled_from(["\n", "\r\n", "\r"]),
-)
+FILES = {
+    "rows": st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6),
+    "kind": st.sampled_from([".csv", ".tsv"]),
+    "quoting": st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, None]),
+    "end": st.sampled_from(["\n", "\r\n", "\r"]),
+}
+"""Files as writers make them, and as people make them (quoting None: quotes wherever they stand)."""
+
+
+@settings(max_examples=500, deadline=None)
+@given(**FILES)
 def test_rows_are_those_of_other_readers_or_refused(tmp_path_factory, rows, kind, quoting, end):
-    """Files as writers make them (quoting), and as people make them (None: quotes wherever they stand)."""
+    compare_readers(tmp_path_factory, rows, kind, quoting, end)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(**FILES)
+def test_rows_of_five_thousand_files(tmp_path_factory, rows, kind, quoting, end):
+    compare_readers(tmp_path_factory, rows, kind, quoting, end)
+
+
+def compare_readers(tmp_path_factory, rows, kind, quoting, end):
     mark = "," if kind == ".csv" else "\t"
     text = io.StringIO(newline="")
     if quoting is None:
@@ -195,12 +209,12 @@ def test_rows_are_those_of_other_readers_or_refused(tmp_path_factory, rows, kind
     cells = [tuple(row.values()) for row in rows_of(table)]
     literal = any("are letters" in note for note in table.tally.notes)
     assert cells == strict_rows(text.getvalue(), mark, literal)
-    if not literal and (others := pandas_rows(text.getvalue(), mark)) is not None:
+    mixed = end != "\n" and any("\n" in cell for row in rows for cell in row)  # pandas has rules of its own for these
+    if not literal and not mixed and (others := pandas_rows(text.getvalue(), mark)) is not None:
         assert cells == others
     if literal:
-        assert (
-            len(cells) == sum(bool(line.strip(" \r\n")) for line in text.getvalue().replace("\r", "\n").split("\n")) - 1
-        )
+        lines = text.getvalue().replace("\r", "\n").split("\n")
+        assert len(cells) == sum(bool(line.strip(" ")) for line in lines) - 1
 
 
 def strict_rows(text, mark, literal):
