@@ -28,6 +28,11 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("early")
     rows = "".join(f"text {number},{'yes' if number % 2 else 'no'}\n" for number in range(20))
     (folder / "mine.csv").write_text("text,label\n" + rows)
+    (folder / "latin.csv").write_bytes(b"text,label\ncaf\xe9,yes\n")
+    (folder / "quote.csv").write_text('text,label\n"good,yes\n' + rows)
+    two = "".join(f"a title {number},a longer body {number},{'xy'[number % 2]}\n" for number in range(20))
+    (folder / "several.csv").write_text("title,body,label\n" + two)
+    (folder / "unlabelled.csv").write_text("text,label\ngood,yes\nbad,\n")
     (folder / "run").mkdir()
     (folder / "run" / "results.json").write_text("{}")
     (folder / "run" / "config.json").write_text("{}")
@@ -62,6 +67,13 @@ CASES = [
     (["train", "-o", "new", "--dataset-name", "./absent"], "--dataset-name './absent': there is no such folder."),
     (["train", "-o", "run", "--train-file", "mine.csv"], "--output-dir 'run' already holds another run"),
     (["train", "-o", "file/run", "--train-file", "mine.csv"], "--output-dir 'file/run' can't be written to"),
+    (["train", "-o", "new", "--train-file", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
+    (["train", "-o", "new", "--train-file", "quote.csv"], "quote.csv, line 2: a quote opens there"),
+    (["train", "-o", "new", "--train-file", "several.csv"], "Several columns hold text: title, body."),
+    (["train", "-o", "new", "--train-file", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
+    (["evaluate", "run", "-f", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
+    (["predict", "run", "-f", "quote.csv"], "quote.csv, line 2: a quote opens there"),
+    ([*COMPARE, "--data", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
     (["evaluate", "run", "-f", "absent.csv"], "'absent.csv' doesn't exist."),
     (["evaluate", "run", "-f", "mine.csv", "--delimiter", ";"], "with --delimiter ';'"),
     (["evaluate", "run", "--dataset-name", "./absent"], "--dataset-name './absent': there is no such folder."),

@@ -1,5 +1,6 @@
 """What can be known to be wrong before PyTorch is imported, which takes seconds. Nothing here imports it."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ from ..data.options import DataArguments
 from ..errors import UserError, check_local, dashed
 from ..options import declarations
 from ..schemes.names import check_scheme_name
+
+_MOST_ROWS = 50_000
+"""More rows are prepared once, when PyTorch is there: twice would take longer than its import."""
 
 
 def check_run(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -37,7 +41,26 @@ def check_run(arguments: Sequence[str]) -> dict[str, Any] | None:
             raise UserError(f"--scheme-file {model.scheme_file!r} is no file. Give the Python file with your scheme.")
     elif model.position_embedding_type is not None and model.model_name_or_path is None:
         check_scheme_name(model.position_embedding_type)
-    return check_data(data)
+    splits = check_data(data)
+    if splits is not None and training.do_train and model.model_name_or_path is None:
+        _check_rows(splits, data, training)
+    return splits
+
+
+def _check_rows(splits: dict[str, Any], data: DataArguments, training: Any) -> None:
+    """Finds columns and labels, so that what is wrong with them shows; what is said of them comes later."""
+    from ..data.prepared import Use
+    from ..data.preparing import prepare
+
+    if data.streaming or sum(map(len, splits.values())) > _MOST_ROWS:
+        return
+    ours = logging.getLogger("hf_posenc")
+    before = ours.level
+    ours.setLevel(logging.ERROR)
+    try:
+        prepare(splits, data, Use(True, training.do_eval, training.do_predict, training.score_test))
+    finally:
+        ours.setLevel(before)
 
 
 def check_data(data: DataArguments) -> dict[str, Any] | None:
