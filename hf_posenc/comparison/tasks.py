@@ -125,7 +125,7 @@ def _divided(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
     hold_out = HoldOut()
     for row, mark in enumerate(marks_of(*columns.texts(rows.columns))):
         hold_out.add(mark, (str(labels[row]), row))
-    held = {row for chosen in hold_out.choose(data.validation_split_percentage).values() for _, row in chosen}
+    held = {row for chosen in hold_out.choose(data.validation_split_percentage).values() for row in chosen}
     return rows.select([row for row in range(len(rows)) if row not in held]), rows.select(sorted(held))
 
 

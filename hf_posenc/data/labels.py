@@ -53,7 +53,7 @@ def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
 
     Numbers that float32 can't tell apart have a standard deviation of 1, by which one may divide.
     """
-    values = np.array([number for number in numbers if number is not None], dtype=np.float64)
+    values = np.fromiter((number for number in numbers if number is not None), dtype=np.float64)
     mean, std = float(values.mean()), float(values.std())
     smallest = max(abs(mean) * np.finfo(np.float32).eps, np.finfo(np.float32).tiny)
     return mean, std if std > smallest else 1.0

@@ -69,12 +69,15 @@ class Part:
         def of(values: Any) -> Any:
             return [values[row] for row in chosen]
 
-        return Part(
+        part = Part(
             tuple(of(column) for column in self.texts),
             None if self.labels is None else of(self.labels),
             of(self.rows),
             of(self.places),
         )
+        if "marks" in self.__dict__:
+            part.__dict__["marks"] = of(self.marks)
+        return part
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ class StreamedPart:
                     name: [cell for cell, mark in zip(cells, marks, strict=True) if mark not in self.held]
                     for name, cells in batch.items()
                 }
-            yield batch
+            if batch[names[0]]:
+                yield batch
 
     def texts(self) -> Iterator[str]:
         """The first training texts, for a tokenizer to be trained on."""
@@ -120,9 +124,17 @@ class StreamedPart:
             size += sum(len(str(cell)) for name in self.columns.text for cell in batch[name])
             if len(columns[self.columns.text[0]]) == most or size >= characters:
                 break
-        table = Table(self.stream.source, columns, is_text=self.stream.is_text, classes=self.stream.classes)
+        table = self._table(columns)
         texts = tuple(filter(None, self.columns.texts(table.columns)))
         return Part(texts, self._numbered(table), range(len(table)), range(1, len(table) + 1))
+
+    def _table(self, columns: Mapping[str, list[Any]]) -> Table:
+        return Table(self.stream.source, columns, is_text=self.stream.is_text, classes=self.stream.classes)
+
+    def numbers(self, most: int | None = None) -> Iterator[Any]:
+        """The labels of the first rows, or of all, in the model's form."""
+        labels = (label for batch in self.batches() for label in self._numbered(self._table(batch)))
+        return islice(labels, most)
 
     def _numbered(self, table: Table) -> list[Any]:
         """The labels of some rows in the model's form."""
@@ -143,9 +155,7 @@ class StreamedPart:
             UserError: a label is missing or unknown.
         """
         for batch in self.batches():
-            if not next(iter(batch.values())):
-                continue
-            table = Table(self.stream.source, batch, is_text=self.stream.is_text, classes=self.stream.classes)
+            table = self._table(batch)
             check_text(table, self.columns.text)
             labels = self._numbered(table)
             tokens = tokenizer(*filter(None, self.columns.texts(batch)), truncation=True, max_length=max_length)

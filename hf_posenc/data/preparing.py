@@ -10,7 +10,7 @@ from .labels import TOKENS, Labels, number_labels
 from .options import DataArguments
 from .prepared import Part, PreparedData, Use
 from .preparing_stream import prepare_stream
-from .splitting import HoldOut, repeated
+from .splitting import HoldOut, groups_of, repeated
 from .summary import DataSummary, say_labels
 from .table import Table
 from .usable import check_splits, in_units, leave_unlabelled_test_out, usable
@@ -51,7 +51,7 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
         if split in parts:
             parts[split] = _first(parts[split], most, summary, split)
     _check_several(parts, labels, data)
-    labels = in_units(labels, parts.get("train"))
+    labels = in_units(labels, parts["train"].labels if "train" in parts else None)
     _compare_texts(parts, summary, use)
     summary.labels = "" if labels is None else say_labels(labels.names, labels.problem_type)
     return PreparedData(columns, labels, parts, summary)
@@ -110,20 +110,20 @@ def _set_aside(
     source = "train" if use.train else "validation"
     whole = parts[source]
     hold_out = HoldOut()
-    several = labels is not None and labels.problem_type == "multi_label_classification"
-    single = labels is not None and labels.problem_type == "single_label_classification"
+    problem_type = "" if labels is None else labels.problem_type
     for row, mark in enumerate(whole.marks):
-        label = whole.labels[row] if (several or single) and whole.labels is not None else None
-        group = tuple(number for number, on in enumerate(label) if on) if several and label is not None else label
-        hold_out.add(mark, (group, row))
-    held = hold_out.choose(data.validation_split_percentage)
-    chosen = sorted(row for rows in held.values() for _, row in rows)
+        hold_out.add(mark, row)
+    of_words = problem_type == TOKENS
+    held = hold_out.choose(
+        data.validation_split_percentage, groups_of(None if of_words else whole.labels, problem_type)
+    )
+    chosen = sorted(row for rows in held.values() for row in rows)
     taken = set(chosen)
     summary.set_aside = len(chosen)
     parts = {**parts, "validation": whole.select(chosen)}
     if use.train:
         parts["train"] = whole.select([row for row in range(len(whole)) if row not in taken])
-    if single and labels is not None and whole.labels is not None:
+    if problem_type == "single_label_classification" and labels is not None:
         there = {parts["validation"].labels[row] for row in range(len(chosen))}  # type: ignore[index]
         if alone := [name for number, name in enumerate(labels.names) if number not in there]:
             summary.notes.append(

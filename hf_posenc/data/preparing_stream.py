@@ -1,7 +1,7 @@
 """Prepares data whose training rows are read while training."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,10 +11,10 @@ from .columns import Columns, check_text, find_columns, require_columns
 from .labels import Labels, decimal_sign, number_labels
 from .options import DataArguments
 from .prepared import Part, PreparedData, StreamedPart, Use
-from .splitting import HoldOut, check_percentage
+from .splitting import HoldOut, check_percentage, groups_of, marks_of
 from .streaming import HELD_OUT, SAMPLE, SHUFFLE_BUFFER, FirstReading, Stream
 from .summary import DataSummary, say_labels
-from .table import Table
+from .table import Row, Table
 from .usable import in_units, leave_unlabelled_test_out, usable
 
 logger = logging.getLogger(__name__)
@@ -27,39 +27,57 @@ def prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) 
     sample = stream.table(SAMPLE, "train")
     columns = find_columns(sample, data)
     require_columns(sample, columns.labels, "--label-column-name")
-    if data.skip_missing:
 
-        def is_whole(cells: dict[str, Any]) -> bool:
-            label = columns.one_hot or data.label_delimiter is not None or not is_missing(cells.get(columns.label))
-            return bool(label) and any(not is_missing(cells.get(name)) for name in columns.text)
+    def is_whole(cells: dict[str, Any]) -> bool:
+        label = columns.one_hot or data.label_delimiter is not None or not is_missing(cells.get(columns.label))
+        return bool(label) and any(not is_missing(cells.get(name)) for name in columns.text)
 
-        stream = stream.only(is_whole)
-        sample = stream.table(SAMPLE, "train")
+    whole = stream.only(is_whole) if data.skip_missing else stream
+    sample = whole.table(SAMPLE, "train") if data.skip_missing else sample
     tables = {split: splits[split].table(most, split) for split, most in _scored(splits, data, use)}
+    for split, table in tables.items():
+        require_columns(table, columns.text, "--text-column-names", split)
+        check_text(table, columns.text)
+    marks = {split: marks_of(*columns.texts(table.columns)) for split, table in tables.items()}
     named = _given_labels(sample, columns, data)
     sets_aside = use.validate and "validation" not in splits
     first_reading, hold_out = None, HoldOut(data.max_eval_samples or HELD_OUT) if sets_aside else None
     if hold_out is not None or (named is None and not columns.one_hot):
         why = ["find its labels (--class-names)"] * (named is None) + ["set validation data aside"] * sets_aside
         logger.warning(f"Reading the training data once before training, to {' and '.join(why)}.")
-        first_reading = FirstReading(stream, columns, hold_out, data.task)
+        watched = frozenset(mark for own in marks.values() for mark in own)
+        first_reading = FirstReading(
+            stream, columns, hold_out, data.task, is_whole if data.skip_missing else None, watched
+        )
         named = first_reading.labels() if named is None else named
     cells = sample.columns if columns.one_hot else {columns.label: named or []}
     classes = {} if data.class_names else sample.classes
-    distinct = replace(
-        sample, columns=cells, places=None, classes=classes, is_text=sample.is_text and not data.class_names
-    )
+    distinct = replace(sample, columns=cells, classes=classes, is_text=sample.is_text and not data.class_names)
+    data = replace(data, decimal=decimal_sign([distinct, *tables.values()], columns, data))
     names = use.label_names if not data.class_names or set(use.label_names or ()) == set(_class_names(data)) else None
     given = names or _class_names(data) or None
-    labels, numbers = number_labels({**tables, "train": distinct}, columns, data, given=given, sampled=True)
-    stratify = labels.problem_type != "regression"
-    held = hold_out.choose(data.validation_split_percentage, stratify) if hold_out is not None else {}
+    rows = sorted(hold_out.rows()) if hold_out is not None else []
     if hold_out is not None:
-        tables["validation"] = _held_table(held, stream, sample)
-        more = number_labels({**tables, "train": distinct}, columns, data, given=labels.names or None, sampled=True)[1]
-        numbers |= more
+        tables["validation"] = _kept_table([row for _, row in rows], stream, sample)
+    labels, numbers = number_labels(
+        {**tables, "train": distinct}, columns, data, given=given, sampled=not columns.one_hot
+    )
+    held: dict[int, list[Any]] = {}
+    if hold_out is not None:
+        places = {number: place for place, (number, _) in enumerate(rows)}
+        own = numbers["validation"] or []
+        group_of = groups_of(own, labels.problem_type)
+        held = hold_out.choose(data.validation_split_percentage, lambda kept: group_of(places[kept[0]]))
+        chosen = sorted(places[number] for kept in held.values() for number, _ in kept)
+        tables["validation"] = tables["validation"].select(chosen)
+        numbers["validation"] = [own[place] for place in chosen]
     leave_unlabelled_test_out(tables, numbers, columns, use)
-    return _streamed(stream, sample, tables, columns, labels, numbers, held, first_reading, data)
+    prepared = _streamed(whole, sample, tables, columns, labels, numbers, held, first_reading, data)
+    met = first_reading.met.difference(held) if first_reading is not None else ()
+    for split in set(tables).intersection(marks):
+        if shared := sum(mark in met for mark in marks[split]):
+            prepared.summary.shared[split] = shared
+    return prepared
 
 
 def _scored(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> list[tuple[str, int | None]]:
@@ -72,8 +90,7 @@ def _scored(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> list
     return wanted
 
 
-def _held_table(held: Mapping[int, list[Any]], stream: Stream, sample: Table) -> Table:
-    rows = sorted((row for payloads in held.values() for _, row in payloads), key=lambda row: row.place)
+def _kept_table(rows: Sequence[Row], stream: Stream, sample: Table) -> Table:
     table = Table.of_rows(
         stream.source, rows, replace(sample.tally), sample.names, unit=stream.unit, is_text=stream.is_text
     )
@@ -99,11 +116,12 @@ def _streamed(
     count = None if first_reading is None else first_reading.count - aside
     summary.set_aside, summary.labels = aside, say_labels(labels.names, labels.problem_type)
     summary.splits["train"].rows = count
-    summary.splits["train"].read = "a stream" if first_reading is None else f"a stream of {first_reading.count:,} rows"
+    summary.splits["train"].read = "a stream"
+    if first_reading is not None:
+        summary.splits["train"].read += f" of {first_reading.count + first_reading.left_out:,} rows"
+        summary.splits["train"].left_out = first_reading.left_out
     parts = {}
     for split, table in tables.items():
-        require_columns(table, columns.text, "--text-column-names", split)
-        check_text(table, columns.text)
         texts = tuple(filter(None, columns.texts(table.columns)))
         if split in summary.splits:
             parts[split] = usable(split, table, texts, numbers[split], data, summary)
@@ -113,10 +131,8 @@ def _streamed(
     check_text(sample, columns.text)
     first = tuple(filter(None, columns.texts(sample.columns)))
     part = Part(first, None, range(len(sample)), [])
-    decimal = decimal_sign([sample], columns, data)
-    streamed = StreamedPart(stream, columns, labels, decimal, frozenset(held), part, count)
-    if labels.problem_type == "regression":
-        labels = cast(Labels, in_units(labels, streamed.first(SAMPLE)))
+    streamed = StreamedPart(stream, columns, labels, data.decimal, frozenset(held), part, count)
+    labels = cast(Labels, in_units(labels, streamed.numbers(SAMPLE if first_reading is None else None)))
     buffer = data.shuffle_buffer_size or SHUFFLE_BUFFER
     return PreparedData(columns, labels, parts, summary, streamed, buffer)
 

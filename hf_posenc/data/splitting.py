@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -22,19 +22,32 @@ def marks_of(first: Iterable[str], second: Iterable[str] | None = None) -> list[
 
 def repeated(marks: Sequence[int], labels: Sequence[Any] | None) -> tuple[int, int]:
     """How many rows repeat an earlier text with its label, and how many texts stand there with different labels."""
-    kinds: dict[int, set[str]] = defaultdict(set)
+    first: dict[int, int] = {}
+    others: dict[int, set[str]] = {}  # of the few texts that come again
     copies = 0
     for row, mark in enumerate(marks):
-        label = "" if labels is None else str(labels[row])
-        copies += label in kinds[mark]
-        kinds[mark].add(label)
-    return copies, sum(len(found) > 1 for found in kinds.values())
+        if (before := first.setdefault(mark, row)) == row or labels is None:
+            copies += before != row
+            continue
+        kinds = others.setdefault(mark, {str(labels[before])})
+        copies += str(labels[row]) in kinds
+        kinds.add(str(labels[row]))
+    return copies, sum(len(kinds) > 1 for kinds in others.values())
 
 
 def check_percentage(percentage: int) -> None:
     """Raises a UserError if `validation_split_percentage` isn't 1 to 99."""
     if not 1 <= percentage <= 99:
         raise UserError(f"--validation-split-percentage {percentage} is out of range. Give 1 to 99.")
+
+
+def groups_of(labels: Sequence[Any] | None, problem_type: str) -> Callable[[int], Hashable]:
+    """The group of a row by its index, for `HoldOut.choose`: its label, or the numbers of all that it has."""
+    if labels is None or problem_type == "regression":
+        return lambda row: None
+    if problem_type == "multi_label_classification":
+        return lambda row: tuple(number for number, on in enumerate(labels[row]) if on)
+    return lambda row: labels[row]
 
 
 class HoldOut:
@@ -61,7 +74,7 @@ class HoldOut:
 
         Args:
             mark: of its text.
-            row: what `choose` returns of it: a pair of its label and anything else.
+            row: what `choose` returns of it.
         """
         self.count += 1
         if mark >= self._bound:
@@ -75,18 +88,26 @@ class HoldOut:
             self._bound = -heapq.heappop(self._marks)
             self._kept -= len(self._texts.pop(self._bound))
 
-    def choose(self, percentage: int, stratify: bool = True) -> dict[int, list[Any]]:
-        """The chosen texts by their marks, with their rows; with `stratify` each label in its share.
+    def rows(self) -> Iterator[Any]:
+        """All rows that are kept."""
+        return (row for rows in self._texts.values() for row in rows)
+
+    def choose(self, percentage: int, group_of: Callable[[Any], Hashable] = lambda _: None) -> dict[int, list[Any]]:
+        """The chosen texts by their marks, with their rows, each group in its share.
 
         Of each label one text stays to train on. As far as the rows suffice, each label has one to validate on; at
         least two labels do, if two have more than one text.
+
+        Args:
+            percentage: of all rows.
+            group_of: the label of a row; a tuple of several counts as the rarest of them.
 
         Raises:
             UserError: the percentage isn't 1 to 99, or no text can be spared.
         """
         check_percentage(percentage)
         groups: dict[Hashable, list[int]] = defaultdict(list)
-        labels = _strata({mark: self._texts[mark][0][0] if stratify else None for mark in sorted(self._texts)})
+        labels = _strata({mark: group_of(self._texts[mark][0]) for mark in sorted(self._texts)})
         for mark, label in labels.items():
             groups[label].append(mark)
         # A label of which not all texts are here has others to train on.
@@ -120,9 +141,7 @@ def _strata(labels: Mapping[int, Any]) -> dict[int, Hashable]:
     """The group of each text: its label, of several the rarest."""
     counts = Counter(item for label in labels.values() if isinstance(label, tuple) for item in label)
     return {
-        mark: min(label, key=lambda item: (counts[item], str(item)), default=None)
-        if isinstance(label, tuple)
-        else label
+        mark: min(label, key=lambda item: (counts[item], item), default=None) if isinstance(label, tuple) else label
         for mark, label in labels.items()
     }
 

@@ -2,13 +2,13 @@
 
 What is held in memory doesn't grow with the training data: `shuffle_buffer_size` rows to draw from; a block of the
 reader (a line of a .jsonl, a row group of a .parquet); `SAMPLE` rows to look at; the distinct labels, at most
-`MOST_LABELS`; the distinct words of `TOKENIZER_ROWS` rows where a tokenizer is trained; and the validation and test
-examples, which `max_eval_samples` and `max_predict_samples` limit, at most `HELD_OUT` where they are set aside from
-the training data.
+`MOST_LABELS`, or 8 bytes for each number of a regression; the distinct words of `TOKENIZER_ROWS` rows where a tokenizer
+is trained; and the validation and test examples, which `max_eval_samples` and `max_predict_samples` limit, at most
+`HELD_OUT` where they are set aside from the training data.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -63,7 +63,8 @@ class Stream:
 
         def read() -> Iterator[Row]:
             for file in files:
-                yield from file.rows()
+                name = str(file.path) if len(files) > 1 else ""
+                yield from (row._replace(file=name) for row in file.rows()) if name else file.rows()
 
         source = ", ".join(str(file.path) for file in files[:3]) + ", ..." * (len(files) > 3)
         return cls(source, read, first.unit, first.is_text, names=names, tally=tally)
@@ -112,38 +113,55 @@ class FirstReading:
     Args:
         stream: the training rows.
         columns: where text and label are.
-        hold_out: chooses the texts to validate on; None: no row is set aside.
+        hold_out: is given the number of each row, and the row; None: no row is set aside.
+        task: `--task`.
+        is_whole: whether a row is used. None: all are.
+        watched: the marks of texts to look out for.
     """
 
-    def __init__(self, stream: Stream, columns: Columns, hold_out: HoldOut | None, task: str | None) -> None:
-        self.count = 0
+    def __init__(
+        self,
+        stream: Stream,
+        columns: Columns,
+        hold_out: HoldOut | None,
+        task: str | None,
+        is_whole: Callable[[dict[str, Any]], bool] | None = None,
+        watched: Set[int] = frozenset(),
+    ) -> None:
+        self.count = self.left_out = 0
+        self.met: set[int] = set()
+        """The watched marks that were met."""
         self._single: dict[Any, None] = {}
         self._listed: dict[Any, None] = {}
         self._column, self._delimiter, self._task = columns.label, columns.label_delimiter, task
         self._is_text, self._are_numbers = stream.is_text, False
-        for place, cells in stream.read():
-            label = cells.get(columns.label)
+        for row in stream.read():
+            if is_whole is not None and not is_whole(row.cells):
+                self.left_out += 1
+                continue
             if not columns.one_hot:
-                self._add(label, stream, place)
-            if hold_out is not None:
-                first, second = columns.texts({name: [cells.get(name)] for name in columns.text})
-                group = tuple(label) if isinstance(label, list) else str(label)
-                hold_out.add(marks_of(first, second)[0], (group, Row(place, cells)))
+                self._add(row.cells.get(columns.label), row.where(stream.unit))
+            if hold_out is not None or watched:
+                (mark,) = marks_of(*columns.texts({name: [row.cells.get(name)] for name in columns.text}))
+                if mark in watched:
+                    self.met.add(mark)
+                if hold_out is not None:
+                    hold_out.add(mark, (self.count, row))
             self.count += 1
 
-    def _add(self, cell: Any, stream: Stream, place: int) -> None:
+    def _add(self, cell: Any, where: str) -> None:
         if self._delimiter is not None and (cell is None or isinstance(cell, str)):
             parts = (part.strip() for part in (cell or "").split(self._delimiter))
             self._listed.update(dict.fromkeys(part for part in parts if part))
         elif is_missing(cell):
             raise UserError(
-                f"Missing label in the train data: {stream.unit} {place} has none in column {self._column!r}. Fill it "
-                "in, or leave such rows out with --skip-missing."
+                f"Missing label in the train data: {where} has none in column {self._column!r}. Fill it in, or leave "
+                "such rows out with --skip-missing."
             )
         elif isinstance(cell, list | tuple):
             self._listed.update(dict.fromkeys(cell))
         elif isinstance(cell, dict):
-            raise UserError(f"Column {self._column!r} has {cell!r:.60} in {stream.unit} {place}, which is no label.")
+            raise UserError(f"Column {self._column!r} has {cell!r:.60} in {where}, which is no label.")
         elif not self._are_numbers:
             self._single[cell] = None
             if len(self._single) > MOST_LABELS:

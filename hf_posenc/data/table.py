@@ -14,6 +14,12 @@ class Row(NamedTuple):
     place: int
     """The number of its (first) line in a text file, counted from 1; elsewhere of the row."""
     cells: dict[str, Any]
+    file: str = ""
+    """Which of several files it is in."""
+
+    def where(self, unit: str) -> str:
+        """Its place in words: `line 5`, of several files `a.csv, line 5`."""
+        return f"{self.file}{', ' * bool(self.file)}{unit} {self.place}"
 
 
 @dataclass
@@ -80,7 +86,7 @@ class Table:
     def where(self, index: int) -> str:
         """The same in words: `line 5`."""
         file = ""
-        if len(self.files) > 1:
+        if self.files:
             file = self.files[bisect_right(self.files, (index, "\uffff")) - 1][1] + ", "
         return f"{file}{self.unit} {self.place(index)}"
 
@@ -115,14 +121,17 @@ class Table:
         """
         columns: dict[str, list[Any]] = {name: [] for name in names}
         places: list[int] = []
-        for place, cells in rows:
+        files: list[tuple[int, str]] = []
+        for place, cells, file in rows:
             for name in cells:
                 if name not in columns:
                     columns[name] = [None] * len(places)
             for name, values in columns.items():
                 values.append(cells.get(name))
+            if file and (not files or files[-1][1] != file):
+                files.append((len(places), file))
             places.append(place)
-        return cls(source, columns, places, tally=tally, **fields)
+        return cls(source, columns, places, tally=tally, files=tuple(files), **fields)
 
     @classmethod
     def of_dataset(cls, source: str, dataset: Dataset) -> Self:

@@ -1,7 +1,7 @@
 """Which splits and rows can be used, and what of them is said."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,9 +66,9 @@ def _holds_text(cell: Any) -> bool:
     return bool(cell) if isinstance(cell, list) else not is_missing(cell)
 
 
-def in_units(labels: Labels | None, train: Part | None) -> Labels | None:
-    """The labels of a regression with mean and standard deviation of the training rows."""
-    if labels is None or labels.problem_type != "regression" or train is None or not train.labels:
+def in_units(labels: Labels | None, numbers: Iterable[Any] | None) -> Labels | None:
+    """The labels of a regression with mean and standard deviation of the training rows' numbers."""
+    if labels is None or labels.problem_type != "regression" or numbers is None:
         return labels
-    mean, std = standard_units(train.labels)
+    mean, std = standard_units(numbers)
     return replace(labels, mean=mean, std=std)

@@ -198,9 +198,9 @@ def test_a_stream_sets_the_same_rows_aside(tmp_path):
 
 def divided(labels, percentage, copies=1):
     hold_out = HoldOut()
-    for row, label in enumerate(labels):
-        hold_out.add((row // copies * 7919) % 2**64, (label, row))
-    held = {row for rows in hold_out.choose(percentage).values() for _, row in rows}
+    for row in range(len(labels)):
+        hold_out.add((row // copies * 7919) % 2**64, row)
+    held = {row for rows in hold_out.choose(percentage, lambda row: labels[row]).values() for row in rows}
     count = {side: {} for side in (True, False)}
     for row, label in enumerate(labels):
         count[row in held][label] = count[row in held].get(label, 0) + 1

@@ -1,0 +1,106 @@
+"""A stream gives what the same file in memory gives: rows, labels, validation rows, remarks."""
+
+import random
+
+import pytest
+from data_harness import prepared, write_csv, write_jsonl
+
+from hf_posenc.data import DataArguments, Use, prepare, read_splits
+from hf_posenc.errors import UserError
+
+WORDS = "alpha beta gamma delta epsilon zeta".split()
+KINDS = {
+    "words with blanks around them": lambda draw: draw.choice(["a", "a ", " b", "b", "c d"]),
+    "whole numbers": lambda draw: draw.choice([0, 1, 2, 10]),
+    "whole floats": lambda draw: draw.choice([0.0, 1.0, 2.0]),
+    "real numbers": lambda draw: round(draw.random() * 10, 2),
+    "decimal commas": lambda draw: f"{draw.randint(0, 9)},{draw.randint(0, 99)}",
+    "several in a cell": lambda draw: "|".join(draw.sample(["a", "b", "c", "10", "9"], draw.randint(0, 3))),
+    "lists": lambda draw: draw.sample(["a", "b", "c", "10", "9"], draw.randint(0, 3)),
+    "columns of 0 and 1": None,
+}
+
+
+def in_both_ways(path, **options):
+    return (prepared(path, validate=True, streaming=streaming, **options) for streaming in (False, True))
+
+
+@pytest.mark.parametrize("count", [20, 1300])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_is_what_the_file_in_memory_is(tmp_path, kind, count):
+    draw = random.Random(f"{kind} {count}")
+    rows = []
+    for _ in range(count):
+        row = {"text": " ".join(draw.choices(WORDS, k=5))}
+        if kind == "columns of 0 and 1":
+            row |= {name: draw.randint(0, 1) for name in "xyz"}
+        else:
+            row["label"] = KINDS[kind](draw)
+        rows.append(row)
+    path = write_jsonl(tmp_path / "a.jsonl", rows) if kind == "lists" else write_csv(tmp_path / "a.csv", rows)
+    options = {"several in a cell": {"label_delimiter": "|"}, "columns of 0 and 1": {"label_column_name": "x,y,z"}}
+    whole, stream = in_both_ways(path, **options.get(kind, {}))
+    assert whole.labels.names == stream.labels.names
+    assert whole.labels.mean == pytest.approx(stream.labels.mean)
+    assert whole.labels.std == pytest.approx(stream.labels.std)
+    for one, other in (
+        (whole.splits["train"], stream.streamed.first(10**6)),
+        (whole.splits["validation"], stream.splits["validation"]),
+    ):
+        assert list(map(list, one.texts)) == list(map(list, other.texts))
+        assert one.labels == other.labels
+    assert list(whole.splits["validation"].places) == list(stream.splits["validation"].places)
+
+
+def test_decimal_commas_beyond_the_sample_are_numbers(tmp_path):
+    rows = [{"text": f"a b {row}", "label": "5" if row < 1500 else "5,25"} for row in range(1600)]
+    whole, stream = in_both_ways(write_csv(tmp_path / "a.csv", rows, delimiter=";"))
+    assert stream.labels.problem_type == whole.labels.problem_type == "regression"
+    assert sorted(stream.streamed.first(10**6).labels) == sorted(whole.splits["train"].labels)
+
+
+def test_a_stream_says_how_many_rows_it_leaves_out(tmp_path):
+    rows = [{"text": f"a b {row}", "label": "xy"[row % 2] if row != 5 else ""} for row in range(40)]
+    _, stream = in_both_ways(write_csv(tmp_path / "a.csv", rows), skip_missing=True)
+    assert "train a stream of 40 rows, 1 left out" in stream.summary.line()
+
+
+def test_a_stream_says_which_texts_it_shares(tmp_path):
+    rows = [{"text": f"a b {row}", "label": "xy"[row % 2]} for row in range(40)]
+    train = write_csv(tmp_path / "a.csv", rows)
+    test = write_csv(tmp_path / "b.csv", [*rows, {"text": "new one", "label": "x"}])
+    whole, stream = in_both_ways(train, test_file=test)
+    assert stream.summary.shared == whole.summary.shared == {"test": 36}
+
+
+def shards(tmp_path, bad=None):
+    for number in range(3):
+        rows = [
+            {"text": f"a b {number} {row}", "label": "" if (number, row) == bad else "xy"[row % 2]} for row in range(20)
+        ]
+        write_csv(tmp_path / f"train-0000{number}-of-00003.csv", rows)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_error_names_the_file_of_the_line(tmp_path, streaming):
+    data = DataArguments(dataset_name=shards(tmp_path, bad=(1, 4)), streaming=streaming)
+    with pytest.raises(UserError, match=r"train-00001-of-00003.csv, line 6 has none in column 'label'"):
+        prepare(read_splits(data), data, Use(validate=True))
+
+
+def test_validation_rows_of_shards_are_in_order(tmp_path):
+    folder = shards(tmp_path)
+    texts = []
+    for streaming in (False, True):
+        data = DataArguments(dataset_name=folder, streaming=streaming, validation_split_percentage=40)
+        texts.append(list(prepare(read_splits(data), data, Use(validate=True)).splits["validation"].texts[0]))
+    assert texts[0] == texts[1]
+
+
+def test_a_bad_column_of_0_and_1_is_located(tmp_path):
+    rows = [{"text": f"a b {row}", "x": 1, "y": "?" if row == 7 else 0} for row in range(20)]
+    path = write_csv(tmp_path / "a.csv", rows)
+    for streaming in (False, True):
+        with pytest.raises(UserError, match="column 'y' has '\\?' in line 9"):
+            prepared(path, streaming=streaming, label_column_name="x,y")
