@@ -16,7 +16,17 @@ from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError
 
 from .application import app, loading, show_metrics
-from .options import Checkpoint, Delimiter, Revision, TextColumns, TextDelimiter, Trust, declared_option
+from .options import (
+    Checkpoint,
+    Delimiter,
+    Encoding,
+    Quoting,
+    Revision,
+    TextColumns,
+    TextDelimiter,
+    Trust,
+    declared_option,
+)
 
 _File = Annotated[
     str | None,
@@ -60,6 +70,8 @@ def predict(
     file: _File = None,
     output: _Output = None,
     delimiter: Delimiter = None,
+    quoting: Quoting = None,
+    encoding: Encoding = None,
     text_column_names: TextColumns = None,
     text_column_delimiter: TextDelimiter = None,
     output_format: _Format = None,
@@ -77,7 +89,11 @@ def predict(
     and a warning. A model that labels words takes lists of words as well as texts.
     """
     options = DataArguments(
-        delimiter=delimiter, text_column_names=text_column_names, text_column_delimiter=text_column_delimiter
+        delimiter=delimiter,
+        quoting=quoting,
+        encoding=encoding,
+        text_column_names=text_column_names,
+        text_column_delimiter=text_column_delimiter,
     )
     with loading():
         _check_options(texts, text_pair, file, output, output_format, bf16, options)
@@ -206,6 +222,9 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
     delimiter: Delimiter = None,
+    quoting: Quoting = None,
+    encoding: Encoding = None,
+    decimal: Annotated[str | None, declared_option("decimal")] = None,
     text_column_names: TextColumns = None,
     label_column_name: Annotated[
         str | None, declared_option("label_column_name", "Label column. Default: as trained.")
@@ -226,6 +245,9 @@ def evaluate(
     kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}
     columns: dict[str, Any] = {
         "delimiter": delimiter,
+        "quoting": quoting,
+        "encoding": encoding,
+        "decimal": decimal,
         "text_column_names": text_column_names,
         "label_column_name": label_column_name,
         "label_delimiter": label_delimiter,

@@ -70,6 +70,8 @@ SchemeKwargs = Annotated[str | None, declared_option("position_embedding_kwargs"
 RopeParameters = Annotated[str | None, declared_option("rope_parameters")]
 SchemeFile = Annotated[str | None, declared_option("scheme_file")]
 Delimiter = Annotated[str | None, declared_option("delimiter")]
+Quoting = Annotated[str | None, declared_option("quoting")]
+Encoding = Annotated[str | None, declared_option("encoding")]
 TextColumns = Annotated[
     str | None,
     declared_option(

@@ -124,8 +124,9 @@ def _divided(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
     labels = rows.columns[columns.label] if task.kind == "text" and columns.label else [None] * len(rows)
     hold_out = HoldOut()
     for row, mark in enumerate(marks_of(*columns.texts(rows.columns))):
-        hold_out.add(mark, (str(labels[row]), row))
-    held = {row for chosen in hold_out.choose(data.validation_split_percentage).values() for row in chosen}
+        hold_out.add(mark, row)
+    chosen = hold_out.choose(data.validation_split_percentage, lambda row: str(labels[row]))
+    held = {row for rows_of_text in chosen.values() for row in rows_of_text}
     return rows.select([row for row in range(len(rows)) if row not in held]), rows.select(sorted(held))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 _REAL = re.compile(r"[+-]?(0|[1-9]\d*)\.\d*([eE][+-]?\d+)?|[+-]?\.\d+([eE][+-]?\d+)?|[+-]?[1-9]\d*[eE][+-]\d+")
 _COMMA = re.compile(r"[+-]?\d+,\d+")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NO_NUMBER = ("nan", "inf", "-inf")
 
 
@@ -39,6 +40,11 @@ def has_decimal_commas(cells: Sequence[Any] | set[Any]) -> bool:
     present = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
     commas = [bool(_COMMA.fullmatch(cell)) for cell in present]
     return any(commas) and all(comma or _WHOLE.fullmatch(cell) for comma, cell in zip(commas, present, strict=True))
+
+
+def may_be_thousands(cells: Sequence[Any]) -> bool:
+    """Whether each comma of cells with decimal commas may as well separate thousands: 8,320."""
+    return all(_THOUSANDS.fullmatch(cell.strip()) for cell in cells if cell and "," in cell)
 
 
 def is_missing(value: Any) -> bool:

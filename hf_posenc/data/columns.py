@@ -23,6 +23,11 @@ WORDS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags", "l
 """The usual names of lists of words and of their labels."""
 _LOOKED_AT = 1000
 """Rows by which a column is judged."""
+_NUMBERS_ROWS = re.compile(r"Unnamed: \d+|__index_level_\d+__|(.*[^a-z])?(id|idx|index)", re.IGNORECASE)
+"""Names of columns whose whole numbers number the rows."""
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2}")
+"""Two letters of a script without blanks between words (Thai, Lao, Burmese, Khmer, Japanese, Chinese): about a word."""
+_SHOWN = 12
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ]\d\d?:\d\d.*)?|\d\d?[./-]\d\d?[./-]\d{2,4}([ ,]+\d\d?:\d\d.*)?")
 
 
@@ -62,7 +67,8 @@ class Columns:
         text = " and ".join(self.text) + (" (a pair)" if self.is_pair else joined)
         unused = [name for name in names if name not in (*self.text, *self.labels)]
         label = f"; label: {', '.join(self.labels)}" if set(self.labels) <= set(names) else ""
-        return f"Text: {text}{label}" + (f"; not used: {', '.join(unused)}" if unused else "")
+        more = f", ... ({len(unused)} columns)" if len(unused) > _SHOWN else ""
+        return f"Text: {text}{label}" + (f"; not used: {', '.join(unused[:_SHOWN])}{more}" if unused else "")
 
 
 def find_columns(
@@ -88,6 +94,7 @@ def find_columns(
     text, joined = _named_text(table, data, known)
     if not text:
         text = _find_text(table, kinds, label)
+        _require_alike(text, known)
     if label is None and needs_label:
         label = _find_label(table, kinds, text)
         _require_names(table, label)
@@ -116,6 +123,18 @@ def _named_text(table: Table, data: DataArguments, known: Columns | None) -> tup
             "with --text-column-delimiter ' '."
         )
     return text, joined
+
+
+def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
+    """Refuses to read one text for a model of pairs, pairs for one of texts, or a part of the columns it joins."""
+    if known is None:
+        return
+    shared = set(text) & set(known.text)
+    if known.is_pair != (len(text) == 2) or (shared and len(shared) < len(known.text)):
+        raise UserError(
+            f"The model was trained on the text of {known.sentence(known.text).removeprefix('Text: ')}; the data has "
+            f"{' and '.join(text)}. Rename its columns, or say what to read: --text-column-names {','.join(text)}."
+        )
 
 
 def _named_label(table: Table, data: DataArguments, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
@@ -149,7 +168,7 @@ def _find_text(table: Table, kinds: Mapping[str, str], label: str | None) -> tup
             f"join them: --text-column-names {','.join(texts)} --text-column-delimiter ' '{pair}."
         )
     words = [name for name, kind in kinds.items() if kind in ("category", "id") and name != label]
-    others = [name for name in table.names if name != label]
+    others = [name for name, kind in kinds.items() if name != label and kind != "row number"]
     if words == others and len(words) == 1 and (kinds[words[0]] == "category" or label is None):
         return (words[0],)
     listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items() if name != label)
@@ -161,13 +180,15 @@ def _find_text(table: Table, kinds: Mapping[str, str], label: str | None) -> tup
 
 def _find_label(table: Table, kinds: Mapping[str, str], text: Sequence[str]) -> str:
     """The only column besides the text that could be a label."""
-    others = [name for name in table.names if name not in text]
+    others = [name for name, kind in kinds.items() if name not in text and kind != "row number"]
     fitting = [name for name in others if kinds[name] in ("category", "number", "list", "truth")]
     for left in (fitting, others):
         if len(left) == 1:
             return left[0]
     if not others:
-        raise UserError(f"The data has no column with labels, only {', '.join(map(repr, text))}.{_no_names(table)}")
+        raise UserError(
+            f"The data has no column with labels, only {', '.join(map(repr, text))}. Add one.{_no_names(table)}"
+        )
     names = fitting or others
     marks = [name for name in names if {str(cell) for cell in table.columns[name][:_LOOKED_AT]} <= {"0", "1"}]
     several = f" Columns of 0 and 1: --label-column-name {','.join(marks)}." if len(marks) > 1 else ""
@@ -189,7 +210,7 @@ def _require_names(table: Table, label: str) -> None:
 
 
 def kind_of_column(table: Table, name: str) -> str:
-    """What the first rows of a column hold: text, category, id, date, number, truth, list, nothing, or other."""
+    """What the first rows hold: text, category, id, date, number, row number, truth, list, nothing, or other."""
     cells = [cell for cell in table.columns[name][:_LOOKED_AT] if not is_missing(cell)]
     if table.is_text:
         cells = as_written(cells)
@@ -197,6 +218,8 @@ def kind_of_column(table: Table, name: str) -> str:
         return "category"
     if not cells:
         return "nothing"
+    if _NUMBERS_ROWS.fullmatch(name) and len(set(cells)) == len(cells) and {type(cell) for cell in cells} == {int}:
+        return "row number"
     for kind, types in (("truth", bool), ("number", int | float), ("list", list | tuple)):
         if all(isinstance(cell, types) for cell in cells):
             return kind
@@ -211,7 +234,7 @@ def _kind_of_words(cells: Sequence[str]) -> str:
     if all(_DATE.fullmatch(cell.strip()) for cell in cells):
         return "date"
     distinct, count = len(set(cells)), len(cells)
-    lengths = [len(cell.split()) for cell in cells]
+    lengths = [len(cell.split()) + len(_UNSPACED.findall(cell)) for cell in cells]
     if max(lengths) == 1:
         return "id" if distinct == count and count > 1 else "category"
     # Categories may be of a few words; then they come back.

@@ -6,12 +6,13 @@ outside quotes holds one, and the lines inside aren't all rows by themselves. `-
 """
 
 import csv
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 from .options import DataArguments
@@ -19,6 +20,8 @@ from .table import Row, Tally
 from .text_files import read_lines
 
 DELIMITERS = (",", ";", "\t", "|")
+_SEP = re.compile(r'"?sep=([,;|\t])"?[\r\n]*')
+"""A first line by which Excel finds the delimiter; no row."""
 _SAMPLE = 50
 """Lines by which the delimiter is found."""
 
@@ -34,6 +37,12 @@ class Dialect:
     names: tuple[str, ...] = ()
     """The first row."""
     encoding: str | None = None
+    skipped: int = 0
+    """Lines before the first row."""
+
+    def lines(self) -> Iterator[str]:
+        """The lines of the file, without those that are skipped."""
+        return islice(read_lines(self.path, self.encoding), self.skipped, None)
 
     def reader(self, lines: Iterator[str]) -> Any:
         """Python's csv reader of this dialect, which refuses what it can't read."""
@@ -54,8 +63,7 @@ class Dialect:
             return None
 
 
-@dataclass
-class _Record:
+class _Record(NamedTuple):
     """The cells of a row, and the lines that it runs over."""
 
     line: int
@@ -71,8 +79,11 @@ def survey(path: Path, options: DataArguments) -> tuple[Dialect, Tally]:
     """
     kind = next(suffix for suffix in map(str.lower, path.suffixes[-2:]) if suffix in (".csv", ".tsv"))
     head = list(islice(read_lines(path, options.encoding), _SAMPLE))
-    delimiter = options.delimiter or _find_delimiter(head, kind)
-    dialect = Dialect(path, delimiter, quotes=options.quoting != "none", encoding=options.encoding)
+    sep = _SEP.fullmatch(head[0]) if head else None
+    delimiter = options.delimiter or (sep[1] if sep is not None else _find_delimiter(head, kind))
+    dialect = Dialect(
+        path, delimiter, options.quoting != "none", encoding=options.encoding, skipped=int(sep is not None)
+    )
     notes = []
     if kind == ".tsv" and options.quoting is None and _has_letter_quotes(dialect):
         dialect = replace(dialect, quotes=False)
@@ -84,7 +95,8 @@ def survey(path: Path, options: DataArguments) -> tuple[Dialect, Tally]:
         elif not dialect.names:
             dialect = replace(dialect, names=_names(path, record.cells, options.delimiter, head, kind))
         else:
-            _check_width(dialect, record)
+            if len(record.cells) != len(dialect.names):
+                raise _uneven(dialect, record)
             tally.rows += 1
         tally.lines = record.line + len(record.lines) - 1
         if len(record.lines) > 1:
@@ -100,10 +112,23 @@ def survey(path: Path, options: DataArguments) -> tuple[Dialect, Tally]:
 
 def read_rows(dialect: Dialect) -> Iterator[Row]:
     """The rows below the first, as strings; an empty cell is None."""
-    records = (record for record in _records(dialect) if record.cells)
-    next(records, None)
-    for record in records:
+    for record in _rows_below(dialect):
         yield Row(record.line, {n: cell or None for n, cell in zip(dialect.names, record.cells, strict=True)})
+
+
+def read_columns(dialect: Dialect) -> tuple[dict[str, list[str | None]], list[int]]:
+    """The same column by column, which takes half the time; and the line of each row."""
+    columns: dict[str, list[str | None]] = {name: [] for name in dialect.names}
+    appends, places = [cells.append for cells in columns.values()], []
+    for line, cells, _ in _rows_below(dialect):
+        for append, cell in zip(appends, cells, strict=True):
+            append(cell or None)
+        places.append(line)
+    return columns, places
+
+
+def _rows_below(dialect: Dialect) -> Iterator[_Record]:
+    return islice((record for record in _records(dialect) if record.cells), 1, None)
 
 
 def _records(dialect: Dialect) -> Iterator[_Record]:
@@ -113,27 +138,23 @@ def _records(dialect: Dialect) -> Iterator[_Record]:
         UserError: quotes aren't closed, or a letter follows where one closes.
     """
     taken: list[str] = []
+    before = dialect.skipped
 
     def feed() -> Iterator[str]:
-        for line in read_lines(dialect.path, dialect.encoding):
+        for line in dialect.lines():
             if "\0" in line:
                 raise UserError(f"{dialect.path}, line {before + len(taken) + 1} holds a NUL byte. Remove it.")
             taken.append(line)
             yield line
 
-    before = 0
-    reader = dialect.reader(feed())
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise _bad_quotes(dialect, before + 1, taken) from error
-        is_blank = len(taken) == 1 and not taken[0].strip(" \r\n")
-        yield _Record(before + 1, [] if is_blank else cells, taken.copy())
-        before += len(taken)
-        taken.clear()
+    try:
+        for cells in dialect.reader(feed()):
+            is_blank = len(cells) < 2 and len(taken) == 1 and not taken[0].strip(" \r\n")
+            yield _Record(before + 1, [] if is_blank else cells, taken[:])
+            before += len(taken)
+            taken.clear()
+    except csv.Error as error:
+        raise _bad_quotes(dialect, before + 1, taken) from error
 
 
 def _bad_quotes(dialect: Dialect, first: int, lines: list[str]) -> UserError:
@@ -157,7 +178,7 @@ def _has_letter_quotes(dialect: Dialect) -> bool:
     """Whether quotes don't balance in every line, and each line is a row with all its cells if they are letters."""
     bare = replace(dialect, quotes=False)
     widths, balanced = set(), True
-    for line in read_lines(dialect.path, dialect.encoding):
+    for line in dialect.lines():
         if line.strip(" \r\n"):
             widths.add(len(bare.cells(line) or ()))
             balanced = balanced and ('"' not in line or dialect.cells(line) is not None)
@@ -212,15 +233,13 @@ def _names(path: Path, cells: list[str], given: str | None, head: Sequence[str],
     return names
 
 
-def _check_width(dialect: Dialect, record: _Record) -> None:
+def _uneven(dialect: Dialect, record: _Record) -> UserError:
     have, want = len(record.cells), len(dialect.names)
-    if have == want:
-        return
     names = ", ".join(map(repr, dialect.names[:6]))
     hint = f" Put cells that hold {dialect.delimiter!r} in quotes, and name every column." if have > want else ""
     if not dialect.quotes and '"' in "".join(record.lines):
         hint += " If quotes enclose cells of several lines, say --quoting csv."
-    raise UserError(
+    return UserError(
         f"{dialect.path}, line {record.line} has {have} cell{'s' * (have != 1)}, the first row has {want} ({names})."
         f"{hint or ' Write each row with all its cells.'}"
     )

@@ -100,6 +100,11 @@ class Inputs:
         return find_columns(table, self.options, self.known, needs_label=False)
 
     def _no_text(self, row: Row, name: str) -> UserError:
+        if name in row.cells:
+            return UserError(
+                f"{self.name}, {self.unit} {row.place}: column {name!r} holds {row.cells[name]!r:.60}, no text. "
+                "Write one string there, or name another column with --text-column-names."
+            )
         return UserError(
             f"{self.name}, {self.unit} {row.place}: no text in column {name!r}. It has "
             f"{', '.join(map(repr, row.cells)) or 'none'}; name one with --text-column-names."
@@ -126,7 +131,11 @@ class Inputs:
         """What was read, and which columns are the text; the label is none of the questions."""
         if self._columns is None:
             return ""
-        columns = "" if list(self._columns.text) == self.names else f"{self._columns.sentence(self.names)}; "
+        # The first row of a .csv without names would be lost: what was taken for a name is said.
+        usual = list(self._columns.text) == self.names and (
+            (self.known is not None and self.known.text == self._columns.text) or not self.is_text
+        )
+        columns = "" if usual else f"{self._columns.sentence(self.names)}; "
         return f"{self.name}: {columns}{self.tally}."
 
     def remarks(self) -> list[str]:
@@ -215,6 +224,7 @@ def _standard_input(tally: Tally) -> Iterator[Row]:
         try:
             line = next(lines)
             line.encode()  # what standard input couldn't decode is there as half a character
+            line = line.removeprefix("\ufeff") if number == 1 else line
         except StopIteration:
             return
         except UnicodeError as error:

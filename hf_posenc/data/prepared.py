@@ -12,7 +12,8 @@ from datasets import Dataset
 from ..errors import UserError
 from .columns import Columns, check_text
 from .encoding import all_texts, encode_texts, encode_words
-from .labels import TOKENS, Labels, apply_labels, read_labels
+from .label_cells import read_labels
+from .labels import TOKENS, Labels, apply_labels
 from .splitting import marks_of
 from .streaming import TOKENIZER_ROWS, Stream
 from .summary import DataSummary

@@ -8,7 +8,8 @@ from typing import Any, cast
 from ..errors import UserError
 from .cells import is_missing
 from .columns import Columns, check_text, find_columns, require_columns
-from .labels import Labels, decimal_sign, number_labels
+from .label_cells import decimal_sign
+from .labels import Labels, number_labels
 from .options import DataArguments
 from .prepared import Part, PreparedData, StreamedPart, Use
 from .splitting import HoldOut, check_percentage, groups_of, marks_of

@@ -1,6 +1,7 @@
 """Reads files: each row once and in order, or an error that names the line. One reader for every command."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from .text_files import is_empty, read_lines, readable, text_of
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".conll", ".parquet")
 """The suffixes that are read; all but .parquet also as .gz."""
+_COMMENT = re.compile(r"# \S+ = ")
 _LINES = (".csv", ".tsv", ".jsonl", ".txt", ".conll")
 
 
@@ -117,9 +119,12 @@ def read_table(path: str | Path, options: DataArguments | None = None, more: Seq
 def _read(file: RowFile) -> Table:
     if file.kind == ".parquet":  # its rows are typed, and may name classes
         return _parquet_table(file)
-    tally = Tally()
-    names = () if file.dialect is None else file.dialect.names
-    table = Table.of_rows(str(file.path), file.rows(tally), tally, names, unit=file.unit, is_text=file.is_text)
+    if file.dialect is not None and file.tally is not None:
+        columns, places = delimited.read_columns(file.dialect)
+        table = Table(str(file.path), columns, places, unit=file.unit, is_text=True, tally=file.tally)
+    else:
+        tally = Tally()
+        table = Table.of_rows(str(file.path), file.rows(tally), tally, unit=file.unit)
     if not len(table):
         raise UserError(f"{str(file.path)!r} has no rows. Give a file with at least one example.")
     return table
@@ -152,7 +157,8 @@ def parse_object(line: str) -> dict[str, Any]:
         text = error.msg + "." if isinstance(error, json.JSONDecodeError) else sentence(error)  # the line is named
         raise ValueError(f"is no JSON: {text} Write one object per line.") from error
     if not isinstance(value, dict):
-        raise ValueError(f'is no object: {line.strip():.60}. Write {{"text": "..."}}.')
+        way_out = " on a line of its own, or call the file .json" * isinstance(value, list)
+        raise ValueError(f'is no object: {line.strip():.60}. Write {{"text": "..."}}{way_out}.')
     return value
 
 
@@ -190,20 +196,24 @@ def _read_json(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
             return
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise UserError(f"{path}{where} is no JSON: {sentence(error)} It must be a whole file.") from error
-    for number, row in enumerate(_rows_of(path, whole), start=1):
+    for number, row in enumerate(_rows_of(path, whole, tally), start=1):
         if not isinstance(row, dict):
             raise UserError(f'{path}, row {number} is no object: {row!r:.60}. Write {{"text": "...", "label": "..."}}.')
         yield Row(number, row)
 
 
-def _rows_of(path: Path, whole: Any) -> list[Any]:
+def _rows_of(path: Path, whole: Any, tally: Tally) -> list[Any]:
     if isinstance(whole, list):
         return whole
     if not isinstance(whole, dict):
         raise UserError(f'{str(path)!r} holds {whole!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
-    lists = [value for value in whole.values() if value and isinstance(value, list) and isinstance(value[0], dict)]
+    lists = [name for name, value in whole.items() if value and isinstance(value, list) and isinstance(value[0], dict)]
     if len(lists) == 1:
-        return lists[0]
+        if others := [name for name in whole if name != lists[0]]:
+            tally.notes.append(
+                f"The rows of {path.name} are its list {lists[0]!r}; {', '.join(others[:9])} isn't read."
+            )
+        return list(whole[lists[0]])
     if lists or all(isinstance(value, list | dict) for value in whole.values()):
         raise UserError(
             f"{str(path)!r} is one object with {', '.join(map(repr, list(whole)[:5])) or 'nothing'}, not rows. Write a "
@@ -226,29 +236,40 @@ def _read_text(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
 
 
 def _read_conll(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    """One word per line with its label last; an empty line ends a sentence, lines of -DOCSTART- are left out."""
+    """One word per line with its label last; an empty line ends a sentence. -DOCSTART- and `# x = y` are left out."""
     words: list[str] = []
     tags: list[str] = []
-    start = number = 0
+    start = number = width = 0
     for number, line in enumerate(read_lines(path, encoding), start=1):
         cells = line.split("\t") if "\t" in line.strip() else line.split()
         cells = [cell.strip() for cell in cells]
         if not line.strip() or cells[0] == "-DOCSTART-":
             if words:
-                yield Row(start, {"tokens": words, "tags": tags})
+                yield _sentence(path, start, words, tags)
                 words, tags = [], []
             continue
-        if len(cells) < 2 or not cells[0] or not cells[-1]:
+        if _COMMENT.match(line):
+            continue
+        width = width or len(cells)
+        if len(cells) < 2 or not cells[0] or not cells[-1] or len(cells) != width:
             raise UserError(
-                f"{path}, line {number} is {line.strip():.60}. Write a word and its label, with a blank or a tab "
-                "between them, and an empty line after each sentence."
+                f"{path}, line {number} is {line.strip():.60}. Write a word and its label, last, with a blank or a tab "
+                "between them, as many columns in each line, and an empty line after each sentence."
             )
         start = start if words else number
         words.append(cells[0])
         tags.append(cells[-1])
     tally.lines = number
     if words:
-        yield Row(start, {"tokens": words, "tags": tags})
+        yield _sentence(path, start, words, tags)
+
+
+def _sentence(path: Path, line: int, words: list[str], tags: list[str]) -> Row:
+    if len(words) > 1 and words == list(map(str, range(1, len(words) + 1))):
+        raise UserError(
+            f"{path}, line {line}: the first column numbers the words. Put the word first and its label last."
+        )
+    return Row(line, {"tokens": words, "tags": tags})
 
 
 # ---- Parquet --------------------------------------------------------------------------------------------------------
@@ -257,7 +278,11 @@ def _read_conll(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]
 def _open_parquet(path: Path) -> pq.ParquetFile:
     with readable(path, ".parquet "):
         try:
-            return pq.ParquetFile(path)
+            file = pq.ParquetFile(path)
+            names = file.schema_arrow.names
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
+            return file
         except pa.ArrowInvalid as error:
             raise _not_parquet(path, error) from error
 

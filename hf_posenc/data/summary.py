@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .table import Tally
+from .table import Tally, counted
 
 
 @dataclass
@@ -61,33 +61,27 @@ class DataSummary:
 
     def doubts(self) -> list[str]:
         """What may make scores say less than they seem to."""
-        found = list(self.notes)
+        doubts = list(self.notes)
         for split, summary in self.splits.items():
             if summary.without_label:
-                found.append(f"{_rows(summary.without_label, split)} without a label were left out (--skip-missing).")
+                rows = counted(summary.without_label, f"{split} row")
+                doubts.append(f"{rows} without a label left out (--skip-missing).")
             if summary.without_text:
-                what = (
-                    "were left out (--skip-missing)" if summary.left_out else "are used; --skip-missing leaves them out"
-                )
-                found.append(f"{_rows(summary.without_text, split)} without a text {what}.")
+                rows = counted(summary.without_text, f"{split} row")
+                what = "left out (--skip-missing)" if summary.left_out else "used (--skip-missing leaves such rows out)"
+                doubts.append(f"{rows} without a text {what}.")
         if self.repeated:
-            found.append(f"{_rows(self.repeated, 'train')} repeat an earlier text with its label.")
+            doubts.append(f"{counted(self.repeated, 'train row')} with the text and the label of an earlier one.")
         if self.contradictory:
-            found.append(f"{self.contradictory:,} training texts stand there with different labels.")
+            doubts.append(f"{counted(self.contradictory, 'training text')} with different labels in different rows.")
         for split, count in self.shared.items():
-            rows = self.splits[split].rows
-            found.append(
-                f"{count:,} of {rows:,} {split} texts stand in the training data too: scores on them say little."
-            )
-        return found
+            texts = counted(self.splits[split].rows or 0, f"{split} text")
+            doubts.append(f"{count:,} of {texts} also in the training data: scores on them say little.")
+        return doubts
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "line": self.line(), "doubts": self.doubts()}
-
-
-def _rows(count: int, split: str) -> str:
-    return f"{count:,} {split} row{'s' * (count != 1)}"
 
 
 def say_labels(names: Sequence[str], problem_type: str) -> str:

@@ -45,10 +45,15 @@ class Tally:
         self.notes += other.notes
 
     def __str__(self) -> str:
-        of_lines = f" from {self.lines:,} lines" if self.lines else ""
+        of_lines = f" from {counted(self.lines, 'line')}" if self.lines else ""
         extra = [f"{self.joined:,} of them over several lines"] * bool(self.joined)
-        extra += [f"{self.blank:,} empty lines skipped"] * bool(self.blank)
-        return f"{self.rows:,} rows{of_lines}" + (f" ({', '.join(extra)})" if extra else "")
+        extra += [f"{counted(self.blank, 'empty line')} skipped"] * bool(self.blank)
+        return f"{counted(self.rows, 'row')}{of_lines}" + (f" ({', '.join(extra)})" if extra else "")
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: 1 row, 2 rows."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def test_equal_texts_fall_on_one_side(tmp_path):
     assert not set(train.texts[0]) & set(validation.texts[0])
     assert len(train) + len(validation) == 200
     assert len(validation) == 20
-    assert "90 train rows repeat an earlier text with its label." in found.summary.doubts()
+    assert "90 train rows with the text and the label of an earlier one." in found.summary.doubts()
 
 
 def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
@@ -172,8 +172,8 @@ def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
     assert (found.summary.repeated, found.summary.contradictory) == (1, 1)
     assert found.summary.shared == {"validation": 10, "test": 10}
     doubts = found.summary.doubts()
-    assert "1 training texts stand there with different labels." in doubts
-    assert "10 of 11 test texts stand in the training data too: scores on them say little." in doubts
+    assert "1 training text with different labels in different rows." in doubts
+    assert "10 of 11 test texts also in the training data: scores on them say little." in doubts
 
 
 def test_max_train_samples_are_the_first_rows(tmp_path):
