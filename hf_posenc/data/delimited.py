@@ -1,8 +1,8 @@
 """Reads .csv and .tsv files so that each row counts once; a line that could be read in two ways is refused.
 
-Quotes enclose a cell in a .csv. In a .tsv they do if they balance in every line; else they are letters if each line
-then is a whole row. A cell may run over several lines where the file is consistently quoted: no cell
-outside quotes holds one, and the lines inside aren't all rows by themselves. `--quoting` decides otherwise.
+Quotes enclose a cell in a .csv. In a .tsv they do if they balance in every line, or stand around names; else they
+are letters if each line then is a whole row. A cell may run over several lines where the file is consistently quoted:
+no cell outside quotes holds one, and the lines inside aren't all rows by themselves. `--quoting` decides otherwise.
 """
 
 import csv
@@ -177,9 +177,12 @@ def _bad_quotes(dialect: Dialect, first: int, lines: list[str]) -> UserError:
 def _has_letter_quotes(dialect: Dialect) -> bool:
     """Whether quotes don't balance in every line, and each line is a row with all its cells if they are letters."""
     bare = replace(dialect, quotes=False)
-    widths, balanced = set(), True
+    widths: set[int] = set()
+    balanced = True
     for line in dialect.lines():
         if line.strip(" \r\n"):
+            if not widths and '"' in line and dialect.cells(line) is not None:
+                return False  # who quotes names quotes cells
             widths.add(len(bare.cells(line) or ()))
             balanced = balanced and ('"' not in line or dialect.cells(line) is not None)
     return not balanced and len(widths) == 1

@@ -60,9 +60,7 @@ def prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) 
     rows = sorted(hold_out.rows()) if hold_out is not None else []
     if hold_out is not None:
         tables["validation"] = _kept_table([row for _, row in rows], stream, sample)
-    labels, numbers = number_labels(
-        {**tables, "train": distinct}, columns, data, given=given, sampled=not columns.one_hot
-    )
+    labels, numbers = number_labels({**tables, "train": distinct}, columns, data, given=given, sampled=True)
     held: dict[int, list[Any]] = {}
     if hold_out is not None:
         places = {number: place for place, (number, _) in enumerate(rows)}
@@ -121,6 +119,7 @@ def _streamed(
     if first_reading is not None:
         summary.splits["train"].read += f" of {first_reading.count + first_reading.left_out:,} rows"
         summary.splits["train"].left_out = first_reading.left_out
+        summary.splits["train"].without_text = first_reading.without_text
     parts = {}
     for split, table in tables.items():
         texts = tuple(filter(None, columns.texts(table.columns)))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 from ..errors import UserError, sentence
 from . import delimited
 from .options import DataArguments
-from .table import Row, Table, Tally, concatenate
+from .table import Row, Table, Tally, classes_of, concatenate
 from .text_files import is_empty, read_lines, readable, text_of
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".conll", ".parquet")
@@ -37,6 +38,22 @@ class RowFile:
     def is_text(self) -> bool:
         """Whether all cells are strings that may mean numbers."""
         return self.dialect is not None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Its columns, where they are known before a row is read."""
+        if self.kind == ".parquet":
+            return tuple(_open_parquet(self.path).schema_arrow.names)
+        return () if self.dialect is None else self.dialect.names
+
+    @cached_property
+    def classes(self) -> dict[str, tuple[str, ...]]:
+        """The names that a .parquet declares for the numbers of its columns."""
+        if self.kind != ".parquet":
+            return {}
+        from datasets import Features
+
+        return classes_of(Features.from_arrow_schema(_open_parquet(self.path).schema_arrow))
 
     @property
     def unit(self) -> str:
@@ -107,13 +124,20 @@ def read_table(path: str | Path, options: DataArguments | None = None, more: Seq
     Raises:
         UserError: see `open_file`; or there is no row, or a shard has other columns.
     """
-    tables = [_read(open_file(one, options)) for one in (path, *more)]
-    for table in tables[1:]:
-        if table.names != tables[0].names:
-            raise UserError(
-                f"{table.source!r} has other columns than {str(path)!r}. Give all shards the same first row."
-            )
+    files = [open_file(one, options) for one in (path, *more)]
+    require_same_columns(files)
+    tables = [_read(file) for file in files]
     return tables[0] if not more else concatenate(tables, str(path))
+
+
+def require_same_columns(files: Sequence[RowFile]) -> None:
+    """Refuses shards with other columns, or other classes, than the first; an object of JSON may lack a key."""
+    for file in files[1:]:
+        if file.names != files[0].names or file.classes != files[0].classes:
+            raise UserError(
+                f"{str(file.path)!r} has other columns than {str(files[0].path)!r}. Give all shards the same columns, "
+                "in one order, and the same classes."
+            )
 
 
 def _read(file: RowFile) -> Table:

@@ -18,7 +18,7 @@ from datasets import Dataset, IterableDataset
 from ..errors import UserError
 from .cells import as_written, is_missing
 from .columns import Columns
-from .reading import RowFile
+from .reading import RowFile, require_same_columns
 from .splitting import HoldOut, marks_of
 from .table import Row, Table, Tally, classes_of
 
@@ -51,14 +51,9 @@ class Stream:
     @classmethod
     def of_files(cls, files: Sequence[RowFile]) -> "Stream":
         """The rows of a file, or of its shards one after the other."""
+        require_same_columns(files)
         first, tally = files[0], Tally()
-        names = () if first.dialect is None else first.dialect.names
         for file in files:
-            if file.dialect is not None and file.dialect.names != names:
-                raise UserError(
-                    f"{str(file.path)!r} has other columns than {str(first.path)!r}. Give all shards the same first "
-                    "row."
-                )
             tally.add(file.tally or Tally())
 
         def read() -> Iterator[Row]:
@@ -67,7 +62,7 @@ class Stream:
                 yield from (row._replace(file=name) for row in file.rows()) if name else file.rows()
 
         source = ", ".join(str(file.path) for file in files[:3]) + ", ..." * (len(files) > 3)
-        return cls(source, read, first.unit, first.is_text, names=names, tally=tally)
+        return cls(source, read, first.unit, first.is_text, first.classes, first.names, tally)
 
     @classmethod
     def of_dataset(cls, source: str, dataset: Dataset | IterableDataset) -> "Stream":
@@ -128,7 +123,7 @@ class FirstReading:
         is_whole: Callable[[dict[str, Any]], bool] | None = None,
         watched: Set[int] = frozenset(),
     ) -> None:
-        self.count = self.left_out = 0
+        self.count = self.left_out = self.without_text = 0
         self.met: set[int] = set()
         """The watched marks that were met."""
         self._single: dict[Any, None] = {}
@@ -141,6 +136,7 @@ class FirstReading:
                 continue
             if not columns.one_hot:
                 self._add(row.cells.get(columns.label), row.where(stream.unit))
+            self.without_text += all(is_missing(row.cells.get(name)) for name in columns.text)
             if hold_out is not None or watched:
                 (mark,) = marks_of(*columns.texts({name: [row.cells.get(name)] for name in columns.text}))
                 if mark in watched:

@@ -157,13 +157,16 @@ def classes_of(features: Any) -> dict[str, tuple[str, ...]]:
 
 
 def concatenate(tables: Sequence[Table], source: str) -> Table:
-    """Tables with the same columns, one after the other."""
+    """Tables one after the other; a row whose table lacks a column has None there."""
     first, tally = tables[0], Tally()
     starts, count = [], 0
     for table in tables:
         tally.add(table.tally)
         starts.append((count, table.source))
         count += len(table)
-    columns = {name: [cell for table in tables for cell in table.columns[name]] for name in first.columns}
+    names = dict.fromkeys(name for table in tables for name in table.columns)
+    columns = {
+        name: [cell for table in tables for cell in table.columns.get(name, [None] * len(table))] for name in names
+    }
     places = [table.place(row) for table in tables for row in range(len(table))]
     return replace(first, source=source, columns=columns, places=places, tally=tally, files=tuple(starts))

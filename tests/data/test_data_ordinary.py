@@ -36,6 +36,13 @@ def test_the_line_by_which_excel_finds_the_delimiter_is_no_row(tmp_path, first):
         read_table(write_file(tmp_path / "b.csv", f"{first}text;label\r\na;b;x\r\n"))
 
 
+def test_a_tsv_whose_names_are_quoted_has_quoted_cells(tmp_path):
+    path = write_file(tmp_path / "a.tsv", '"text"\t"label"\n"a\tb\nc"\t"x"\n')
+    with pytest.raises(UserError, match="line 2: a quote opens there and closes in line 3, and all these lines would"):
+        read_table(path)
+    assert rows_of(read_table(path, DataArguments(quoting="csv"))) == [{"text": "a\tb\nc", "label": "x"}]
+
+
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_the_index_that_pandas_writes_is_no_label(tmp_path, shuffled):
     frame = pd.DataFrame(rows_with(["good", "bad"] * 20, "sentiment"))

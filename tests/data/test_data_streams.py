@@ -4,6 +4,7 @@ import random
 
 import pytest
 from data_harness import prepared, write_csv, write_jsonl
+from datasets import ClassLabel, Dataset, Features, Value
 
 from hf_posenc.data import DataArguments, Use, prepare, read_splits
 from hf_posenc.errors import UserError
@@ -96,6 +97,37 @@ def test_validation_rows_of_shards_are_in_order(tmp_path):
         data = DataArguments(dataset_name=folder, streaming=streaming, validation_split_percentage=40)
         texts.append(list(prepare(read_splits(data), data, Use(validate=True)).splits["validation"].texts[0]))
     assert texts[0] == texts[1]
+
+
+def test_objects_of_shards_may_lack_a_key(tmp_path):
+    for number, name in enumerate(["meta", "text"]):
+        rows = [{"text": f"a b {number} {row}", "label": "xy"[row % 2], "meta": 1} for row in range(10)]
+        del rows[3][name]
+        write_jsonl(
+            tmp_path / f"train-0000{number}-of-00002.jsonl", rows if number else [row | {"x": 1} for row in rows]
+        )
+    for streaming in (False, True):
+        data = DataArguments(dataset_name=str(tmp_path), streaming=streaming)
+        found = prepare(read_splits(data), data, Use(validate=True))
+        assert "1 train row without a text used (--skip-missing leaves such rows out)." in found.summary.doubts()
+        assert len(found.streamed.first(99) if streaming else found.splits["train"]) == 18
+
+
+def test_a_stream_of_parquet_knows_its_classes(tmp_path):
+    def write(name, classes):
+        features = Features({"text": Value("string"), "label": ClassLabel(names=classes)})
+        rows = {"text": [f"a b {name} {row}" for row in range(20)], "label": [0, 1] * 10}
+        Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / name))
+
+    write("train-00000-of-00002.parquet", ["no", "yes"])
+    write("train-00001-of-00002.parquet", ["no", "yes"])
+    for streaming in (False, True):
+        data = DataArguments(dataset_name=str(tmp_path), streaming=streaming)
+        assert prepare(read_splits(data), data, Use(validate=True)).labels.names == ("no", "yes")
+    write("train-00001-of-00002.parquet", ["yes", "no"])
+    for streaming in (False, True):
+        with pytest.raises(UserError, match="00001-of-00002.parquet' has other columns than .* and the same classes"):
+            read_splits(DataArguments(dataset_name=str(tmp_path), streaming=streaming))
 
 
 def test_a_bad_column_of_0_and_1_is_located(tmp_path):
