@@ -79,10 +79,12 @@ class HoldOut:
         self.count += 1
         if mark >= self._bound:
             return
-        if mark not in self._texts:
-            self._texts[mark] = []
-            heapq.heappush(self._marks, -mark)
-        self._texts[mark].append(row)
+        if mark in self._texts:
+            self._texts[mark].append(row)
+        else:
+            self._texts[mark] = [row]
+            if self.most is not None:
+                heapq.heappush(self._marks, -mark)
         self._kept += 1
         while self.most is not None and self._kept > self.most and len(self._marks) > 1:
             self._bound = -heapq.heappop(self._marks)
