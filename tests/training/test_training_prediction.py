@@ -263,7 +263,8 @@ def test_the_columns_that_the_model_was_trained_on_are_found_again(run, tmp_path
 
 def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
     source = write_csv(tmp_path / "in.csv", [{"premise": "who saw karla", "hypothesis": "karla"}])
-    run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl")
+    columns = ("--text-column-names", "premise,hypothesis")  # the model was trained on single texts
+    run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl", *columns)
     _, out, _ = run("predict", checkpoint, "who saw karla", "--text-pair", "karla", "--format", "jsonl")
     found = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
     assert found == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
@@ -375,7 +376,7 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
         ),
         ("a.csv", "text\nx\n\udce9\n", (), "a.csv, line 3 isn't UTF-8 text: "),
         ("a.txt", "x\n" * 9000 + "\udce9\n", (), "a.txt, line 9001 isn't UTF-8 text: "),
-        ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: no text in column 'text'"),
+        ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: column 'text' holds {'a': 1}, no text"),
         ("a.txt", "\n\n", (), "a.txt has no texts"),
         ("a.csv", "text,label\n", (), "has no rows"),
         ("a.jsonl.gz", "x", (), "a.jsonl.gz' can't be read"),
