@@ -204,7 +204,10 @@ class _Lookalikes:
 
     def add(self, record: _Record) -> None:
         """Looks at the lines of one more joined row."""
-        width = len(record.cells)
+        width, text = len(record.cells), "".join(record.lines).rstrip("\r\n")
+        quoted = ('"' + cell.replace('"', '""') + '"' for cell in record.cells)
+        if width > 1 and text == self.dialect.delimiter.join(quoted):  # a writer that quotes every cell
+            self.all = False
         self.all = self.all and all(len(self.dialect.cells(line) or ()) == width for line in record.lines)
 
 

@@ -61,6 +61,12 @@ def test_every_second_line_is_not_joined_to_the_one_before(tmp_path):
     assert len(read(path)) == 200
 
 
+def test_a_row_whose_cells_are_all_quoted_is_one_row(tmp_path):
+    """Though each of its lines would be a row by itself if quotes were letters."""
+    path = write_file(tmp_path / "a.csv", '"text","label"\n"Dear all, hi\nregards","x"\n"b","y"\n')
+    assert [row["text"] for row in read(path)] == ["Dear all, hi\nregards", "b"]
+
+
 def test_cells_of_several_lines_are_read_where_the_file_is_consistently_quoted(tmp_path):
     examples = [{"text": f"Dear all, hi,\n\nit's {row}\r\nbye", "label": "xy"[row % 2]} for row in range(50)]
     path = write_csv(tmp_path / "a.csv", examples)
