@@ -69,7 +69,7 @@ RUN_ELSEWHERE = {
     'hf-posenc predict runs/recency "A text to classify." --trust-remote-code': OWN_SCHEME,
     "hf-posenc compare --scheme-file my_scheme.py --schemes none,rope,recency --data mine -o results/recency": "tests/"
     "comparison/test_comparison_scheme_file.py",
-    "python examples/own_scheme/run.py --output_dir runs/recency": OWN_SCHEME,
+    "python examples/own_scheme/run.py --output-dir runs/recency": OWN_SCHEME,
     "python -m model_cards.studies.recipe --data FOLDER --output try.json --parts scratch/comparisons "
     """--seeds 1 --options '{"config_overrides": "initializer_range=0.05", "hidden_dropout_prob": 0.1, """
     '"num_train_epochs": 20}\'': "tests/test_recipe_study.py",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """A scheme of your own, from its file to a checkpoint that strangers load.
 
-    python examples/own_scheme/run.py --output_dir runs/recency
+    python examples/own_scheme/run.py --output-dir runs/recency
 
 registers `Recency` from recency.py, runs the checks that the package's own schemes pass, trains a tiny classifier on
 word order, and loads the checkpoint as someone would who has neither hf_posenc nor recency.py. The same training from
@@ -31,8 +31,8 @@ print(type(classify.model.model.position).__name__, classify("who did the dog ch
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="runs/recency")
-    parser.add_argument("--max_steps", type=int, default=100)
+    parser.add_argument("--output-dir", default="runs/recency")
+    parser.add_argument("--max-steps", type=int, default=100)
     options = parser.parse_args()
 
     hf_posenc.register_position("recency", Recency)

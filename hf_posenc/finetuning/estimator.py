@@ -43,7 +43,7 @@ from ..training.metrics import predictions_from_logits, probabilities_from_logit
 from ..training.progress import without_bars
 from ..training.saving import save_run
 from .model import require_head
-from .options import OptionParser, make_arguments
+from .options import make_arguments
 from .prediction import Classifier, load_classifier
 from .train import fine_tune
 
@@ -90,7 +90,7 @@ class _Estimator(BaseEstimator):
     """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it.
 
     Those that the signature names are always parameters, any other option of `hf-posenc train` is one once it is given
-    or set: `clone` and `GridSearchCV` see them all.
+    or set: `clone` and `GridSearchCV` see them all. As scikit-learn wants it, `fit` refuses wrong ones.
     """
 
     def __init__(
@@ -110,8 +110,6 @@ class _Estimator(BaseEstimator):
         verbose: int = 0,
         **options: Any,
     ) -> None:
-        if options.keys() - _OPTIONS:
-            OptionParser((DataArguments, ModelArguments, ClassificationTrainingArguments)).check_names(options)
         self.position_embedding_type = position_embedding_type
         self.config_preset = config_preset
         self.pretrained = pretrained
@@ -128,7 +126,7 @@ class _Estimator(BaseEstimator):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters of the signature, and the options that were given or set."""
-        names = [name for name in _OPTIONS if name in vars(self)]
+        names = [name for name in vars(self) if not (name.startswith("_") or name.endswith("_"))]
         return {**super().get_params(deep), **{name: getattr(self, name) for name in names}}
 
     def set_params(self, **parameters: Any) -> Self:

@@ -51,8 +51,10 @@ def test_the_best_trial_is_trained_with_and_each_is_told(tmp_path: Path, order: 
 def test_the_trials_are_silent_about_what_training_says_again(
     tmp_path: Path, order: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(tmp_path / "run", {"train_file": order["train_file"]}, search=2, max_steps=2)
-    assert caplog.text.count("There is no validation data") == 1
+    lines = [{**row, "label": str(number % 12)} for number, row in enumerate(rows("train", 160))]
+    numbered = write_jsonl(tmp_path / "numbered.jsonl", [{**row, "label": int(row["label"])} for row in lines])
+    run(tmp_path / "run", {"train_file": numbered}, search=2, max_steps=2)
+    assert caplog.text.count("has 12 different whole numbers") == 1
 
 
 def test_a_search_never_sees_the_test_split(
