@@ -15,7 +15,9 @@ _data = partial(option, panel="Data")
 class DataArguments:
     """Which text, which labels."""
 
-    train_file: str | None = _data(None, "Training data: .csv, .tsv, .json, .jsonl (all also .gz) or .parquet.")
+    train_file: str | None = _data(
+        None, "Training data: .csv, .tsv, .json, .jsonl, .txt, .conll (all also .gz) or .parquet."
+    )
     validation_file: str | None = _data(None, "Validation data; else a tenth is set aside.")
     test_file: str | None = _data(None, "Test data, scored and labelled at the end.", "It may lack labels.")
     dataset_name: str | None = _data(
@@ -26,10 +28,10 @@ class DataArguments:
     )
     dataset_config_name: str | None = option(None, "The configuration of a Hub data set.")
     delimiter: str | None = _data(None, "Between csv columns; default: found.", "One character, or tab.")
-    quoting: str | None = option(
+    quoting: str | None = _data(
         None,
-        "What quotes in a .csv or .tsv are: csv (they enclose cells) or none (they are letters). Default: csv in a "
-        ".csv, and in a .tsv if they balance in every line.",
+        "What csv quotes are: csv (they enclose cells) or none (letters).",
+        "Default: csv in a .csv, and in a .tsv if they balance in every line.",
         accepts=one_of("csv", "none"),
     )
     decimal: str | None = option(
@@ -37,7 +39,7 @@ class DataArguments:
         "Decimal sign of numbers in a .csv or .tsv: . or , (found, and said, where labels have it).",
         accepts=one_of(".", ","),
     )
-    encoding: str | None = option(None, "Of files of text: utf-8 (default), latin-1, cp1252, utf-16, ...")
+    encoding: str | None = _data(None, "Of files of text: utf-8 (default), latin-1, cp1252, utf-16, ...")
     train_split_name: str | None = option(None, "The training split, if not train.")
     validation_split_name: str | None = option(None, "The validation split, if not validation, valid, val or dev.")
     test_split_name: str | None = option(None, "The test split, if not test.")
@@ -50,9 +52,8 @@ class DataArguments:
     )
     label_column_name: str | None = _data(
         None,
-        "Label column.",
-        "Several columns of 0 and 1, joined by a comma, hold one label each. Default: label, or the only column that "
-        "is left.",
+        "Label column; default: label, or the only one left.",
+        "Several columns of 0 and 1, joined by a comma, hold one label each.",
     )
     label_delimiter: str | None = _data(
         None, "Between several labels in one cell.", "It makes a multi-label classification."
@@ -79,7 +80,11 @@ class DataArguments:
         None,
         "With --streaming: the labels, joined by a comma. Default: found by reading the data once before training.",
     )
-    max_train_samples: int | None = option(None, "Use the first n training examples only.", accepts=COUNT)
+    max_train_samples: int | None = option(
+        None,
+        "Use the first n training examples only. Those to validate on are set aside before; with --streaming, after.",
+        accepts=COUNT,
+    )
     max_eval_samples: int | None = option(None, "Use the first n validation examples only.", accepts=COUNT)
     max_predict_samples: int | None = option(None, "Use the first n test examples only.", accepts=COUNT)
 
