@@ -48,9 +48,9 @@ RUN_ELSEWHERE = {
     "make gpu TORCH=torch": "needs a GPU; the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
-    "python -m hf_posenc.finetuning.quick_start --output_dir runs/seeds --seeds 0 1 2 3 4": "tests/training/"
+    "python -m model_cards.studies.quick_start --output-dir runs/seeds --seeds 0 1 2 3 4": "tests/training/"
     "test_training_quick_start.py",
-    "python -m hf_posenc.finetuning.quick_start --baselines model_cards/results/quickstart.json": "tests/training/"
+    "python -m model_cards.studies.quick_start --baselines model_cards/results/quickstart.json": "tests/training/"
     "test_training_quick_start.py",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",

@@ -31,5 +31,4 @@ __all__ = [
     "train_masked_lm",
 ]
 
-# `python -m hf_posenc.finetuning.quick_start` warns if its module is imported already.
 __getattr__ = lazy_names(__name__, __file__)

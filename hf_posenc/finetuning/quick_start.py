@@ -1,18 +1,12 @@
 """The quick start: the same tiny encoder under several positional schemes, on data that word order alone decides.
 
-    python -m hf_posenc.finetuning.quick_start --output-dir quickstart
-    python -m hf_posenc.finetuning.quick_start --output-dir runs/seeds --seeds 0 1 2 3 4
+    hf-posenc quickstart -o quickstart
 
-    python -m hf_posenc.finetuning.quick_start --baselines model_cards/results/quickstart.json
-
-The second line measures mean and spread over seeds, the third anew what has to be beaten, in seconds.
+`model_cards/studies/quick_start.py` in the repository measures mean and spread over seeds.
 """
 
-import argparse
-import json
 import os
 import shlex
-import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -26,13 +20,8 @@ from rich.table import Table
 
 from hf_posenc.model.positions import scheme_class
 
-from ..data.prepared import Use
-from ..data.preparing import prepare
-from ..data.splits import read_splits
-from ..errors import Interrupted, UserError, about_options, dashed, run_script
-from ..files import write_json
+from ..errors import Interrupted, UserError, about_options, dashed
 from ..stranger import StrangerFailed, ask_stranger
-from ..training.baseline import baseline_scores
 from ..training.checkpoints import check_output_dir
 from ..training.inference import logits_of
 from ..training.metrics import probabilities_from_logits
@@ -222,92 +211,3 @@ def _next_steps(last: SchemeResult, seed: int, seconds: float, console: Console)
         soft_wrap=True,
         markup=False,
     )
-
-
-def measure_baselines(options: dict[str, Any] | None = None) -> dict[str, float]:
-    """Test accuracy of the baselines `majority` and `word_pairs` on the same rows."""
-    data = make_arguments(**{**OPTIONS, **(options or {}), "output_dir": "unused"})[0]
-    prepared = prepare(read_splits(data), data, Use(test=True, score_test=True))
-    train, test = ((part.texts, part.labels or []) for part in (prepared.splits["train"], prepared.splits["test"]))
-    scores = baseline_scores(train, {"test": test}, "single_label_classification")
-    return {name: found["test_accuracy"] for name, found in scores.items()}
-
-
-def measure_seeds(
-    output_dir: str | Path,
-    schemes: Sequence[str] = SCHEMES,
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    *,
-    overwrite_output_dir: bool = False,
-    options: dict[str, Any] | None = None,
-    console: Console | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Runs the quick start once per seed and reports mean and spread of the test accuracies.
-
-    Returns:
-        For each scheme `accuracies` by seed, `mean`, `std` (of the sample), `min`, `max`; also in `seeds.json`, with
-        `baselines`.
-    """
-    console = console or Console()
-    found: dict[str, list[float]] = {scheme: [] for scheme in schemes}
-    for seed in seeds:
-        for result in quickstart(
-            Path(output_dir) / f"seed-{seed}",
-            schemes,
-            seed,
-            overwrite_output_dir=overwrite_output_dir,
-            options=options,
-            console=console,
-        ):
-            found[result.scheme].append(result.accuracy)
-    report = {
-        scheme: {
-            "accuracies": values,
-            "mean": statistics.fmean(values),
-            "std": statistics.stdev(values) if len(values) > 1 else 0.0,
-            "min": min(values),
-            "max": max(values),
-        }
-        for scheme, values in found.items()
-    }
-    given = {"seeds": list(seeds), "options": {**OPTIONS, **(options or {})}}
-    baselines = measure_baselines(options)
-    write_json(Path(output_dir) / "seeds.json", {**given, "baselines": baselines, **report})
-    table = Table("positions", "mean", "std", "min", "max", title=f"Test accuracy over {len(seeds)} seeds")
-    table.add_row("word pairs", f"{baselines['word_pairs']:.3f}", style="dim", end_section=True)
-    for scheme, numbers in report.items():
-        table.add_row(scheme, *(f"{numbers[name]:.3f}" for name in ("mean", "std", "min", "max")))
-    console.print(table)
-    return report
-
-
-def main() -> None:
-    """The command line of the quick start."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output-dir", "--output_dir", default="quickstart", help="where the checkpoints go (default: quickstart)"
-    )
-    parser.add_argument(
-        "--schemes", nargs="+", default=list(SCHEMES), help="positional schemes; the last one is loaded elsewhere"
-    )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="several: mean and spread are reported")
-    parser.add_argument(
-        "--overwrite-output-dir",
-        "--overwrite_output_dir",
-        action="store_true",
-        help="replace checkpoints that are there",
-    )
-    parser.add_argument("--baselines", type=Path, help="a seeds.json: measure its baselines anew, and train nothing")
-    given = parser.parse_args()
-    if given.baselines is not None:
-        found = json.loads(given.baselines.read_text(encoding="utf-8"))
-        first = {name: found.pop(name) for name in ("seeds", "options")}
-        write_json(given.baselines, {**first, **found, "baselines": measure_baselines(first["options"])})
-    elif len(given.seeds) == 1:
-        quickstart(given.output_dir, given.schemes, given.seeds[0], overwrite_output_dir=given.overwrite_output_dir)
-    else:
-        measure_seeds(given.output_dir, given.schemes, given.seeds, overwrite_output_dir=given.overwrite_output_dir)
-
-
-if __name__ == "__main__":
-    run_script(main)

@@ -126,7 +126,7 @@ class QuickStart:
     def command(self) -> str:
         """What measures it again."""
         seeds = " ".join(map(str, self.seeds))
-        return f"python -m hf_posenc.finetuning.quick_start --output_dir runs/seeds --seeds {seeds}"
+        return f"python -m model_cards.studies.quick_start --output-dir runs/seeds --seeds {seeds}"
 
     @cached_property
     def differences(self) -> dict[str, Difference]:

@@ -37,7 +37,7 @@ def ratio_table(found: dict[str, Any], size: str | None = None) -> str:
 
 
 def seeds_table(found: dict[str, Any]) -> str:
-    """What `quick_start.measure_seeds` wrote as Markdown: word pairs first, and which runs are above them."""
+    """What `model_cards.studies.quick_start` wrote as Markdown: word pairs first, and which runs are above them."""
     pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
     schemes = {name: one for name, one in found.items() if name not in ("seeds", "options", "baselines")}
     above = {name: sum(value > pairs for value in one["accuracies"]) for name, one in schemes.items()}

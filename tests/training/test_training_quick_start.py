@@ -10,11 +10,12 @@ from rich.console import Console
 from training_harness import rows
 
 from hf_posenc import cli
-from hf_posenc.finetuning import quick_start, quickstart
-from hf_posenc.finetuning.quick_start import OPTIONS, PAIR, SCHEMES, SchemeResult, load_elsewhere, measure_seeds
+from hf_posenc.finetuning import quickstart
+from hf_posenc.finetuning.quick_start import OPTIONS, PAIR, SCHEMES, SchemeResult, load_elsewhere
 from hf_posenc.training import Interrupted, UserError
 from hf_posenc.training.baseline import WordPairs
 from model_cards.generate.pages import seeds_table
+from model_cards.studies import quick_start
 
 FAST = {
     "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64",
@@ -76,9 +77,9 @@ def test_seeds_are_summed_up(tmp_path, monkeypatch):
     def shortened(output_dir, schemes, seed, **_):
         return [SchemeResult(scheme, next(accuracies), (0.5, 0.5), 0, output_dir, 1.0) for scheme in schemes]
 
-    monkeypatch.setattr("hf_posenc.finetuning.quick_start.quickstart", shortened)
+    monkeypatch.setattr(quick_start, "quickstart", shortened)
     monkeypatch.setattr(quick_start, "measure_baselines", lambda options: {"majority": 0.5, "word_pairs": 0.85})
-    found = measure_seeds(tmp_path, ("rope", "none"), (0, 1), console=Console(file=StringIO()))
+    found = quick_start.measure_seeds(tmp_path, ("rope", "none"), (0, 1), console=Console(file=StringIO()))
     assert found["rope"] == {
         "accuracies": [0.9, 0.8],
         "mean": pytest.approx(0.85),
