@@ -1,6 +1,6 @@
 """A classifier's scores beside baselines and by class, its errors, and warnings; shown as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +28,39 @@ _NAMES = {
     "none": "without positions",
 }
 LOWER_IS_BETTER = ("mse",)
+CLASS_HEAD = ("class", "precision", "recall", "f1", "examples")
+ERROR_HEAD = ("row", "text", "right", "predicted")
+
+
+Row = tuple[str, ...]
+Cell = Callable[[Any], str]
+
+
+def _name(baseline: str, metric: str) -> str:
+    return "mean" if baseline == "majority" and metric in LOWER_IS_BETTER else _NAMES.get(baseline, baseline)
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """The prediction with its probability."""
+    sure = f" ({error['probability']:.2f})" if "probability" in error else ""
+    return _plain(error["predicted"]) + sure
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "(none)"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _cell(value: Any) -> str:
+    """A short text, escaped."""
+    return plain(short(_plain(value), TEXT_SHOWN))
+
+
+def short(text: str, length: int) -> str:
+    """Text of one line, cut to a length."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 @dataclass
@@ -65,58 +98,32 @@ class Assessment:
 
     def __rich__(self) -> RenderableType:
         """Tables for the terminal; warnings last, where they are seen."""
-        parts: list[RenderableType] = [self._standing()]
+        parts: list[RenderableType] = [
+            _table("Where it stands", (f"{self.split} data", self.metric), self.score_rows(), bold=True)
+        ]
         if self.classes:
-            parts.append(self._class_table())
+            rows = self.class_rows(lambda label: escape(short(label, 30)))
+            if (more := len(self.classes) - len(rows)) > 0:
+                rows.append((f"... {more} more in results.json",))
+            parts.append(_table("Class by class", CLASS_HEAD, rows))
         if self.shows_confusion():
-            parts.append(self._confusion_table())
+            width = 16 if len(self.classes) < 4 else 10  # for 80 columns
+            (_, *heads), _ = self.confusion_rows(lambda label: escape(short(label, width)))
+            _, rows = self.confusion_rows(lambda label: escape(short(label, 16)))
+            parts.append(_table("Confusion matrix", ("right \\ predicted", *heads), rows))
         if self.errors:
-            parts.append(self._error_table())
+            rows = self.error_rows(lambda value: escape(_plain(value)))
+            if (more := len(rows) - ERRORS_IN_TERMINAL) > 0:
+                rows[ERRORS_IN_TERMINAL:] = [("...", f"{more} more in results.json")]
+            table = _table(self.error_title(), ERROR_HEAD, rows, justify="left")
+            table.columns[1].ratio = 1
+            parts.append(table)
         parts += [f"[yellow]Warning:[/yellow] {escape(warning)}" for warning in self.warnings]
         return Group(*parts)
 
     def show(self, console: Console | None = None) -> None:
         """Prints it."""
         (console or Console()).print(self, highlight=False)
-
-    def _standing(self) -> Table:
-        table = Table(f"{self.split} data", title="Where it stands", title_justify="left")
-        table.add_column(self.metric, justify="right")
-        table.add_row("this model", f"{self.score:.4f}", style="bold")
-        for name, score in self.baselines.items():
-            table.add_row(_name(name, self.metric), f"{score:.4f}")
-        return table
-
-    def _class_table(self) -> Table:
-        table = Table("class", title="Class by class", title_justify="left")
-        for name in ("precision", "recall", "f1", "examples"):
-            table.add_column(name, justify="right")
-        for row in self.classes[:MOST_CLASSES_SHOWN]:
-            shares = (f"{row[name]:.3f}" for name in ("precision", "recall", "f1"))
-            table.add_row(escape(short(row["label"], 30)), *shares, f"{row['examples']:,}")
-        if len(self.classes) > MOST_CLASSES_SHOWN:
-            table.add_row(f"... {len(self.classes) - MOST_CLASSES_SHOWN} more in results.json")
-        return table
-
-    def _confusion_table(self) -> Table:
-        assert self.confusion is not None
-        table = Table("right \\ predicted", title="Confusion matrix", title_justify="left")
-        width = 16 if len(self.classes) < 4 else 10  # for 80 columns
-        for row in self.classes:
-            table.add_column(escape(short(row["label"], width)), justify="right")
-        for row, counts in zip(self.classes, self.confusion, strict=True):
-            table.add_row(escape(short(row["label"], 16)), *(f"{count:,}" for count in counts))
-        return table
-
-    def _error_table(self) -> Table:
-        table = Table("row", "text", "right", "predicted", title=self.error_title(), title_justify="left")
-        table.columns[1].ratio = 1
-        for error in self.errors[:ERRORS_IN_TERMINAL]:
-            text = " / ".join(filter(None, (error["text"], error.get("text_pair"))))
-            table.add_row(str(error["row"]), *(escape(_plain(value)) for value in (text, error["label"], _said(error))))
-        if len(self.errors) > ERRORS_IN_TERMINAL:
-            table.add_row("...", f"{len(self.errors) - ERRORS_IN_TERMINAL} more in results.json")
-        return table
 
     def error_title(self) -> str:
         """What the listed errors are."""
@@ -126,32 +133,46 @@ class Assessment:
         """Whether there is a confusion matrix of not too many classes."""
         return self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN
 
-    # Rows of the tables in the model card.
+    # Rows of the tables in the terminal and in the model card; `cell` shortens and escapes texts.
 
-    def score_rows(self) -> list[tuple[str, str]]:
+    def score_rows(self) -> list[Row]:
         """The model's score and those of the baselines."""
         scores = {"this model": self.score} | {_name(k, self.metric): v for k, v in self.baselines.items()}
         return [(name, f"{score:.4f}") for name, score in scores.items()]
 
-    def class_rows(self) -> list[tuple[str, ...]]:
+    def class_rows(self, cell: Cell = _cell) -> list[Row]:
         """Precision, recall, F1 and number of examples of the first classes."""
         return [
-            (_cell(row["label"]), *(f"{row[k]:.3f}" for k in ("precision", "recall", "f1")), str(row["examples"]))
+            (cell(row["label"]), *(f"{row[k]:.3f}" for k in ("precision", "recall", "f1")), f"{row['examples']:,}")
             for row in self.classes[:MOST_CLASSES_SHOWN]
         ]
 
-    def confusion_rows(self) -> tuple[list[str], list[list[Any]]]:
+    def confusion_rows(self, cell: Cell = _cell) -> tuple[list[str], list[Row]]:
         """Head and rows of the confusion matrix."""
-        names = [_cell(row["label"]) for row in self.classes]
-        return ["", *names], [[name, *row] for name, row in zip(names, self.confusion or (), strict=True)]
+        names = [cell(row["label"]) for row in self.classes]
+        counts = zip(names, self.confusion or (), strict=True)
+        return ["", *names], [(name, *(f"{count:,}" for count in row)) for name, row in counts]
 
-    def error_rows(self) -> list[tuple[Any, ...]]:
+    def error_rows(self, cell: Cell = _cell) -> list[Row]:
         """The most confident errors."""
         texts = (" / ".join(filter(None, (error["text"], error.get("text_pair")))) for error in self.errors)
         return [
-            (error["row"], *map(_cell, (text, error["label"], _said(error))))
+            (str(error["row"]), *map(cell, (text, error["label"], _said(error))))
             for text, error in zip(texts, self.errors, strict=True)
         ]
+
+
+def _table(
+    title: str, head: Sequence[str], rows: Sequence[Row], *, justify: Any = "right", bold: bool = False
+) -> Table:
+    """A table for the terminal; `justify` is of all columns but the first, `bold` of the first row."""
+    table = Table(head[0], title=title, title_justify="left")
+    for name in head[1:]:
+        table.add_column(name, justify=justify)
+    for row in rows:
+        table.add_row(*row)
+    table.rows[0].style = "bold" if bold else None
+    return table
 
 
 def _confusion_figure(counts: np.ndarray, names: Sequence[str], split: str) -> "Figure":
@@ -171,33 +192,6 @@ def _confusion_figure(counts: np.ndarray, names: Sequence[str], split: str) -> "
         colour = "white" if shares[row, column] > 0.5 else "black"
         axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=8)
     return figure
-
-
-def _name(baseline: str, metric: str) -> str:
-    return "mean" if baseline == "majority" and metric in LOWER_IS_BETTER else _NAMES.get(baseline, baseline)
-
-
-def _said(error: Mapping[str, Any]) -> str:
-    """The prediction with its probability."""
-    sure = f" ({error['probability']:.2f})" if "probability" in error else ""
-    return _plain(error["predicted"]) + sure
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(value) or "(none)"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _cell(value: Any) -> str:
-    """A short text, escaped."""
-    return plain(short(_plain(value), TEXT_SHOWN))
-
-
-def short(text: str, length: int) -> str:
-    """Text of one line, cut to a length."""
-    text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def to_beat(baselines: Mapping[str, Mapping[str, float]], metric: str) -> str:

@@ -88,17 +88,13 @@ class StopOnInterrupt(TrainerCallback):
             self._pressed_at = time.monotonic()
             logger.warning_once("Finishing this step and saving a checkpoint. Ctrl-C again stops at once.")
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Asks the Trainer to save and stop."""
         if self._agree(args):
             control.should_save = control.should_training_stop = True
         return control
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Counts a Ctrl-C after the last step."""
         self._agree(args)
 
@@ -112,9 +108,7 @@ class StopOnInterrupt(TrainerCallback):
         self.agreed = self.agreed or pressed
         return self.agreed
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Skips the evaluation of a stopped epoch, which the uninterrupted run wouldn't have."""
         if self.agreed and not float(state.epoch or 0).is_integer():
             control.should_log = control.should_evaluate = control.should_save = False
@@ -124,9 +118,7 @@ class StopOnInterrupt(TrainerCallback):
 class BestCheckpointIsHere(TrainerCallback):
     """Points a resumed run to the best checkpoint in its own folder, though the run began in another."""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Replaces the recorded path."""
         here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
         if state.best_global_step and here.is_dir():
@@ -142,11 +134,11 @@ class EvaluationLeavesNoTrace(TrainerCallback):
     def __init__(self) -> None:
         self._state: Any = None
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keeps the state of the step."""
         self._state = torch.get_rng_state()
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Restores it."""
         if self._state is not None:
             torch.set_rng_state(self._state)
@@ -162,19 +154,15 @@ class DescribeCheckpoints(TrainerCallback):
         self.run = run
         self.limit: int | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Takes the limit from the Trainer."""
         self.limit, args.save_total_limit = args.save_total_limit, None
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Gives it back."""
         args.save_total_limit = self.limit
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called after the Trainer has written the folder."""
         PartialState().wait_for_everyone()  # each process has written its random state
         name = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import evaluate
@@ -24,8 +25,8 @@ class _Metric(evaluate.Metric):
     """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
 
     key = ""
-    description_text = ""
-    citation_text = ""
+    function: Callable[..., Any]
+    """Of references and predictions."""
     real_valued = False
 
     def _info(self) -> evaluate.MetricInfo:
@@ -33,84 +34,73 @@ class _Metric(evaluate.Metric):
         if self.config_name == "multilabel":
             value = List(Value("int64"))
         return evaluate.MetricInfo(
-            description=self.description_text,
-            citation=self.citation_text,
+            description=type(self).__doc__ or "",
+            citation="",
             inputs_description="predictions: what the model says; references: what is right.",
             features=Features({"predictions": value, "references": value}),
         )
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {self.key: float(self.function(references, predictions))}
+
+
+def _matthews(references: Any, predictions: Any) -> float:
+    with warnings.catch_warnings():  # one label alone gives 0, as it should
+        warnings.filterwarnings("ignore", "A single label was found")
+        return matthews_corrcoef(references, predictions)
+
+
+def _correlation(function: Callable[..., Any], references: Any, predictions: Any) -> float:
+    if len(predictions) < 2 or np.ptp(predictions) == 0 or np.ptp(references) == 0:
+        return 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantInputWarning)
+        return float(np.nan_to_num(function(predictions, references).statistic))
 
 
 class Accuracy(_Metric):
     """Share of examples that are right; with several labels, those in which all labels are right."""
 
     key = "accuracy"
-    description_text = "Share of examples that are right."
-
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {self.key: float(accuracy_score(references, predictions))}
+    function = staticmethod(accuracy_score)
 
 
 class MacroF1(_Metric):
     """Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted."""
 
     key = "macro_f1"
-    description_text = "Mean over the labels of the harmonic mean of precision and recall."
-
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {self.key: float(f1_score(references, predictions, average="macro", zero_division=0))}
+    function = staticmethod(partial(f1_score, average="macro", zero_division=0))
 
 
 class Matthews(_Metric):
     """Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004)."""
 
     key = "matthews_correlation"
-    description_text = "Matthews correlation coefficient, for two or more classes."
-
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        with warnings.catch_warnings():  # one label alone gives 0, as it should
-            warnings.filterwarnings("ignore", "A single label was found")
-            return {self.key: float(matthews_corrcoef(references, predictions))}
+    function = staticmethod(_matthews)
 
 
 class MSE(_Metric):
     """Mean squared error."""
 
     key = "mse"
-    description_text = "Mean squared error."
+    function = staticmethod(mean_squared_error)
     real_valued = True
-
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {self.key: float(mean_squared_error(references, predictions))}
 
 
 class Pearson(_Metric):
     """Linear correlation; 0 where predictions or references don't vary (there it is undefined)."""
 
     key = "pearson"
-    description_text = "Pearson's correlation coefficient."
+    function = staticmethod(partial(_correlation, pearsonr))
     real_valued = True
-
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {self.key: _correlation(pearsonr, predictions, references)}
 
 
 class Spearman(_Metric):
     """Correlation of ranks; 0 where predictions or references don't vary (there it is undefined)."""
 
     key = "spearman"
-    description_text = "Spearman's rank correlation coefficient."
+    function = staticmethod(partial(_correlation, spearmanr))
     real_valued = True
-
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {self.key: _correlation(spearmanr, predictions, references)}
-
-
-def _correlation(function: Callable[..., Any], predictions: Any, references: Any) -> float:
-    if len(predictions) < 2 or np.ptp(predictions) == 0 or np.ptp(references) == 0:
-        return 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConstantInputWarning)
-        return float(np.nan_to_num(function(predictions, references).statistic))
 
 
 METRICS: dict[str, tuple[type[_Metric], ...]] = {

@@ -106,14 +106,12 @@ class ProgressLine(TrainerCallback):
             self.bar.stop()
             self.bar = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Draws the line."""
         self.training, self.drawn = True, time.monotonic()
         self._draw("starting", state.global_step, state.max_steps)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Redraws the line; without a live line prints one every `_PLAIN_EVERY` seconds."""
         now = time.monotonic()
         if now - self.drawn < (_LIVE_EVERY if self.live else _PLAIN_EVERY):
@@ -127,9 +125,7 @@ class ProgressLine(TrainerCallback):
         else:
             self._print(text.capitalize())
 
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Shows the progress of an evaluation."""
         self.scored += 1
         now = time.monotonic()
@@ -191,9 +187,7 @@ class ProgressLine(TrainerCallback):
         self.scored = 0
         self.close()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Removes the line."""
         self.training = False
         self.close()
