@@ -24,7 +24,6 @@ from ..data.labels import Labels
 from ..data.options import DataArguments
 from ..data.passes import Passes
 from ..data.prepared import Part, PreparedData, Use
-from ..data.preparing import prepare
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess
 from ..training.baseline import MOST_CHARACTERS, MOST_ROWS, baseline_scores
@@ -33,16 +32,7 @@ from ..training.metrics import METRICS, MacroF1, compute_metrics_for, metrics_fr
 from ..training.progress import main_console, without_bars, working
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
-from .start import (
-    check_best_metric,
-    check_streaming,
-    introduce,
-    make_model_and_encode,
-    make_tokenizer,
-    prepare_start,
-    read_data,
-    texts_trained_on,
-)
+from .start import Start, check_best_metric, check_streaming, introduce
 
 _PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
@@ -110,18 +100,17 @@ def set_up(
         UserError: something in the options or the data is wrong.
     """
     check_streaming(data, training)
-    resume_from, config = prepare_start(arguments, training, "ForSequenceClassification")
-    splits = read_data(data, arguments, training) if splits is None else splits
-    prepared = prepare(splits, data, use_of(arguments, training, config))
+    start = Start.check(data, arguments, training, "ForSequenceClassification")
+    prepared = start.prepare(splits, _use_of(start))
     training.do_predict = "test" in prepared.splits
-    tokenizer = make_tokenizer(arguments, data, prepared.training_texts(), resume_from)
+    tokenizer = start.make_tokenizer(prepared)
     labels = cast(Labels, prepared.labels)
     if training.chooses_metric and training.metric_for_best_model and labels.names:
         training.metric_for_best_model, training.greater_is_better = MacroF1.key, True
     check_best_metric(training, [metric.key for metric in METRICS[labels.problem_type]])
     train = prepared.splits.get("train")
     loss = make_loss(labels, None if train is None else train.labels, training)
-    run, encoded = make_model_and_encode(prepared, data, arguments, training, config, tokenizer, resume_from)
+    run, encoded = start.make_run(prepared, tokenizer)
     loss.label_std = getattr(run.model.config, "label_std", 1.0)
     if training.do_train:
         remember_columns(run.model.config, prepared.columns)
@@ -138,18 +127,18 @@ def set_up(
     )
 
 
-def use_of(arguments: ModelArguments, training: ClassificationTrainingArguments, config: Any) -> Use:
+def _use_of(start: Start) -> Use:
     """What the options ask of the data, and what a trained model knows of it."""
-    trained = training.do_train or config is None
+    training, config = start.training, start.config
     return Use(
         train=training.do_train,
         validate=training.do_eval,
         test=training.do_predict,
         score_test=training.score_test,
-        known=None if trained else remembered_columns(config),
+        known=None if training.do_train else remembered_columns(config),
         label_names=_trained_labels(config),
         problem_type=None if config is None else config.problem_type,
-        trained_on=texts_trained_on(arguments, training),
+        trained_on=start.texts_trained_on(),
     )
 
 

@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from ..data.columns import remember_columns, remembered_columns
 from ..data.options import DataArguments
 from ..data.prepared import PreparedData, Use
-from ..data.preparing import prepare
 from ..errors import UserError
 from ..training.arguments import MaskedLMTrainingArguments, ModelArguments
 from ..training.masked_lm import MaskAnew, MaskingCollator, join_blocks, mask_once, token_sums, token_weighted_metrics
@@ -21,7 +20,7 @@ from ..training.recipe import default_learning_rate
 from ..training.report import Summary
 from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
-from .start import check_best_metric, introduce, make_model_and_encode, make_tokenizer, prepare_start, read_data
+from .start import Start, check_best_metric, introduce
 
 
 @without_bars()
@@ -87,15 +86,14 @@ def _check_options(data: DataArguments, training: MaskedLMTrainingArguments) -> 
 def _set_up(
     data: DataArguments, model: ModelArguments, training: MaskedLMTrainingArguments
 ) -> tuple[Run, Mapping[str, Any]]:
-    resume_from, config = prepare_start(model, training, "ForMaskedLM")
-    known = None if training.do_train else remembered_columns(config)
-    use = Use(training.do_train, training.do_eval, labelled=False, known=known)
-    prepared = prepare(read_data(data, model, training), data, use)
-    tokenizer = make_tokenizer(model, data, prepared.training_texts(), resume_from)
+    start = Start.check(data, model, training, "ForMaskedLM")
+    known = None if training.do_train else remembered_columns(start.config)
+    prepared = start.prepare(None, Use(training.do_train, training.do_eval, labelled=False, known=known))
+    tokenizer = start.make_tokenizer(prepared)
     if tokenizer.mask_token_id is None:
         raise UserError("The tokenizer has no mask token, which a masked language model needs. Name another one.")
     masked = MaskedText(**vars(prepared), line_by_line=training.line_by_line, mlm_probability=training.mlm_probability)
-    run, encoded = make_model_and_encode(masked, data, model, training, config, tokenizer, resume_from, _fill_in)
+    run, encoded = start.make_run(masked, tokenizer, _fill_in)
     if training.do_train:
         remember_columns(run.model.config, prepared.columns)
     return run, encoded

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from transformers.utils import logging
 
 from ..data.options import DataArguments
 from ..data.passes import Passes
-from ..data.prepared import PreparedData
+from ..data.prepared import PreparedData, Use
+from ..data.preparing import prepare
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError, dashed
@@ -64,43 +66,10 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
     return resume_from
 
 
-def prepare_start(arguments: ModelArguments, training: RunArguments, head: str) -> tuple[Path | None, Any]:
-    """Prepares the output folder, and finds the checkpoint and the configuration to start from.
-
-    Args:
-        arguments: which model.
-        training: the options.
-        head: the ending of the class names of models that can be evaluated; see `require_head`.
-
-    Returns:
-        The checkpoint to resume from, and the configuration of the model to start from; each may be None.
-
-    Raises:
-        UserError: see `prepare_output_dir`; or there is nothing to do, or no model to do it with.
-    """
-    if not (training.do_train or training.do_eval or training.do_predict):
-        raise UserError("Nothing to do. Give at least one of --do-train, --do-eval, --do-predict.")
-    if not training.do_train and arguments.model_name_or_path is None:
-        raise UserError("Without --do-train there is no model. Name a trained one with --model-name-or-path.")
-    resume_from = prepare_output_dir(training)
-    config = load_config(arguments)
-    if not training.do_train:
-        require_head(config, str(arguments.model_name_or_path), head)
-    return resume_from, config
-
-
 def read_data(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:
     """The splits that the options name; what comes from the Hub is fetched by the first process."""
     with training.main_process_first(desc="reading the data") if data.dataset_name else contextlib.nullcontext():
         return read_splits(data, arguments.token, arguments.cache_dir)
-
-
-def texts_trained_on(arguments: ModelArguments, training: RunArguments) -> frozenset[int]:
-    """The marks of the texts that a checkpoint in a folder was trained on; empty where that isn't known."""
-    path = Path(str(arguments.model_name_or_path)) / TRAINED_ON
-    if training.do_train or not path.is_file():
-        return frozenset()
-    return frozenset(np.load(path, allow_pickle=False).tolist())
 
 
 def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
@@ -111,78 +80,114 @@ def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
         raise UserError(f"--metric-for-best-model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
 
 
-def make_tokenizer(
-    arguments: ModelArguments, data: DataArguments, texts: Iterable[str], resume_from: Path | None
-) -> PreTrainedTokenizerBase:
-    """The named tokenizer, else the model's or the resumed run's, else one trained on the training texts."""
-    name = arguments.tokenizer_name or arguments.model_name_or_path or (str(resume_from) if resume_from else None)
-    if name is not None:
-        options = hub_options(arguments)
-        if arguments.tokenizer_name is None and arguments.model_name_or_path is None:
-            options["revision"] = "main"
-        return load_tokenizer(name, **options)
-    return train_tokenizer(
-        texts,
-        arguments.tokenizer_type,
-        arguments.vocab_size,
-        model_max_length=data.max_seq_length or arguments.max_position_embeddings or DEFAULT_MAX_LENGTH,
-        do_lower_case=arguments.do_lower_case,
-    )
+@dataclass(frozen=True)
+class Start:
+    """The options of a run, and what it starts from."""
 
+    data: DataArguments
+    arguments: ModelArguments
+    training: Any
+    resume_from: Path | None
+    """The checkpoint to resume from."""
+    config: Any
+    """Of the checkpoint to start from. None: a new encoder."""
 
-def make_model_and_encode(
-    prepared: PreparedData,
-    data: DataArguments,
-    arguments: ModelArguments,
-    training: RunArguments,
-    config: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    resume_from: Path | None,
-    fill: Callable[[Any, ModelArguments, Summary, int], None] = fill_in,
-) -> tuple[Run, Mapping[str, Any]]:
-    """Makes the model and encodes the data.
+    @classmethod
+    def check(cls, data: DataArguments, arguments: ModelArguments, training: RunArguments, head: str) -> "Start":
+        """Prepares the output folder, and finds the checkpoint and the configuration to start from.
 
-    Args:
-        prepared: the data, its rows chosen.
-        data: the options.
-        arguments: which model.
-        training: the options.
-        config: that of the checkpoint to start from.
-        tokenizer: of the run.
-        resume_from: the checkpoint to resume from.
-        fill: sets the options that depend on data and model, as `recipe.fill_in`.
+        Args:
+            data, arguments, training: the options.
+            head: the ending of the class names of models that can be evaluated; see `require_head`.
 
-    Returns:
-        The run, and the splits as token ids.
+        Raises:
+            UserError: see `prepare_output_dir`; or there is nothing to do, or no model to do it with.
+        """
+        if not (training.do_train or training.do_eval or training.do_predict):
+            raise UserError("Nothing to do. Give at least one of --do-train, --do-eval, --do-predict.")
+        if not training.do_train and arguments.model_name_or_path is None:
+            raise UserError("Without --do-train there is no model. Name a trained one with --model-name-or-path.")
+        resume_from = prepare_output_dir(training)
+        config = load_config(arguments)
+        if not training.do_train:
+            require_head(config, str(arguments.model_name_or_path), head)
+        return cls(data, arguments, training, resume_from, config)
 
-    Raises:
-        UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
-    """
-    set_seed(training.seed)
-    model = make_model(arguments, data, config, tokenizer, prepared.labels)
-    max_length = input_length(data, model, tokenizer)
-    encoded = prepared.encode(tokenizer, max_length)
-    if isinstance(passes := encoded.get("train"), Passes):
-        passes.seed = training.seed if training.data_seed is None else training.data_seed
-        passes.ended = resume_from is not None and training.max_steps <= checkpoints.step_of(resume_from)
-    batch = training.train_batch_size
-    summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
-    fill(training, arguments, summary, model.config.hidden_size)
-    if resume_from is not None:
-        check_resumed(resume_from, model, training, data)
-    run = Run(
-        data=data,
-        arguments=arguments,
-        training=training,
-        columns=prepared.columns,
-        labels=prepared.labels,
-        tokenizer=tokenizer,
-        model=model,
-        summary=summary,
-        test_rows=prepared.splits["test"].rows if "test" in prepared.splits else None,
-        trained_on=prepared.splits["train"].marks if "train" in prepared.splits else None,
-    )
-    return run, encoded
+    def texts_trained_on(self) -> frozenset[int]:
+        """The marks of the texts that a checkpoint in a folder was trained on; empty where that isn't known."""
+        path = Path(str(self.arguments.model_name_or_path)) / TRAINED_ON
+        if self.training.do_train or not path.is_file():
+            return frozenset()
+        return frozenset(np.load(path, allow_pickle=False).tolist())
+
+    def prepare(self, splits: Mapping[str, Any] | None, use: Use) -> PreparedData:
+        """The splits, read if they haven't been, as a run uses them."""
+        splits = read_data(self.data, self.arguments, self.training) if splits is None else splits
+        return prepare(splits, self.data, use)
+
+    def make_tokenizer(self, prepared: PreparedData) -> PreTrainedTokenizerBase:
+        """The named tokenizer, else the model's or the resumed run's, else one trained on the training texts."""
+        arguments = self.arguments
+        name = arguments.tokenizer_name or arguments.model_name_or_path or self.resume_from
+        if name is not None:
+            options = hub_options(arguments)
+            if name == self.resume_from:
+                options["revision"] = "main"
+            return load_tokenizer(str(name), **options)
+        return train_tokenizer(
+            prepared.training_texts(),
+            arguments.tokenizer_type,
+            arguments.vocab_size,
+            model_max_length=self.data.max_seq_length or arguments.max_position_embeddings or DEFAULT_MAX_LENGTH,
+            do_lower_case=arguments.do_lower_case,
+        )
+
+    def make_run(
+        self,
+        prepared: PreparedData,
+        tokenizer: PreTrainedTokenizerBase,
+        fill: Callable[[Any, ModelArguments, Summary, int], None] = fill_in,
+    ) -> tuple[Run, Mapping[str, Any]]:
+        """Makes the model and encodes the data.
+
+        Args:
+            prepared: the data, its rows chosen.
+            tokenizer: of the run.
+            fill: sets the options that depend on data and model, as `recipe.fill_in`.
+
+        Returns:
+            The run, and the splits as token ids.
+
+        Raises:
+            UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
+        """
+        training, splits = self.training, prepared.splits
+        set_seed(training.seed)
+        model = make_model(self.arguments, self.data, self.config, tokenizer, prepared.labels)
+        max_length = input_length(self.data, model, tokenizer)
+        encoded = prepared.encode(tokenizer, max_length)
+        if isinstance(passes := encoded.get("train"), Passes):
+            passes.seed = training.seed if training.data_seed is None else training.data_seed
+            resumed = self.resume_from
+            passes.ended = resumed is not None and training.max_steps <= checkpoints.step_of(resumed)
+        batch = training.train_batch_size
+        summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
+        fill(training, self.arguments, summary, model.config.hidden_size)
+        if self.resume_from is not None:
+            check_resumed(self.resume_from, model, training, self.data)
+        run = Run(
+            data=self.data,
+            arguments=self.arguments,
+            training=training,
+            columns=prepared.columns,
+            labels=prepared.labels,
+            tokenizer=tokenizer,
+            model=model,
+            summary=summary,
+            test_rows=splits["test"].rows if "test" in splits else None,
+            trained_on=splits["train"].marks if "train" in splits else None,
+        )
+        return run, encoded
 
 
 def introduce(

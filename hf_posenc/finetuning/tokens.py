@@ -11,7 +11,6 @@ from transformers import DataCollatorForTokenClassification
 from ..data.labels import TOKENS, Labels
 from ..data.options import DataArguments
 from ..data.prepared import PreparedData, Use
-from ..data.preparing import prepare
 from ..errors import UserError
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess_words
@@ -22,14 +21,7 @@ from ..training.run import Run, TrainingResult
 from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
 from ..training.word_metrics import WordMetrics, answers_and_losses, marks_spans, word_scores
 from .prediction import label_words
-from .start import (
-    check_best_metric,
-    introduce,
-    make_model_and_encode,
-    make_tokenizer,
-    prepare_start,
-    read_data,
-)
+from .start import Start, check_best_metric, introduce, read_data
 
 
 @without_bars()
@@ -101,14 +93,15 @@ def _set_up(
     splits: Mapping[str, Any] | None,
 ) -> tuple[Run, Mapping[str, Any], PreparedData]:
     _check_options(data, training)
-    resume_from, config = prepare_start(model, training, "ForTokenClassification")
+    start = Start.check(data, model, training, "ForTokenClassification")
     splits = read_data(data, model, training) if splits is None else splits
-    trained = None if training.do_train else [config.id2label[number] for number in sorted(config.id2label)]
+    id2label = {} if training.do_train else start.config.id2label
+    trained = [id2label[number] for number in sorted(id2label)] or None
     test = training.do_predict or "test" in splits
     use = Use(training.do_train, training.do_eval, test, label_names=trained, problem_type=TOKENS)
-    prepared = prepare(splits, data, use)
+    prepared = start.prepare(splits, use)
     training.do_predict = test
-    tokenizer = make_tokenizer(model, data, prepared.training_texts(), resume_from)
+    tokenizer = start.make_tokenizer(prepared)
     names = cast(Labels, prepared.labels).names
     if not tokenizer.is_fast:
         raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer-name.")
@@ -116,7 +109,7 @@ def _set_up(
     if training.chooses_metric and training.metric_for_best_model:
         training.metric_for_best_model, training.greater_is_better = "span_f1" if span_names else MacroF1.key, True
     check_best_metric(training, ["accuracy", "macro_f1", *span_names])
-    return *make_model_and_encode(prepared, data, model, training, config, tokenizer, resume_from), prepared
+    return *start.make_run(prepared, tokenizer), prepared
 
 
 def _check_options(data: DataArguments, training: ClassificationTrainingArguments) -> None:
