@@ -37,6 +37,12 @@ NEW_CLASSIFIER: dict[str, Any] = {"hidden_dropout_prob": 0.0}
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
 _POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
 _OPTIONS = frozenset(item.name for item in fields(ModelArguments))
+_HEADS = {
+    "ForMaskedLM": ("is no masked language model", "examples/run_mlm.py"),
+    "ForTokenClassification": ("doesn't label words", "`hf-posenc train --task tokens`"),
+    "ForSequenceClassification": ("doesn't classify texts", "`hf-posenc train` or examples/run_classification.py"),
+}
+"""By the head that is wanted: what a checkpoint without it isn't, and what writes one."""
 # A larger limit of a tokenizer means none.
 _NO_LIMIT = 10**6
 
@@ -84,16 +90,16 @@ def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectur
     surplus = [key for key in surplus if ".pooler." not in key and not key.endswith("position_ids")]
     if surplus and model.config.model_type == PosEncConfig.model_type:
         raise UserError(
-            f"{name!r} has weights that its config.json doesn't know: {', '.join(surplus[:4])}"
-            f"{f', ... ({len(surplus)})' if len(surplus) > 4 else ''}. Download or save it anew."
+            f"{name!r} has weights that its config.json doesn't know: {_first_four(surplus)}. Save it anew."
         )
     if missing:
-        raise UserError(
-            f"{name!r} lacks weights, which would be random: {', '.join(missing[:4])}"
-            f"{f', ... ({len(missing)})' if len(missing) > 4 else ''}. Download or save it anew."
-        )
+        raise UserError(f"{name!r} lacks weights, which would be random: {_first_four(missing)}. Save it anew.")
     if bad := not_finite(model.named_parameters()):
         raise UserError(f"{name!r} has weights with NaN or infinity, {bad[0]} among them: its training diverged.")
+
+
+def _first_four(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f", ... ({len(names)})" if len(names) > 4 else "")
 
 
 def load_config(arguments: ModelArguments) -> Any:
@@ -113,20 +119,22 @@ def load_config(arguments: ModelArguments) -> Any:
                 f"{dashed(name)} {getattr(arguments, name)!r} is for new encoders, and --model-name-or-path names a "
                 "trained one. Leave one of them out."
             )
-    config = _auto_config(arguments.model_name_or_path, arguments)
+    config = read_config(arguments.model_name_or_path, arguments)
     _check_scheme(config, arguments)
     return config
 
 
-def _auto_config(name: str, arguments: ModelArguments) -> Any:
+def read_config(name: str, arguments: ModelArguments) -> Any:
+    """The configuration of a checkpoint, by folder or Hub name.
+
+    Raises:
+        UserError: it can't be read.
+    """
     check_local("--config-name" if name == arguments.config_name else "--model-name-or-path", name)
     try:
         return AutoConfig.from_pretrained(name, **hub_options(arguments))
     except Exception as error:  # whatever a broken file or a failed download raises
-        raise UserError(
-            f"No model configuration could be loaded from {name!r}: {sentence(error)} Give a checkpoint "
-            "folder or a Hub name."
-        ) from error
+        raise UserError(f"{name!r} can't be read as a checkpoint: {sentence(error)} Give another.") from error
 
 
 def require_head(config: Any, name: str, head: str) -> None:
@@ -135,8 +143,7 @@ def require_head(config: Any, name: str, head: str) -> None:
     Args:
         config: its configuration.
         name: what the user called it.
-        head: how the class names end that have one: `ForSequenceClassification`, `ForTokenClassification` or
-            `ForMaskedLM`.
+        head: how the class names end that have one: a key of `_HEADS`.
 
     Raises:
         UserError: it was saved from another class.
@@ -144,20 +151,10 @@ def require_head(config: Any, name: str, head: str) -> None:
     architectures = config.architectures or []
     if any(architecture.endswith(head) for architecture in architectures):
         return
-    found = ", ".join(architectures) or "no architecture"
-    if head == "ForMaskedLM":
-        raise UserError(
-            f"{name!r} holds {found}, which is no masked language model. Give a checkpoint that examples/run_mlm.py "
-            "wrote, or train one from it with --do-train."
-        )
-    if head == "ForTokenClassification":
-        raise UserError(
-            f"{name!r} holds {found}, which doesn't label words. Give a checkpoint that `hf-posenc train --task "
-            "tokens` wrote."
-        )
+    lacking, writer = _HEADS[head]
     raise UserError(
-        f"{name!r} holds {found}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
-        "examples/run_classification.py wrote."
+        f"{name!r} holds {', '.join(architectures) or 'no architecture'}, which {lacking}. Give a checkpoint that "
+        f"{writer} wrote."
     )
 
 
@@ -230,7 +227,7 @@ def make_model(
             f"The tokenizer has {len(tokenizer)} tokens, {arguments.model_name_or_path!r} knows {config.vocab_size}. "
             "Use the model's own: leave --tokenizer-name out."
         )
-    model = _load(arguments, config, auto_class)
+    model = load_model(arguments, config, auto_class)
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if arguments.lora:
@@ -278,32 +275,34 @@ def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
     return {}
 
 
-def _load(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrainedModel:
-    """Loads a checkpoint and checks its weights; its head may be new."""
-    saved_with = list(config.architectures or [])
+def load_model(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrainedModel:
+    """Loads a checkpoint in float32, whatever its weights are stored in, and checks them; its head may be new.
+
+    Raises:
+        UserError: it can't be read, or doesn't match its configuration.
+    """
+    saved_with, name = list(config.architectures or []), str(arguments.model_name_or_path)
+    source = str(arguments.pretrained or name)
     try:
         with errors_alone("transformers.modeling_utils"):  # not its table of missing weights
             model, loaded = auto_class.from_pretrained(
-                str(arguments.model_name_or_path),
+                name,
                 config=config,
                 ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
                 output_loading_info=True,
                 dtype=torch.float32,  # transformers' default is what the weights are stored in
                 **hub_options(arguments),
             )
-    except Exception as error:  # safetensors, OSError, RuntimeError: it depends on what is broken
+    except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
             raise UserError(
-                f"{arguments.model_name_or_path!r} was trained for other labels than those of this data. Give it a new "
-                "classifier with --ignore-mismatched-sizes."
+                f"{name!r} was trained for other labels than those of this data. Give it a new classifier with "
+                "--ignore-mismatched-sizes."
             ) from error
         if "trust_remote_code=True" in str(error):
             raise UserError(sentence(error)) from error
-        raise UserError(
-            f"No model could be loaded from {arguments.model_name_or_path!r}: {sentence(error)} The checkpoint may be "
-            "damaged or half-written: download or train it anew."
-        ) from error
-    source = str(arguments.pretrained or arguments.model_name_or_path)
+        kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
+        raise UserError(f"{name!r} can't be loaded: {kind}{sentence(error)} Download or train it anew.") from error
     check_complete(model, loaded, source, saved_with)
     if loaded["missing_keys"]:
         logger.warning(f"{source!r} has no head for this task: a new one is learned.")
@@ -338,7 +337,7 @@ def _new_encoder(
         if arguments.config_name is not None:
             if arguments.config_preset is not None:
                 raise UserError("--config-name and --config-preset are both given. Give one of them.")
-            found = _auto_config(arguments.config_name, arguments)
+            found = read_config(arguments.config_name, arguments)
             if found.model_type != PosEncConfig.model_type:
                 raise UserError(
                     f"--config-name {arguments.config_name!r} is a {found.model_type} model, not a PosEnc one."

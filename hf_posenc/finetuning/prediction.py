@@ -6,23 +6,19 @@ from itertools import tee
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedTokenizerBase
 
 from hf_posenc.data.encoding import word_pieces
 from hf_posenc.data.inputs import Text
 from hf_posenc.data.labels import TOKENS
 from hf_posenc.data.options import DataArguments
-from hf_posenc.errors import UserError, check_is_checkpoint, one_line, sentence
-from hf_posenc.finetuning.model import check_complete, input_length, labels_words, require_head
+from hf_posenc.data.tokenizer import load_tokenizer
+from hf_posenc.errors import UserError, check_is_checkpoint, one_line
+from hf_posenc.finetuning.model import hub_options, input_length, labels_words, load_model, read_config, require_head
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.metrics import answers_from_logits
-from hf_posenc.training.progress import errors_alone, without_bars
+from hf_posenc.training.options import ModelArguments
+from hf_posenc.training.progress import without_bars
 
 
 @dataclass(frozen=True)
@@ -87,33 +83,18 @@ def load_classifier(
     """
     check_is_checkpoint(checkpoint)
     place = _device(device)
-    try:
-        config = AutoConfig.from_pretrained(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
-    except Exception as error:  # whatever a broken file or a failed download raises
-        raise UserError(f"{checkpoint!r} can't be read as a checkpoint: {one_line(error)}") from error
-    of_words = labels_words(config)
-    if not of_words:
+    arguments = ModelArguments(
+        model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
+    )
+    config = read_config(checkpoint, arguments)
+    kind: Any = AutoModelForTokenClassification
+    if not labels_words(config):
         require_head(config, checkpoint, "ForSequenceClassification")
-    try:
-        options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
-        kind: Any = AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification
-        with errors_alone("transformers.modeling_utils"):
-            model, loaded = kind.from_pretrained(checkpoint, output_loading_info=True, dtype=torch.float32, **options)
-        check_complete(model, loaded, checkpoint, config.architectures or [])
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, **options)
-        if tokenizer.pad_token_id is None:
-            raise UserError(f"The tokenizer of {checkpoint!r} has no padding token, which batches need.")
-        input_length(DataArguments(), model, tokenizer)
-        return Classifier(model.to(place), tokenizer)
-    except UserError:
-        raise
-    except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
-        if type(error).__module__.startswith("safetensors"):
-            raise UserError(
-                f"{checkpoint!r}: model.safetensors is damaged ({error}). Copy or train it anew."
-            ) from error
-        kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
-        raise UserError(f"{checkpoint!r} can't be loaded: {kind}{sentence(error)}") from error
+        kind = AutoModelForSequenceClassification
+    model: Any = load_model(arguments, config, kind)
+    tokenizer = load_tokenizer(checkpoint, **hub_options(arguments))
+    input_length(DataArguments(), model, tokenizer)
+    return Classifier(model.to(place), tokenizer)
 
 
 def _device(name: str | None) -> torch.device:
