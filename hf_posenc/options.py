@@ -6,7 +6,7 @@ These are the command line, the scripts, `fit`, the estimators and the docs. Not
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
@@ -104,6 +104,14 @@ def _holds(accepts: Range, value: Any) -> bool:
         return accepts.holds(value)
     except TypeError:  # a string where a number is wanted
         return False
+
+
+def refuse_given(options: Any, names: Iterable[str], why: str) -> None:
+    """Raises a UserError if an option of these names isn't at its default: `--name value`, then `why`."""
+    defaults = {item.name: item.default for item in fields(options)}
+    for name in names:
+        if (value := getattr(options, name)) != defaults[name]:
+            raise UserError(f"{dashed(name)} {value!r} {why}. Leave it out.")
 
 
 def parse_json_option(name: str, value: dict[str, Any] | str | None) -> dict[str, Any] | None:

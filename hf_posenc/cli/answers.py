@@ -151,9 +151,7 @@ def _check_options(
     if output_format not in (None, "table", "jsonl"):
         raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
     if output_format is not None and output is not None:
-        raise UserError(
-            f"--format is for the screen; --output {output!r} takes its format from the suffix. Give one of them."
-        )
+        raise UserError(f"--format is for the screen; --output {output!r} has one by its suffix. Give one of them.")
     if bool(texts) == bool(file):
         raise UserError("Give texts to classify, or --file FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:

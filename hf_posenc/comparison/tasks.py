@@ -174,10 +174,8 @@ def check_data(plan: Plan, task: Task) -> None:
     for name, rows in every.items():
         for column in filter(None, (task.part_column if name == "test" else None, task.group_column)):
             if column not in rows.names:
-                raise UserError(
-                    f"The task {task.name!r} names the column {column!r}; its data for {name!r} has "
-                    f"{', '.join(map(repr, rows.names))}."
-                )
+                has = ", ".join(map(repr, rows.names))
+                raise UserError(f"The task {task.name!r} names the column {column!r}; its data for {name!r} has {has}.")
     trained = set(marks_of(*columns.texts(splits["train"].columns)))
     for name, rows in tests.items():
         if shared := sum(mark in trained for mark in marks_of(*columns.texts(rows.columns))):
@@ -197,20 +195,14 @@ def _columns(plan: Plan, task: Task, splits: dict[str, Table]) -> Columns:
 def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) -> None:
     """Refuses a test that couldn't be scored, before training."""
     data = data_arguments(plan, task)
-    labels, numbers = number_labels(
-        {"train": train, "test": rows},
-        find_columns(train, data),
-        data,
-    )
+    labels, numbers = number_labels({"train": train, "test": rows}, find_columns(train, data), data)
     if labels.problem_type != "single_label_classification":
         raise UserError(
             f"The task {task.name!r} is {labels.problem_type.replace('_', ' ')}, which has no {task.metric}. Compare "
             "on data with one label per text; numbers that are classes have to be whole ones, or words."
         )
     if numbers["test"] is None:
-        raise UserError(
-            f"The task {task.name!r} can't be scored: its data for {name!r} has no labels. Give a test split that has."
-        )
+        raise UserError(f"The task {task.name!r}: its data for {name!r} has no labels. Give a test split that has.")
 
 
 def _test_splits(task: Task, splits: dict[str, Table]) -> dict[str, Table]:
@@ -222,9 +214,7 @@ def _test_splits(task: Task, splits: dict[str, Table]) -> dict[str, Table]:
     for file in task.extra_tests:
         path = Path(resolve_data(str(task.data))) / str(file)
         if Path(str(file)).name != file:  # a plan may be a stranger's
-            raise UserError(
-                f"The task {task.name!r} names the test file {file!r}. Name one in {str(task.data)!r} itself."
-            )
+            raise UserError(f"The task {task.name!r} names {file!r}, a test file outside {str(task.data)!r}.")
         if not path.is_file():
             raise UserError(f"The task {task.name!r} names the test file {file!r}, which {str(path.parent)!r} lacks.")
         part = path.name.split(".")[0]
@@ -271,13 +261,7 @@ def test_parts(
                 if length == lengths[0] or total >= length:
                     yield Part(name, length, join_blocks(masked, length))
             continue
-        numbers = number_labels(
-            {"test": rows},
-            columns,
-            data,
-            given=labels,
-            given_problem_type=problem_type,
-        )[1]["test"]
+        numbers = number_labels({"test": rows}, columns, data, given=labels, given_problem_type=problem_type)[1]["test"]
         groups = list(rows.columns[task.group_column]) if task.group_column and development is None else None
 
         def cut(length: int, rows: Table = rows, numbers: Any = numbers, name: str = name) -> Dataset:

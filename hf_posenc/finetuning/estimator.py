@@ -281,10 +281,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             self.classes_ = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
             indicators = y
         if self._form == "labels" and len(self.classes_) < 2:
-            raise UserError(
-                f"All texts have one label, {self.classes_.tolist()[0]!r}: only one class. Give examples of at least "
-                "two classes."
-            )
+            raise UserError(f"All texts have only one class, {self.classes_.tolist()[0]!r}. Give at least two classes.")
         names = {"label": tuple(str(name) for name in self.classes_.tolist())}
         if self._form == "labels":
             self._fit(texts, np.searchsorted(self.classes_, y).tolist(), names)
@@ -364,9 +361,7 @@ def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
     labels = _require_labels(labels)
     columns = _text_columns(texts)
     if len(labels) != len(columns["text"]):
-        raise UserError(
-            f"There are {len(columns['text'])} texts and {len(labels)} labels. Give one label for each text."
-        )
+        raise UserError(f"{len(columns['text'])} texts have {len(labels)} labels. Give one label for each text.")
     return columns
 
 
@@ -412,10 +407,7 @@ def _text_columns(texts: Any) -> dict[str, list[str]]:
             continue
         if pairs and isinstance(row, list | tuple) and len(row) == 2 and all(isinstance(text, str) for text in row):
             continue
-        raise UserError(
-            f"Text {number} is {row!r:.60}. Give a string for each text, or for each a pair of strings: "
-            '["first", "second"].'
-        )
+        raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a pair of strings.")
     columns = list(zip(*rows, strict=True)) if pairs else [tuple(map(str, rows))]
     return {name: [str(text) for text in column] for name, column in zip(_TEXTS, columns, strict=False)}
 

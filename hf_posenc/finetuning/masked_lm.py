@@ -78,8 +78,6 @@ def _check_options(data: DataArguments, training: MaskedLMTrainingArguments) -> 
         raise UserError("--do-predict: a masked language model has no labels to predict. Use --do-eval.")
     if data.streaming:
         raise UserError("--streaming is for text classification; masked language models read their text whole.")
-    if not 0 < training.mlm_probability < 1:
-        raise UserError(f"--mlm-probability {training.mlm_probability} is out of range. Give a share between 0 and 1.")
     check_best_metric(training, ("perplexity", "nll", "accuracy"))
 
 

@@ -22,7 +22,7 @@ from ..errors import UserError, about_options, check_local, dashed, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
-from ..options import parse_json_option
+from ..options import parse_json_option, refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.arguments import ModelArguments
 from ..training.checkpoints import not_finite
@@ -89,11 +89,9 @@ def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectur
     surplus = sorted(key for key in loaded["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}."))
     surplus = [key for key in surplus if ".pooler." not in key and not key.endswith("position_ids")]
     if surplus and model.config.model_type == PosEncConfig.model_type:
-        raise UserError(
-            f"{name!r} has weights that its config.json doesn't know: {_first_four(surplus)}. Save it anew."
-        )
+        raise UserError(f"{name!r} has weights that its config.json doesn't know: {_first_four(surplus)}. Get it anew.")
     if missing:
-        raise UserError(f"{name!r} lacks weights, which would be random: {_first_four(missing)}. Save it anew.")
+        raise UserError(f"{name!r} lacks weights, which would be random: {_first_four(missing)}. Get it anew.")
     if bad := not_finite(model.named_parameters()):
         raise UserError(f"{name!r} has weights with NaN or infinity, {bad[0]} among them: its training diverged.")
 
@@ -113,12 +111,7 @@ def load_config(arguments: ModelArguments) -> Any:
         if arguments.pretrained is not None:
             raise UserError("pretrained is converted by hf_posenc.conversion.fine_tune. Call that instead.")
         return None
-    for name in _FOR_NEW_ENCODERS:
-        if getattr(arguments, name) is not None:
-            raise UserError(
-                f"{dashed(name)} {getattr(arguments, name)!r} is for new encoders, and --model-name-or-path names a "
-                "trained one. Leave one of them out."
-            )
+    refuse_given(arguments, _FOR_NEW_ENCODERS, "is for new encoders, and --model-name-or-path names a trained one")
     config = read_config(arguments.model_name_or_path, arguments)
     _check_scheme(config, arguments)
     return config
@@ -175,10 +168,8 @@ def _check_scheme(config: Any, arguments: ModelArguments) -> None:
         if value is None:
             continue
         if config.model_type != PosEncConfig.model_type:
-            raise UserError(
-                f"{dashed(name)} {value!r}: {arguments.model_name_or_path!r} is a {config.model_type} model, which has "
-                "its own positions. Leave it out, or train a new encoder."
-            )
+            model = f"{arguments.model_name_or_path!r}, a {config.model_type} model,"
+            raise UserError(f"{dashed(name)} {value!r}: {model} has its own positions. Leave it out.")
         if name == "position_embedding_type":
             same = value == config.position_embedding_type
         else:
@@ -206,8 +197,7 @@ def make_model(
     """
     if arguments.freeze_word_embeddings and config is None:
         raise UserError(
-            "freeze_word_embeddings=True would keep a new encoder's random word embeddings. Leave it out, or name a "
-            "trained checkpoint with --model-name-or-path."
+            "freeze_word_embeddings=True would keep random word embeddings. Leave it out, or give --model-name-or-path."
         )
     auto_class, task = _head(labels)
     if labels is not None:
@@ -215,8 +205,7 @@ def make_model(
     if config is None:
         if arguments.lora:
             raise UserError(
-                "--lora learns small changes of trained weights, and a new encoder has none. Give --pretrained (or "
-                "--model-name-or-path), or leave --lora out."
+                "--lora changes trained weights, and a new encoder has none. Give --pretrained, or leave --lora out."
             )
         return _new_encoder(arguments, data, tokenizer, task, auto_class)
     with about_options(_OPTIONS):
@@ -340,7 +329,7 @@ def _new_encoder(
             found = read_config(arguments.config_name, arguments)
             if found.model_type != PosEncConfig.model_type:
                 raise UserError(
-                    f"--config-name {arguments.config_name!r} is a {found.model_type} model, not a PosEnc one."
+                    f"--config-name {arguments.config_name!r} is a {found.model_type} model, no PosEnc one."
                 )
             config = PosEncConfig.from_dict(found.to_dict(), **values)
         else:
@@ -363,10 +352,8 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
         if getattr(arguments, name) is not None:
             options[name] = getattr(arguments, name)
     if options and config is not None and config.model_type != PosEncConfig.model_type:
-        raise UserError(
-            f"{dashed(next(iter(options)))}: {arguments.model_name_or_path!r} is a {config.model_type} model; this "
-            "option is for PosEnc encoders. Leave it out."
-        )
+        name = dashed(next(iter(options)))
+        raise UserError(f"{name} is for PosEnc encoders, not for a {config.model_type} model. Leave it out.")
     return options
 
 

@@ -46,9 +46,8 @@ class OptionParser(HfArgumentParser):
         except (ValueError, TypeError, OSError) as error:
             raise UserError(one_line(error)) from error
         if rest:
-            raise UserError(
-                f"{rest[0].split('=')[0]!r} is no option. {self._nearest(rest[0])}--help lists the options."
-            )
+            word = rest[0].split("=")[0]
+            raise UserError(f"{word!r} is no option. {self._nearest(word)}--help lists the options.")
         return tuple(parsed)
 
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
@@ -67,13 +66,11 @@ class OptionParser(HfArgumentParser):
         """Raises a UserError if a keyword is no option."""
         known = {action.dest for action in self._actions}
         if unknown := next((name for name in names if name not in known), None):
-            raise UserError(
-                f"{unknown!r} is no option. {self._nearest(unknown)}`hf-posenc train --help-all` lists the options."
-            )
+            raise UserError(f"{unknown!r} is no option. {self._nearest(unknown)}`train --help-all` lists the options.")
 
     def _nearest(self, word: str) -> str:
         """The option that was probably meant, as it is written where the word was."""
-        name = word.split("=")[0].lstrip("-").replace("-", "_")
+        name = word.lstrip("-").replace("-", "_")
         known = [action.dest for action in self._actions]
         near = [dest for dest in known if dest.endswith(f"_{name}")] or difflib.get_close_matches(name, known, n=1)
         return f"Did you mean {dashed(near[0]) if word.startswith('-') else repr(near[0])}? " if near else ""

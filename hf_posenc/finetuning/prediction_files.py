@@ -34,9 +34,7 @@ def check_output(path: str, source: str | None = None) -> str:
     file = Path(path)
     kind = _kind(path)
     if kind not in WRITTEN or (kind == ".parquet" and path.endswith(".gz")):
-        raise UserError(
-            f"--output {path!r} names no format. End it in {', '.join(WRITTEN)}; the first three also as .gz."
-        )
+        raise UserError(f"--output {path!r} names no format. End it in {', '.join(WRITTEN)} (all but the last as .gz).")
     if file.is_dir():
         raise UserError(f"--output {path!r} is a folder. Give the name of a file.")
     if source is not None and source != "-" and file.exists() and file.samefile(source):

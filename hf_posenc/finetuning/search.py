@@ -58,9 +58,7 @@ def search(
     first, setup = _trial(data, model, training, splits, {}, 1, console)
     values = _values(setup, model, training)
     if not values:
-        raise UserError(
-            f"--search {training.search}: learning rate, dropout and start are all given. Leave one of them out."
-        )
+        raise UserError(f"--search {training.search}: learning rate, dropout and start are all given. Leave one out.")
     metric = (setup.training.metric_for_best_model or "loss").removeprefix("eval_")
     if metric == "loss":  # the default
         metric = METRICS[setup.labels.problem_type][0].key
@@ -82,10 +80,7 @@ def _require(training: ClassificationTrainingArguments) -> None:
     if not (training.do_train and training.do_eval):
         raise UserError(f"--search {training.search} chooses on validation data while training. Give --do-eval too.")
     if training.resume_from_checkpoint:
-        raise UserError(
-            f"--search {training.search} can't resume. Give the values that it chose instead: they are in the "
-            "results.json of the checkpoint."
-        )
+        raise UserError(f"--search {training.search} can't resume. Give the values that it chose: see results.json.")
 
 
 def _trial(

@@ -18,7 +18,7 @@ from ..data.preparing import prepare
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError, dashed
-from ..options import plain_name
+from ..options import plain_name, refuse_given
 from ..training import checkpoints
 from ..training.arguments import DEFAULT_STEPS, ClassificationTrainingArguments, ModelArguments, RunArguments
 from ..training.assessment import to_beat
@@ -55,8 +55,8 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
     ):
         raise UserError(
             f"--resume-from-checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to resume from "
-            "(--keep-checkpoints keeps them). Use the model as it is; train it further into a new folder with "
-            f"--model-name-or-path {output_dir}; or start again with --overwrite-output-dir."
+            f"(--keep-checkpoints keeps them). Train it further with --model-name-or-path {output_dir}, or start again "
+            "with --overwrite-output-dir."
         )
     if training.resume_from_checkpoint and resume_from is None:
         logger.warning(f"No whole checkpoint in {output_dir!r}: training starts at the beginning.")
@@ -209,23 +209,16 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
         UserError: an option doesn't go with a stream, or needs one.
     """
     if not data.streaming:
-        for name in ("shuffle_buffer_size", "class_names"):
-            if getattr(data, name) is not None:
-                raise UserError(
-                    f"{dashed(name)} {getattr(data, name)} is for --streaming. Give that too, or leave it out."
-                )
+        refuse_given(data, ("shuffle_buffer_size", "class_names"), "is for --streaming")
         return
     if not training.do_train:
         raise UserError("--streaming is for training data, and there is no --do-train. Leave it out.")
     if training.max_steps <= 0:
         raise UserError(
-            "--streaming needs --max-steps: a stream doesn't say how long it is. One pass is the number of training "
-            "examples divided by the batch size."
+            "--streaming needs --max-steps: a stream doesn't say how long it is. A pass is rows / batch size."
         )
     if data.shuffle_buffer_size is not None and data.shuffle_buffer_size < 1:
-        raise UserError(
-            f"--shuffle-buffer-size {data.shuffle_buffer_size} is out of range. Give 1 or more; 1: in order."
-        )
+        raise UserError(f"--shuffle-buffer-size {data.shuffle_buffer_size} is out of range. Give 1 or more.")
     refused: dict[str, tuple[Any, str]] = {
         "class_weights": (training.class_weights, "they are scaled by the labels of all training examples"),
         "train_sampling_strategy": (
@@ -239,9 +232,7 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
     }
     for name, (value, why) in refused.items():
         if value:
-            raise UserError(
-                f"{dashed(name)} {plain_name(value)} can't be with --streaming: {why}. Leave one of them out."
-            )
+            raise UserError(f"{dashed(name)} {plain_name(value)} can't be with --streaming: {why}. Leave one out.")
     tenth = max(1, training.max_steps // 10)
     for kind in ("eval", "save", "logging"):
         strategy = getattr(training, f"{kind}_strategy")

@@ -12,6 +12,7 @@ from ..data.labels import TOKENS, Labels
 from ..data.options import DataArguments
 from ..data.prepared import PreparedData, Use
 from ..errors import UserError
+from ..options import refuse_given
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.assess import assess_words
 from ..training.baseline import word_label_answers
@@ -92,7 +93,9 @@ def _set_up(
     training: ClassificationTrainingArguments,
     splits: Mapping[str, Any] | None,
 ) -> tuple[Run, Mapping[str, Any], PreparedData]:
-    _check_options(data, training)
+    why = "is for labels of texts, --task tokens labels words"
+    refuse_given(data, ("streaming", "text_column_delimiter", "label_delimiter"), why)
+    refuse_given(training, ("class_weights", "label_smoothing_factor", "search", "compare_none"), why)
     start = Start.check(data, model, training, "ForTokenClassification")
     splits = read_data(data, model, training) if splits is None else splits
     id2label = {} if training.do_train else start.config.id2label
@@ -110,20 +113,6 @@ def _set_up(
         training.metric_for_best_model, training.greater_is_better = "span_f1" if span_names else MacroF1.key, True
     check_best_metric(training, ["accuracy", "macro_f1", *span_names])
     return *start.make_run(prepared, tokenizer), prepared
-
-
-def _check_options(data: DataArguments, training: ClassificationTrainingArguments) -> None:
-    for given, option in (
-        (data.streaming, "--streaming"),
-        (training.class_weights, "--class-weights"),
-        (training.label_smoothing_factor, "--label-smoothing-factor"),
-        (training.search, "--search"),
-        (training.compare_none, "--compare-none"),
-        (data.text_column_delimiter, "--text-column-delimiter"),
-        (data.label_delimiter, "--label-delimiter"),
-    ):
-        if given:
-            raise UserError(f"{option} {given} is for labels of texts, --task tokens labels words. Leave it out.")
 
 
 def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:

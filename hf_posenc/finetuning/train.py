@@ -18,8 +18,8 @@ from ..conversion.report import ConversionReport
 from ..data.options import DataArguments
 from ..data.prepared import Use
 from ..data.preparing import is_about_words
-from ..errors import Interrupted, UserError, dashed, one_line
-from ..options import parse_json_option
+from ..errors import Interrupted, UserError, one_line
+from ..options import parse_json_option, refuse_given
 from ..training import TrainingResult, checkpoints
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.progress import main_console, quiet_warnings, without_bars, working
@@ -102,12 +102,8 @@ def converted(
     if arguments.pretrained is None:
         yield arguments
         return
-    for name in ("model_name_or_path", "config_name", "config_preset"):
-        if getattr(arguments, name) is not None:
-            raise UserError(
-                f"{dashed(name)} {getattr(arguments, name)!r}: --pretrained {arguments.pretrained!r} says already what "
-                "to start from. Leave one of them out."
-            )
+    why = f"can't be with --pretrained {arguments.pretrained!r}, which says already what to start from"
+    refuse_given(arguments, ("model_name_or_path", "config_name", "config_preset"), why)
     prepare_scheme(arguments)
     with shared_folder(training, ".converted-") as folder:
         out = folder / "converted"
@@ -147,14 +143,9 @@ def _control(
 ) -> dict[str, float]:
     """Trains the same run without positions and returns its metrics; keeps nothing else."""
     if model.model_name_or_path is not None:
-        raise UserError(
-            f"--compare-none: {model.model_name_or_path!r} has its own positions. It is for new encoders and "
-            "--pretrained."
-        )
+        raise UserError(f"--compare-none: {model.model_name_or_path!r} has its own positions. Leave it out.")
     if model.position_embedding_type == "none":
-        raise UserError(
-            "--compare-none trains without positions too, as --position-embedding-type none does. Leave it out."
-        )
+        raise UserError("--compare-none is what --position-embedding-type none does. Leave it out.")
     if training.resume_from_checkpoint:
         raise UserError("--compare-none can't resume. Leave one of --compare-none and --resume-from-checkpoint out.")
     console.print("First the control: the same training without positions (none).")

@@ -58,7 +58,7 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
             if self.do_train and (evaluated == "no" or not self.do_eval):
                 raise UserError(
                     f"--early-stopping-patience {self.early_stopping_patience} needs evaluations while training: give "
-                    "--do-eval, and leave --eval-strategy out or set it to epoch or steps."
+                    "--do-eval, and no --eval-strategy no."
                 )
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
         for name in ("bf16_full_eval", "fp16_full_eval"):
@@ -75,10 +75,7 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
         TrainingArguments.__post_init__(self)
 
         if self.push_to_hub and plain_name(self.hub_strategy) != "end":
-            raise UserError(
-                f"--hub-strategy {plain_name(self.hub_strategy)} would publish a run that isn't whole, and pickles. "
-                "Leave it out: the run is pushed when it has ended."
-            )
+            raise UserError(f"--hub-strategy {plain_name(self.hub_strategy)} would push half a run. Leave it out.")
 
     def _saves_what_it_evaluates(self) -> bool:
         evaluated, saved = plain_name(self.eval_strategy), plain_name(self.save_strategy)

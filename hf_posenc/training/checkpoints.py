@@ -197,8 +197,7 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
         return found
     if not Path(name).is_dir():
         raise UserError(
-            f"--resume-from-checkpoint {name!r} is no folder. Give a checkpoint-N folder, or true for the "
-            f"newest complete one in {str(output_dir)!r}."
+            f"--resume-from-checkpoint {name!r} is no folder. Give a checkpoint-N folder, or true for the newest."
         )
     if reason := damage(name):
         other = last_complete_checkpoint(Path(name).parent)
@@ -253,8 +252,7 @@ def make_folder(folder: Path, option: str = "") -> None:
             pass
     except OSError as error:
         raise UserError(
-            f"{option}{str(folder)!r} can't be written to: {error.strerror}. Name a folder of your own, or change its "
-            "permissions."
+            f"{option}{str(folder)!r} can't be written to: {error.strerror}. Name a folder of your own."
         ) from error
 
 
@@ -274,8 +272,7 @@ def owned(output_dir: str | Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise UserError(
-            f"--output-dir {str(output_dir)!r}: {holder or 'another process'} is training into it. Wait until it has "
-            "ended, or name another folder."
+            f"--output-dir {str(output_dir)!r}: {holder or 'another process'} is training into it. Name another."
         ) from error
     try:
         with contextlib.suppress(OSError):  # Windows reads and writes no locked file

@@ -21,12 +21,10 @@ def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
     """Adds trainable low-rank changes, and freezes all else but the positional scheme and the classifier.
 
     Raises:
-        UserError: PEFT isn't installed, the rank can't be, or the model has no such matrices.
+        UserError: PEFT isn't installed, or the model has no such matrices.
     """
     if importlib.util.find_spec("peft") is None:
         raise UserError("--lora needs PEFT, which isn't installed: pip install 'hf-posenc[lora]'.")
-    if arguments.lora_rank < 1:
-        raise UserError(f"--lora-rank {arguments.lora_rank} is out of range. Give a whole number from 1.")
     from peft import LoraConfig, inject_adapter_in_model
 
     body = f"{model.base_model_prefix}."

@@ -82,16 +82,11 @@ def make_loss(
     """
     smoothing = training.label_smoothing_factor
     if smoothing and labels.problem_type != "single_label_classification":
-        raise UserError(
-            f"--label-smoothing-factor {smoothing} needs one label per text, this is {labels.problem_type}. "
-            "Leave it out."
-        )
+        raise UserError(f"--label-smoothing-factor {smoothing} needs one label per text. Leave it out.")
     if training.class_weights is None or train_labels is None:
         return ClassificationLoss(labels.problem_type, None, smoothing)
     if labels.problem_type == "regression":
-        raise UserError(
-            f"--class-weights {training.class_weights!r} needs classes, this is a regression. Leave it out."
-        )
+        raise UserError(f"--class-weights {training.class_weights!r} is for classes, not numbers. Leave it out.")
     several = labels.problem_type == "multi_label_classification"
     target = torch.tensor(train_labels)
     counts = target.sum(0) if several else torch.bincount(target, minlength=labels.num_labels).float()

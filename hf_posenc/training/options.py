@@ -115,7 +115,7 @@ class ModelArguments:
     freeze_word_embeddings: bool = option(
         False, "Leave a checkpoint's word embeddings as they are: faster steps, a smaller optimizer."
     )
-    lora_rank: int = option(16, "Rank of the changes that --lora trains.")
+    lora_rank: int = option(16, "Rank of the changes that --lora trains.", accepts=COUNT)
     config_overrides: str | None = option(
         None,
         "Any other fields of the PosEnc configuration: name=value,name=value.",
@@ -296,7 +296,11 @@ class ClassificationOptions(RunOptions):
 class MaskedLMOptions(RunOptions):
     """`RunOptions`, and what only masked language models have."""
 
-    mlm_probability: float = option(0.15, "Share of the tokens that are to be predicted.")
+    mlm_probability: float = option(
+        0.15,
+        "Share of the tokens that are to be predicted.",
+        accepts=Range("a share between 0 and 1", lambda value: 0 < value < 1),
+    )
     line_by_line: bool = option(
         True,
         "Each text is an input of its own, with its [CLS] and [SEP].",

@@ -142,9 +142,7 @@ def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
     try:  # the Trainer makes the schedule only when it starts
         get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, given))
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"--lr-scheduler-type {plain_name(kind)} with --lr-scheduler-kwargs {given}: {one_line(error)}"
-        ) from error
+        raise UserError(f"--lr-scheduler-kwargs {given} for {plain_name(kind)}: {one_line(error)}") from error
 
 
 def one_cycle_schedule(

@@ -390,7 +390,7 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
         ("a.txt", "x", ("-o", "out.parquet.gz"), "names no format"),
         ("a.txt", "x", ("-o", "folder.csv"), "--output 'folder.csv' is a folder"),
         ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' is the file that is read"),
-        ("a.txt", "x", ("-o", "out.csv", "--format", "jsonl"), "takes its format from the suffix"),
+        ("a.txt", "x", ("-o", "out.csv", "--format", "jsonl"), "has one by its suffix"),
         ("a.txt", "x", ("-o", "file/out.csv"), "--output 'file/out.csv' can't be written: "),
     ],
 )

@@ -302,7 +302,7 @@ BAD = {
     ),
     "unknown argument of a schedule": (
         lambda folder, order: {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
-        "--lr-scheduler-type cosine with --lr-scheduler-kwargs {'cycles': 2}: get_cosine_schedule",
+        "--lr-scheduler-kwargs {'cycles': 2} for cosine: get_cosine_schedule",
     ),
     "no tokenizer in a checkpoint": (
         lambda folder, order: {

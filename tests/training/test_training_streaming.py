@@ -316,7 +316,7 @@ def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: 
         ({"shuffle_buffer_size": 0}, "--shuffle-buffer-size 0 is out of range. Give 1"),
         ({"do_train": False, "model_name_or_path": "x", "do_eval": True}, "there is no --do-train"),
         ({"streaming": False, "shuffle_buffer_size": 9}, "--shuffle-buffer-size 9 is for --streaming"),
-        ({"streaming": False, "class_names": "a,b"}, "--class-names a,b is for --streaming"),
+        ({"streaming": False, "class_names": "a,b"}, "--class-names 'a,b' is for --streaming"),
         ({"max_eval_samples": 0}, "--max-eval-samples 0 is out of range. Give a whole number from 1"),
         ({"max_train_samples": -1}, "--max-train-samples -1 is out of range"),
         ({"class_names": "a,b,a"}, "--class-names 'a,b,a' names a label twice. Give each label of the data once"),
