@@ -214,9 +214,7 @@ def check_streaming(data: DataArguments, training: ClassificationTrainingArgumen
     if not training.do_train:
         raise UserError("--streaming is for training data, and there is no --do-train. Leave it out.")
     if training.max_steps <= 0:
-        raise UserError(
-            "--streaming needs --max-steps: a stream doesn't say how long it is. A pass is rows / batch size."
-        )
+        raise UserError("--streaming needs --max-steps: a stream doesn't say how long it is. One pass: rows / batch.")
     if data.shuffle_buffer_size is not None and data.shuffle_buffer_size < 1:
         raise UserError(f"--shuffle-buffer-size {data.shuffle_buffer_size} is out of range. Give 1 or more.")
     refused: dict[str, tuple[Any, str]] = {

@@ -577,11 +577,11 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
         (
             {"data": "colours", "extra_tests": "../elsewhere.jsonl"},
-            "names the test file '../elsewhere.jsonl'. Name one in",
+            "names '../elsewhere.jsonl', a test file outside",
         ),
-        ({"data": "colours", "extra_tests": [3]}, "names the test file 3. Name one in"),
+        ({"data": "colours", "extra_tests": [3]}, "names 3, a test file outside"),
         ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
-        ({"data": "colours", "extra_tests": "/etc/passwd"}, "names the test file '/etc/passwd'. Name one in"),
+        ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
         (
             {"data": "colours", "part_column": "easy"},
             "'easy'; its data for 'test' has 'text', 'label'",
@@ -593,7 +593,7 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
         ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
         ({"data": "unseen"}, "purple"),
-        ({"data": "unlabelled"}, "can't be scored: its data for 'test' has no labels"),
+        ({"data": "unlabelled"}, "its data for 'test' has no labels"),
         ({"data": "untested"}, "has nothing to test on"),
         ({"data": "untrained"}, "has no training data"),
     ],

@@ -93,7 +93,7 @@ def test_a_run_begins_with_the_converted_weights(tmp_path: Path, source: str, fi
 
 def test_pretrained_goes_with_no_other_start(tmp_path: Path, source: str, files: dict[str, str]):
     for name, value in (("model_name_or_path", source), ("config_preset", "tiny"), ("config_name", source)):
-        with pytest.raises(UserError, match=f"{dashed(name)} .*Leave one of them out"):
+        with pytest.raises(UserError, match=f"{dashed(name)} .*Leave it out"):
             run(tmp_path, files, pretrained=source, **{name: value})
     with pytest.raises(UserError, match=r"--pretrained .*nowhere"):
         run(tmp_path, files, pretrained=str(tmp_path / "nowhere"))
@@ -145,7 +145,7 @@ def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: 
         run(tmp_path, files, model_name_or_path=str(tmp_path / "ours"), compare_none=True)
     with pytest.raises(UserError, match="can't resume"):
         run(tmp_path, files, pretrained=source, compare_none=True, resume_from_checkpoint="true")
-    with pytest.raises(UserError, match="compare-none trains without positions too"):
+    with pytest.raises(UserError, match="compare-none is what --position-embedding-type none does"):
         run(tmp_path, files, compare_none=True, position_embedding_type="none")
 
 
