@@ -10,7 +10,6 @@
 
 import contextlib
 import io
-import logging as logging_of_python
 import random
 import tempfile
 import warnings
@@ -40,7 +39,7 @@ from ..training import checkpoints
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
-from ..training.progress import without_bars
+from ..training.progress import quiet_warnings, without_bars
 from ..training.saving import save_run
 from .model import require_head
 from .options import make_arguments
@@ -210,7 +209,8 @@ class _Estimator(BaseEstimator):
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
-        where = replace(run, training=_moved(run.training, folder))
+        where = replace(run, training=copy(run.training))
+        where.training.output_dir = str(folder)
         with without_bars(), checkpoints.disk_errors(folder):
             save_run(where, self.metrics_, self.history_, None, self.metrics_.get("train_runtime", 0.0), save_model)
         return Path(folder)
@@ -345,12 +345,6 @@ class PosEncRegressor(RegressorMixin, _Estimator):
         return predictions_from_logits(self._logits(X), "regression")
 
 
-def _moved(training: Any, folder: str | Path) -> Any:
-    moved = copy(training)
-    moved.output_dir = str(folder)
-    return moved
-
-
 def _notes(config: Any) -> dict[str, Any]:
     """What a checkpoint's configuration says in our name."""
     return (getattr(config, "task_specific_params", None) or {}).get("hf_posenc", {})
@@ -427,13 +421,10 @@ def _own_randomness() -> Iterator[None]:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """No progress bars, no warnings, nothing that a Trainer prints."""
-    ours = logging_of_python.getLogger("hf_posenc")
-    before = logging.get_verbosity(), ours.level
+    before = logging.get_verbosity()
     logging.set_verbosity_error()
-    ours.setLevel(logging.ERROR)
     try:
-        with without_bars(), contextlib.redirect_stdout(io.StringIO()):
+        with without_bars(), quiet_warnings(), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
-        logging.set_verbosity(before[0])
-        ours.setLevel(before[1])
+        logging.set_verbosity(before)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, hstack
+from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
 
 from .metrics import score
 
@@ -36,7 +37,6 @@ class WordPairs:
 
     def __init__(self, problem_type: str = "single_label_classification") -> None:
         self.problem_type = problem_type
-        self._vectorizers: list[TfidfVectorizer] = []
         self._model: Any = None
 
     def fit(self, texts: Texts, labels: Sequence[Any]) -> "WordPairs":
@@ -50,33 +50,25 @@ class WordPairs:
             ValueError: there is no word in the texts, or just one class.
         """
         rows = _sample(texts)
-        chosen = [[column[row] for row in rows] for column in texts]
-        self._vectorizers = [
-            TfidfVectorizer(ngram_range=(1, 2), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES)
-            for _ in chosen
-        ]
-        features = hstack(
-            [vectorizer.fit_transform(column) for vectorizer, column in zip(self._vectorizers, chosen, strict=True)]
-        ).tocsr()
-        if self.problem_type == "regression":
-            self._model = Ridge()
-        else:
-            self._model = LogisticRegression(C=10.0, max_iter=100)
-            if self.problem_type == "multi_label_classification":
-                self._model = OneVsRestClassifier(self._model)
+        words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES)
+        columns = [(str(column), words, column) for column in range(len(texts))]
+        model: Any = Ridge() if self.problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
+        if self.problem_type == "multi_label_classification":
+            model = OneVsRestClassifier(model)
+        self._model = make_pipeline(ColumnTransformer(columns, sparse_threshold=1.0), model)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
             warnings.filterwarnings("ignore", "Label .* is present in all training examples")
-            self._model.fit(features, np.asarray(labels)[rows])
+            self._model.fit(_rows(texts)[rows], np.asarray(labels)[rows])
         return self
 
     def predict(self, texts: Texts) -> np.ndarray:
         """Class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
-        features: csr_matrix = hstack(
-            [vectorizer.transform(column) for vectorizer, column in zip(self._vectorizers, texts, strict=True)]
-        ).tocsr()
-        predicted: np.ndarray = self._model.predict(features)
-        return predicted
+        return self._model.predict(_rows(texts))
+
+
+def _rows(texts: Texts) -> np.ndarray:
+    return np.array(texts, dtype=object).T
 
 
 def _sample(texts: Texts) -> np.ndarray:
