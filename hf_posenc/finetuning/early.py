@@ -23,16 +23,11 @@ def check_run(arguments: Sequence[str]) -> dict[str, Any] | None:
     Raises:
         UserError: an option, the output folder, a name or a file is wrong.
     """
-    from ..training.checkpoints import check_output_dir
+    from ..training.checkpoints import check_run_folder
     from .options import read_options
 
     data, model, training = read_options(arguments)
-    check_output_dir(
-        str(training.output_dir),
-        overwrite=training.overwrite_output_dir,
-        resume=bool(training.resume_from_checkpoint),
-        training=training.do_train,
-    )
+    check_run_folder(training)
     for name, about in declarations(model).items():
         if about.is_source and (value := getattr(model, name)) is not None:
             check_local(dashed(name), value)

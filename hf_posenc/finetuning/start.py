@@ -37,28 +37,17 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
     Raises:
         UserError: the folder holds another run, can't be written to, or has nothing to resume from.
     """
-    output_dir = str(training.output_dir)
-    checkpoints.check_output_dir(
-        output_dir,
-        overwrite=training.overwrite_output_dir,
-        resume=bool(training.resume_from_checkpoint),
-        training=training.do_train,
-    )
-    resume_from = checkpoints.find_resume_point(
-        output_dir, training.resume_from_checkpoint, overwrite=training.overwrite_output_dir
-    )
-    if (
-        training.resume_from_checkpoint
-        and resume_from is None
-        and not training.overwrite_output_dir
-        and checkpoints.has_ended(output_dir)
-    ):
+    output_dir, overwrite = str(training.output_dir), training.overwrite_output_dir
+    resumed = training.resume_from_checkpoint
+    checkpoints.check_run_folder(training)
+    resume_from = checkpoints.find_resume_point(output_dir, resumed, overwrite=overwrite)
+    if resumed and resume_from is None and not overwrite and checkpoints.has_ended(output_dir):
         raise UserError(
             f"--resume-from-checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to resume from "
             f"(--keep-checkpoints keeps them). Train it further with --model-name-or-path {output_dir}, or start again "
             "with --overwrite-output-dir."
         )
-    if training.resume_from_checkpoint and resume_from is None:
+    if resumed and resume_from is None:
         logger.warning(f"No whole checkpoint in {output_dir!r}: training starts at the beginning.")
     training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
     if training.device.type == "cpu":

@@ -54,12 +54,7 @@ def fine_tune(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     console = main_console(training, console)
-    checkpoints.check_output_dir(  # before anything that takes long
-        str(training.output_dir),
-        overwrite=training.overwrite_output_dir,
-        resume=bool(training.resume_from_checkpoint),
-        training=training.do_train,
-    )
+    checkpoints.check_run_folder(training)  # before anything that takes long
     prepare_scheme(model)
     splits = read_data(data, model, training) if splits is None else splits
     of_words = _is_about_words(splits, data, model, training)

@@ -115,16 +115,6 @@ class StopOnInterrupt(TrainerCallback):
         return control
 
 
-class BestCheckpointIsHere(TrainerCallback):
-    """Points a resumed run to the best checkpoint in its own folder, though the run began in another."""
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Replaces the recorded path."""
-        here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
-        if state.best_global_step and here.is_dir():
-            state.best_model_checkpoint = str(here)
-
-
 class EvaluationLeavesNoTrace(TrainerCallback):
     """Restores torch's random state after an evaluation, whose data loader draws a number.
 
@@ -155,8 +145,11 @@ class DescribeCheckpoints(TrainerCallback):
         self.limit: int | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Takes the limit from the Trainer."""
+        """Takes the limit from the Trainer, and the best checkpoint from here, if the run began elsewhere."""
         self.limit, args.save_total_limit = args.save_total_limit, None
+        here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if state.best_global_step and here.is_dir():
+            state.best_model_checkpoint = str(here)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Gives it back."""

@@ -240,6 +240,16 @@ def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, t
     make_folder(folder, "--output-dir ")
 
 
+def check_run_folder(training: Any) -> None:
+    """`check_output_dir`, as the options of a run say."""
+    check_output_dir(
+        str(training.output_dir),
+        overwrite=training.overwrite_output_dir,
+        resume=bool(training.resume_from_checkpoint),
+        training=training.do_train,
+    )
+
+
 def make_folder(folder: Path, option: str = "") -> None:
     """Makes a folder, if it isn't there, and makes sure that files can be written.
 

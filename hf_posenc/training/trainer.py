@@ -23,7 +23,6 @@ from ..options import plain_name
 from ..training import checkpoints
 from .arguments import RunArguments
 from .callbacks import (
-    BestCheckpointIsHere,
     DescribeCheckpoints,
     EvaluationLeavesNoTrace,
     StopOnDivergence,
@@ -126,7 +125,6 @@ def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
     """
     training = trainer.run.training
     trainer.add_callback(EvaluationLeavesNoTrace())
-    trainer.add_callback(BestCheckpointIsHere())
     trainer.add_callback(DescribeCheckpoints(trainer.run))
     trainer.add_callback(StopOnDivergence())
     if training.early_stopping_patience is not None:

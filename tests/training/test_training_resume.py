@@ -470,7 +470,7 @@ def test_what_is_set_aside_comes_back_and_is_never_lost(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["every_save", "checkpoint", "all_checkpoints"])
 def test_a_run_is_pushed_when_it_has_ended(tmp_path, strategy):
-    with pytest.raises(UserError, match=f"--hub-strategy {strategy} would publish a run that isn't whole"):
+    with pytest.raises(UserError, match=f"--hub-strategy {strategy} would push half a run"):
         RunArguments(output_dir=str(tmp_path), push_to_hub=True, hub_strategy=strategy)
     assert RunArguments(output_dir=str(tmp_path), push_to_hub=True).hub_strategy == "end"
 
@@ -521,7 +521,7 @@ def test_an_interrupted_run_keeps_its_checkpoints(order, tmp_path, press):
 def test_two_trainings_never_write_into_one_folder(tmp_path, order):
     with (
         owned(tmp_path),
-        pytest.raises(UserError, match=rf"process {os.getpid()} on .*, since .*, is training into it. Wait until"),
+        pytest.raises(UserError, match=rf"process {os.getpid()} on .*, since .*, is training into it. Name another"),
     ):
         train(tmp_path, **order, max_steps=1)
     assert not (tmp_path / "config.json").exists()
