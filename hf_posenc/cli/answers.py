@@ -26,6 +26,7 @@ from .options import (
     TextDelimiter,
     Trust,
     declared_option,
+    given,
 )
 
 _File = Annotated[
@@ -192,8 +193,8 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
     )
     table = Table(*heads)
     for prediction in predictions:
-        given, answer = prediction.input, prediction.answer
-        shown_text = given.text if given.text_pair is None else f"{given.text} || {given.text_pair}"
+        text, answer = prediction.input, prediction.answer
+        shown_text = text.text if text.text_pair is None else f"{text.text} || {text.text_pair}"
         if is_number:
             numbers = answer.get("predictions") or {"": answer["prediction"]}
             table.add_row(escape(shown_text), ", ".join(f"{name} {n:.4g}".strip() for name, n in numbers.items()))
@@ -241,17 +242,16 @@ def evaluate(
     role = "validation" if file is None and split in ("validation", "valid", "val", "dev") else "test"
     source = {"test_file": file} if file else {"dataset_name": dataset_name, f"{role}_split_name": split}
     kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}
-    columns: dict[str, Any] = {
-        "delimiter": delimiter,
-        "quoting": quoting,
-        "encoding": encoding,
-        "decimal": decimal,
-        "text_column_names": text_column_names,
-        "label_column_name": label_column_name,
-        "label_delimiter": label_delimiter,
-        "text_column_delimiter": text_column_delimiter,
-    }
-    columns = {name: value for name, value in columns.items() if value is not None}
+    columns = given(
+        delimiter=delimiter,
+        quoting=quoting,
+        encoding=encoding,
+        decimal=decimal,
+        text_column_names=text_column_names,
+        label_column_name=label_column_name,
+        label_delimiter=label_delimiter,
+        text_column_delimiter=text_column_delimiter,
+    )
     with loading():
         from hf_posenc.finetuning.early import check_data
 

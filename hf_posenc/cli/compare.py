@@ -10,7 +10,7 @@ from hf_posenc.errors import UserError, check_local, dashed, one_line
 from hf_posenc.options import parse_json_option
 
 from .application import app, loading
-from .options import Delimiter, TextDelimiter, complete_preset, declared_option, numbers, words
+from .options import Delimiter, TextDelimiter, complete_preset, declared_option, given, numbers, words
 
 _Plan = Annotated[
     str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
@@ -84,13 +84,12 @@ def compare(
 
     if sum((plan is not None, quick)) > 1:
         raise UserError("--plan and --quick are both given. Give one of them.")
-    columns = {
-        "delimiter": delimiter,
-        "text_column_names": text_column_names,
-        "text_column_delimiter": text_column_delimiter,
-        "label_column_name": label_column_name,
-    }
-    columns = {name: value for name, value in columns.items() if value is not None}
+    columns = given(
+        delimiter=delimiter,
+        text_column_names=text_column_names,
+        text_column_delimiter=text_column_delimiter,
+        label_column_name=label_column_name,
+    )
     if columns and data is None:
         raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
     if not dry_run:

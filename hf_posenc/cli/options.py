@@ -82,6 +82,11 @@ TextColumns = Annotated[
 TextDelimiter = Annotated[str | None, declared_option("text_column_delimiter")]
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def words(text: str) -> list[str]:
     """The words between commas."""
     return [word.strip() for word in text.split(",") if word.strip()]

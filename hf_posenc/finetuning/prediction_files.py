@@ -23,6 +23,8 @@ WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 """What `--output` writes; the first three also as .gz."""
 _BETWEEN_LABELS = "|"
 _CHUNK = 1000
+_NESTED = {"probabilities": "probability", "predictions": "prediction"}
+"""Keys of answers with a value for each name, and what their columns begin with."""
 
 
 def check_output(path: str, source: str | None = None) -> str:
@@ -110,30 +112,25 @@ def write_answers(
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
 
 
+def _flat(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """An answer as columns of one value each: `probability_LABEL` and `prediction_NAME`; None where it has none."""
+    flat = {name: value for name, value in answer.items() if name not in _NESTED}
+    for nested in _NESTED.keys() & answer.keys():
+        flat |= {f"{_NESTED[nested]}_{name}": answer[nested].get(name) for name in names}
+    return flat
+
+
 def _flat_columns(task: "Task") -> dict[str, pa.DataType]:
-    """An answer as columns of one value each, for tables."""
-    if task.problem_type == "regression":
-        names = ["prediction"] if len(task.names) == 1 else [f"prediction_{name}" for name in task.names]
-        return dict.fromkeys(names, pa.float64())
-    if task.problem_type == TOKENS:
-        return dict.fromkeys(task.columns, pa.list_(pa.string()))
-    label = pa.list_(pa.string()) if task.problem_type == "multi_label_classification" else pa.string()
-    return {"label": label, **{f"probability_{name}": pa.float64() for name in task.names}}
+    several = task.problem_type in (TOKENS, "multi_label_classification")
+    kinds = dict.fromkeys(task.names, pa.float64())
+    text = pa.list_(pa.string()) if several else pa.string()
+    kind = {"prediction": pa.float64()}
+    return _flat({name: kinds if name in _NESTED else kind.get(name, text) for name in task.columns}, task.names)
 
 
 def _flat_row(prediction: "Prediction", task: "Task", kept: Mapping[str, str]) -> dict[str, Any]:
-    answer = prediction.answer
-    row = {kept[name]: value for name, value in prediction.input.columns.items()}
-    if "words" in answer:
-        return row | answer
-    if "prediction" in answer:
-        return row | {"prediction": answer["prediction"]}
-    if "predictions" in answer:
-        return row | {f"prediction_{name}": value for name, value in answer["predictions"].items()}
-    return row | {
-        "label": answer["label"],
-        **{f"probability_{name}": answer["probabilities"].get(name) for name in task.names},
-    }
+    columns = {kept[name]: value for name, value in prediction.input.columns.items()}
+    return columns | _flat(prediction.answer, task.names)
 
 
 def _open_to_write(path: Path, zipped: bool) -> Any:

@@ -82,7 +82,12 @@ def quickstart(
         Interrupted: Ctrl-C; the message is the command that trains the encoders that are left.
         RuntimeError: the checkpoint gives other logits in a process without hf_posenc.
     """
-    _check(output_dir, schemes, overwrite_output_dir)
+    if not schemes:
+        raise UserError("schemes is empty. Name at least one, such as rope.")
+    for scheme in schemes:  # all, before the first is trained
+        with about_options():
+            scheme_class(scheme)
+        check_output_dir(Path(output_dir) / scheme, overwrite=overwrite_output_dir, resume=False)
     console = console or Console()
     started = time.time()
     results: list[SchemeResult] = []
@@ -142,16 +147,6 @@ def load_elsewhere(checkpoint: Path, logits: np.ndarray, console: Console) -> No
     console.print(
         f"Same logits there (largest difference {difference:.1e}), through AutoModelForSequenceClassification."
     )
-
-
-def _check(output_dir: str | Path, schemes: Sequence[str], overwrite: bool) -> None:
-    """Checks all schemes and folders before the first is trained."""
-    if not schemes:
-        raise UserError("schemes is empty. Name at least one, such as rope.")
-    for scheme in schemes:
-        with about_options():
-            scheme_class(scheme)
-        check_output_dir(Path(output_dir) / scheme, overwrite=overwrite, resume=False)
 
 
 def _result(scheme: str, trained: TrainingResult, logits: np.ndarray, seconds: float) -> SchemeResult:
