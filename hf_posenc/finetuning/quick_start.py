@@ -25,7 +25,6 @@ from ..stranger import StrangerFailed, ask_stranger
 from ..training.checkpoints import check_output_dir
 from ..training.inference import logits_of
 from ..training.metrics import probabilities_from_logits
-from ..training.run import TrainingResult
 from .classification import train_classifier
 from .options import make_arguments
 
@@ -49,7 +48,6 @@ class SchemeResult:
     """Probability of `acceptable` for each sentence of `PAIR`."""
     positional_parameters: int
     checkpoint: Path
-    seconds: float
 
 
 def quickstart(
@@ -94,7 +92,6 @@ def quickstart(
     word_pairs = 0.0
     for scheme in schemes:
         console.rule(f"{scheme} ({len(results) + 1} of {len(schemes)})")
-        begun = time.time()
         given = {
             **OPTIONS,
             "eval_strategy": "no",
@@ -119,7 +116,10 @@ def quickstart(
         if not results and trained.assessment is not None:
             word_pairs = trained.assessment.baselines.get("word_pairs", 0.0)
         logits = np.stack(list(logits_of(trained.model, trained.tokenizer, PAIR)))
-        results.append(_result(scheme, trained, logits, time.time() - begun))
+        acceptable = trained.summary.labels.index("acceptable")
+        shares = probabilities_from_logits(logits, "single_label_classification")[:, acceptable].tolist()
+        accuracy, positions = trained.metrics["test_accuracy"], trained.summary.positional_parameters
+        results.append(SchemeResult(scheme, accuracy, tuple(shares), positions, trained.output_dir))
     console.rule("What they learned")
     _show(results, word_pairs, console)
     load_elsewhere(results[-1].checkpoint, logits, console)
@@ -146,18 +146,6 @@ def load_elsewhere(checkpoint: Path, logits: np.ndarray, console: Console) -> No
         raise RuntimeError(f"{checkpoint} gives logits that differ by {difference} where hf_posenc isn't installed.")
     console.print(
         f"Same logits there (largest difference {difference:.1e}), through AutoModelForSequenceClassification."
-    )
-
-
-def _result(scheme: str, trained: TrainingResult, logits: np.ndarray, seconds: float) -> SchemeResult:
-    acceptable = trained.summary.labels.index("acceptable")
-    return SchemeResult(
-        scheme=scheme,
-        accuracy=trained.metrics["test_accuracy"],
-        probabilities=tuple(probabilities_from_logits(logits, "single_label_classification")[:, acceptable].tolist()),
-        positional_parameters=trained.summary.positional_parameters,
-        checkpoint=trained.output_dir,
-        seconds=seconds,
     )
 
 

@@ -53,9 +53,8 @@ def assess(
         found.classes = _classes(labels.astype(int), predicted, range(len(names)), names)
     if problem_type == "single_label_classification":
         found.confusion = confusion_matrix(labels, predicted, labels=range(len(names))).tolist()
-    found.errors = _errors(logits, labels, texts, names, problem_type, errors_shown)
-    if rows is not None:
-        found.errors = [{**error, "row": rows[error["row"] - 1]} for error in found.errors]
+    numbers = range(1, len(labels) + 1) if rows is None else rows
+    found.errors = _errors(logits, labels, texts, numbers, names, problem_type, errors_shown)
     try_this = _ways_out(history, pretrained, positions)
     found.warnings = _warnings(found, predicted, len(labels), names, problem_type, history, try_this)
     return found
@@ -106,6 +105,7 @@ def _errors(
     logits: np.ndarray,
     labels: np.ndarray,
     texts: Sequence[Sequence[str]],
+    numbers: Sequence[int],
     names: Sequence[str],
     problem_type: str,
     most: int,
@@ -131,7 +131,7 @@ def _errors(
     for row in np.argsort(-sure, kind="stable")[:most]:
         if sure[row] <= 0:
             break
-        error = {"row": int(row) + 1, "text": short(texts[0][row], TEXT_SHOWN)}
+        error = {"row": numbers[row], "text": short(texts[0][row], TEXT_SHOWN)}
         if len(texts) > 1:
             error["text_pair"] = short(texts[1][row], TEXT_SHOWN)
         error |= {"label": right[row], "predicted": said[row]}

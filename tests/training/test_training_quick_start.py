@@ -75,7 +75,7 @@ def test_seeds_are_summed_up(tmp_path, monkeypatch):
     accuracies = iter([0.9, 0.5, 0.8, 0.5])
 
     def shortened(output_dir, schemes, seed, **_):
-        return [SchemeResult(scheme, next(accuracies), (0.5, 0.5), 0, output_dir, 1.0) for scheme in schemes]
+        return [SchemeResult(scheme, next(accuracies), (0.5, 0.5), 0, output_dir) for scheme in schemes]
 
     monkeypatch.setattr(quick_start, "quickstart", shortened)
     monkeypatch.setattr(quick_start, "measure_baselines", lambda options: {"majority": 0.5, "word_pairs": 0.85})
