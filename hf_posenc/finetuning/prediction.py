@@ -13,7 +13,7 @@ from hf_posenc.data.inputs import Text
 from hf_posenc.data.labels import TOKENS
 from hf_posenc.data.options import DataArguments
 from hf_posenc.data.tokenizer import load_tokenizer
-from hf_posenc.errors import UserError, check_is_checkpoint, one_line
+from hf_posenc.errors import UserError, check_is_checkpoint, one_line, sentence
 from hf_posenc.finetuning.model import hub_options, input_length, labels_words, load_model, read_config, require_head
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.metrics import answers_from_logits
@@ -93,7 +93,10 @@ def load_classifier(
         kind = AutoModelForSequenceClassification
     model: Any = load_model(arguments, config, kind)
     tokenizer = load_tokenizer(checkpoint, **hub_options(arguments))
-    input_length(DataArguments(), model, tokenizer)
+    try:
+        input_length(DataArguments(), model, tokenizer)
+    except TypeError as error:  # a tokenizer_config.json with words for numbers
+        raise UserError(f"{checkpoint!r} can't be loaded: {sentence(error)}") from error
     return Classifier(model.to(place), tokenizer)
 
 
