@@ -290,7 +290,7 @@ def test_a_model_of_another_family(order, tmp_path):
     run = train(tmp_path / "run", **options, do_eval=True)
     assert (run.summary.max_length, run.summary.positional_parameters) == (64, 64 * 32)
     assert run.model.config.id2label == {0: "acceptable", 1: "unacceptable"}
-    with pytest.raises(UserError, match="is a bert model, which has its own positions"):
+    with pytest.raises(UserError, match="a bert model, has its own positions"):
         train(tmp_path / "refused", **options, position_embedding_type="rope")
 
 
@@ -366,7 +366,7 @@ def test_class_weights_find_the_rare_label(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (Labels("regression"), {"class_weights": "balanced"}, "needs classes, this is a regression"),
+        (Labels("regression"), {"class_weights": "balanced"}, "is for classes, not numbers"),
         (Labels("regression"), {"label_smoothing_factor": 0.1}, "needs one label per text"),
         (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1}'}, "no label 'b'|'b'"),
         (Labels("single_label_classification", ("a", "b")), {"class_weights": '{"a": 1, "c": 1, "b": 2}'}, "'c'"),
