@@ -567,8 +567,8 @@ def test_rows_without_label_or_text_are_left_out_of_all_splits(tmp_path):
     assert [len(setup.encoded[split]) for split in ("train", "validation", "test")] == [9, 9, 9]
     assert setup.test_rows == [0, 1, 3, 4, 6, 8, 9, 10, 11]
     doubts = setup.summary.data.doubts()
-    assert "2 test rows without a label were left out (--skip-missing)." in doubts
-    assert "1 train row without a text were left out (--skip-missing)." in doubts
+    assert "2 test rows without a label left out (--skip-missing)." in doubts
+    assert "1 train row without a text left out (--skip-missing)." in doubts
     streamed = prepared(tmp_path, given, **found, streaming=True, max_steps=2, shuffle_buffer_size=1)
     passes = list(itertools.islice(iter(streamed.encoded["train"]), 18))
     assert passes == setup.encoded["train"].to_list() * 2
