@@ -38,6 +38,8 @@ def test_the_line_by_which_excel_finds_the_delimiter_is_no_row(tmp_path, first):
 
 def test_a_tsv_whose_names_are_quoted_has_quoted_cells(tmp_path):
     path = write_file(tmp_path / "a.tsv", '"text"\t"label"\n"a\tb\nc"\t"x"\n')
+    assert rows_of(read_table(path)) == [{"text": "a\tb\nc", "label": "x"}]
+    path = write_file(tmp_path / "b.tsv", '"text"\t"label"\n"a\tb\nc"\tx\n')
     with pytest.raises(UserError, match="line 2: a quote opens there and closes in line 3, and all these lines would"):
         read_table(path)
     assert rows_of(read_table(path, DataArguments(quoting="csv"))) == [{"text": "a\tb\nc", "label": "x"}]
