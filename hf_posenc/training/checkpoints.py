@@ -39,7 +39,7 @@ _RUN_FILES = (
     "training_args.bin",
     "README.md",
     "conversion.json",
-    "trained_on.npy",
+    "_trained_on.npy",
 )
 
 

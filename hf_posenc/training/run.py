@@ -25,7 +25,7 @@ from .report import Summary
 logger = logging.get_logger(__name__)
 
 
-TRAINED_ON = "trained_on.npy"
+TRAINED_ON = "_trained_on.npy"
 """In the folder of a run: hashes of its training texts, so that an evaluation says which it shares. Never published."""
 
 
