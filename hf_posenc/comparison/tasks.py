@@ -12,12 +12,12 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data.columns import Columns, check_text, find_columns, require_columns
+from hf_posenc.data.columns import Columns, find_columns, require_columns, texts_of
 from hf_posenc.data.encoding import encode_texts
 from hf_posenc.data.labels import number_labels
 from hf_posenc.data.reading import read_table
 from hf_posenc.data.splits import read_splits
-from hf_posenc.data.splitting import HoldOut, marks_of
+from hf_posenc.data.splitting import choose_texts, marks_of
 from hf_posenc.data.table import Table, concatenate
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
@@ -122,12 +122,12 @@ def _divided(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
     data = data_arguments(plan, task)
     columns = find_columns(rows, data, needs_label=task.kind == "text")
     labels = rows.columns[columns.label] if task.kind == "text" and columns.label else [None] * len(rows)
-    hold_out = HoldOut()
-    for row, mark in enumerate(marks_of(*columns.texts(rows.columns))):
-        hold_out.add(mark, row)
-    chosen = hold_out.choose(data.validation_split_percentage, lambda row: str(labels[row]))
-    held = {row for rows_of_text in chosen.values() for row in rows_of_text}
-    return rows.select([row for row in range(len(rows)) if row not in held]), rows.select(sorted(held))
+    marks = marks_of(*columns.texts(rows.columns))
+    held = choose_texts(marks, list(map(str, labels)), data.validation_split_percentage)
+    return (
+        rows.select([row for row, mark in enumerate(marks) if mark not in held]),
+        rows.select([row for row, mark in enumerate(marks) if mark in held]),
+    )
 
 
 def _write_rows(path: Path, rows: Table) -> None:
@@ -254,28 +254,23 @@ def test_parts(
     tests = _named_tests(plan, task, splits) if development is None else _held_out(plan, task, splits, development)
     for name, rows in tests.items():
         if task.kind == "masked_lm":
-            tokens = encode_texts(_texts(rows, columns), None, tokenizer, 2**31 - 1, split=name)
+            tokens = encode_texts(texts_of(rows, columns, name), None, tokenizer, 2**31 - 1, split=name)
             masked = mask_once(tokens, tokenizer, 0.15)  # before it is cut: all lengths are asked for the same tokens
             total = sum(len(ids) for ids in masked["input_ids"])
             for length in lengths:
                 if length == lengths[0] or total >= length:
                     yield Part(name, length, join_blocks(masked, length))
             continue
-        numbers = number_labels({"test": rows}, columns, data, given=labels, given_problem_type=problem_type)[1]["test"]
+        numbers = number_labels({"test": rows}, columns, data, label_names=labels, problem_type=problem_type)[1]["test"]
         groups = list(rows.columns[task.group_column]) if task.group_column and development is None else None
 
         def cut(length: int, rows: Table = rows, numbers: Any = numbers, name: str = name) -> Dataset:
-            return encode_texts(_texts(rows, columns), numbers, tokenizer, length, problem_type, split=name)
+            return encode_texts(texts_of(rows, columns, name), numbers, tokenizer, length, problem_type, split=name)
 
         if development is not None:
             yield Part(name, lengths[0], cut(lengths[0]))
             continue
         yield from _by_length(task, name, cut, groups, lengths)
-
-
-def _texts(rows: Table, columns: Columns) -> list[list[str]]:
-    check_text(rows, columns.text)
-    return [column for column in columns.texts(rows.columns) if column is not None]
 
 
 def _held_out(plan: Plan, task: Task, splits: dict[str, Table], folder: Path) -> dict[str, Table]:

@@ -1,10 +1,10 @@
 """Data: from files, a folder or the Hub to a frozen `PreparedData`.
 
-- `reading` and `splits` read files and data sets, each row once: a `Table`, or a `Stream` with `--streaming`.
+- `splits` and `reading` read files and data sets, each row once: a `Table`, or a `Stream` with `--streaming` (`table`).
   `delimited` has the rules of .csv and .tsv, `text_files` of encodings and lines. `inputs` reads for predictions.
 - `columns` finds text and label, `labels` the task and the classes, `words` labelled words.
-- `preparing` chooses rows and makes a `PreparedData` (`prepared`), with `usable`, `splitting` and, of a stream,
-  `preparing_stream`; `summary` says what was done.
+- `preparing` chooses rows and makes a `PreparedData` (`prepared`); `splitting` sets texts aside, `streaming` reads a
+  stream before training, `summary` says what was done.
 - `encoding` makes token ids, `tokenizer` trains a tokenizer, `passes` is a stream as the Trainer takes it.
 
 Nothing here but `passes` and `tokenizer` needs PyTorch or transformers, so that a bad file is refused at once.

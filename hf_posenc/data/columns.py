@@ -54,12 +54,17 @@ class Columns:
         """The columns of labels."""
         return self.one_hot or (self.label,)
 
-    def texts(self, batch: Mapping[str, Sequence[Any]]) -> tuple[list[str], list[str] | None]:
-        """The first and second texts of some rows; a missing text is an empty one."""
+    def texts(self, batch: Mapping[str, Sequence[Any]]) -> tuple[list[str], ...]:
+        """The texts of some rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one."""
         columns = [["" if value is None else str(value) for value in batch[name]] for name in self.text]
         if self.delimiter is not None:
-            return [self.delimiter.join(values) for values in zip(*columns, strict=True)], None
-        return columns[0], columns[1] if self.is_pair else None
+            return ([self.delimiter.join(values) for values in zip(*columns, strict=True)],)
+        return tuple(columns)
+
+    def text_of(self, cells: Mapping[str, Any]) -> tuple[str, ...]:
+        """The same of one row."""
+        parts = tuple(["" if (value := cells.get(name)) is None else str(value) for name in self.text])
+        return parts if self.delimiter is None else (self.delimiter.join(parts),)
 
     def sentence(self, names: Sequence[str]) -> str:
         """In words, with the columns that aren't used."""
@@ -90,7 +95,7 @@ def find_columns(
         UserError: a named column isn't there, or several could be meant.
     """
     kinds = {name: kind_of_column(table, name) for name in table.names}
-    label, one_hot = _named_label(table, data, known)
+    label, one_hot = _named_label(table, data.label_column_name, known)
     text, joined = _named_text(table, data, known)
     if not text:
         text = _find_text(table, kinds, label)
@@ -101,21 +106,18 @@ def find_columns(
     label = label or (known.label if known is not None else _LABELS[0])
     if label in text or set(one_hot) & set(text):
         raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column-name.")
-    delimiter = data.label_delimiter or (known.label_delimiter if known else None)
-    columns = Columns(text, label, joined, delimiter, one_hot)
-    check_text(table, columns.text)
-    return columns
+    check_text(table, text)
+    return Columns(text, label, joined, data.label_delimiter or (known.label_delimiter if known else None), one_hot)
 
 
 def _named_text(table: Table, data: DataArguments, known: Columns | None) -> tuple[tuple[str, ...], str | None]:
     """The text columns by option, or of the checkpoint, and what joins them."""
     joined = data.text_column_delimiter
     if data.text_column_names is None:
-        if known is None or not all(_there(table, name) for name in known.text):
-            return (), joined
-        return tuple(str(_there(table, name)) for name in known.text), joined or known.delimiter
-    given = [name.strip() for name in data.text_column_names.split(",") if name.strip()]
-    text = tuple(_there(table, name) or name for name in given)
+        if known is not None and (text := _all_of(table, known.text)):
+            return text, joined or known.delimiter
+        return (), joined
+    text = _listed(table, data.text_column_names)
     require_columns(table, text, "--text-column-names")
     if len(text) > 2 and joined is None:
         raise UserError(
@@ -137,26 +139,25 @@ def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
         )
 
 
-def _named_label(table: Table, data: DataArguments, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
+def _named_label(table: Table, option: str | None, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
     """The label column by option, of the checkpoint, or with a usual name; and one-hot columns."""
-    given = data.label_column_name
-    if given is not None and _there(table, given) is None and "," in given:
-        names = tuple(_there(table, name) or name.strip() for name in given.split(",") if name.strip())
+    if option is not None:
+        column = _match(table, option)
+        if column is not None or "," not in option:
+            return column or option, ()
+        names = _listed(table, option)
         require_columns(table, names, "--label-column-name")
         return ", ".join(names), names
-    if given is not None:
-        return _there(table, given) or given, ()
-    if known is not None and known.one_hot and all(_there(table, name) for name in known.one_hot):
-        return known.label, tuple(str(_there(table, name)) for name in known.one_hot)
+    if known is not None and (one_hot := _all_of(table, known.one_hot)):
+        return known.label, one_hot
     usual = (*((known.label,) if known is not None else ()), *_LABELS)
-    return next(filter(None, (_there(table, name, "--label-column-name") for name in usual)), None), ()
+    return next(filter(None, (_match(table, name, "--label-column-name") for name in usual)), None), ()
 
 
 def _find_text(table: Table, kinds: Mapping[str, str], label: str | None) -> tuple[str, ...]:
     for names in (*_PAIRS, *((single,) for single in _SINGLES)):
-        there = [_there(table, name, "--text-column-names") for name in names]
-        if all(there):
-            return tuple(map(str, there))
+        if text := _all_of(table, names, "--text-column-names"):
+            return text
     texts = [name for name, kind in kinds.items() if kind == "text" and name != label]
     if len(texts) == 1:
         return (texts[0],)
@@ -258,7 +259,7 @@ def check_text(table: Table, names: Sequence[str]) -> None:
         )
 
 
-def _there(table: Table, wanted: str, option: str | None = None) -> str | None:
+def _match(table: Table, wanted: str, option: str | None = None) -> str | None:
     """The column of that name, else the only one that differs in case or outer blanks.
 
     Raises:
@@ -272,6 +273,28 @@ def _there(table: Table, wanted: str, option: str | None = None) -> str | None:
             f"The columns {' and '.join(map(repr, alike))} have one name in two spellings. Name one: {option}."
         )
     return alike[0] if len(alike) == 1 else None
+
+
+def _all_of(table: Table, names: Sequence[str], option: str | None = None) -> tuple[str, ...]:
+    """The columns of these names; none if one isn't there."""
+    columns = tuple(filter(None, (_match(table, name, option) for name in names)))
+    return columns if len(columns) == len(names) else ()
+
+
+def _listed(table: Table, option: str) -> tuple[str, ...]:
+    """The columns that an option names, joined by commas."""
+    return tuple(_match(table, name) or name.strip() for name in option.split(",") if name.strip())
+
+
+def texts_of(table: Table, columns: Columns, split: str) -> tuple[list[str], ...]:
+    """The texts of a split.
+
+    Raises:
+        UserError: it has no such column, or one that holds no text.
+    """
+    require_columns(table, columns.text, "--text-column-names", split)
+    check_text(table, columns.text)
+    return columns.texts(table.columns)
 
 
 def require_columns(table: Any, names: Sequence[str], option: str, split: str = "train") -> None:
@@ -312,9 +335,9 @@ def remembered_columns(config: Any) -> Columns | None:
     if not isinstance(noted, dict):
         return None
     text, label = noted.get("text_column_names"), noted.get("label_column_name")
-    between = noted.get("text_column_delimiter"), noted.get("label_delimiter")
+    marks = noted.get("text_column_delimiter"), noted.get("label_delimiter")
     if not (isinstance(text, list) and text and all(isinstance(name, str) for name in (*text, label))):
         return None
-    if not all(one is None or isinstance(one, str) for one in between):
+    if not all(mark is None or isinstance(mark, str) for mark in marks):
         return None
-    return Columns(tuple(text), str(label), between[0], between[1], tuple(noted.get("one_hot_columns") or ()))
+    return Columns(tuple(text), str(label), *marks, tuple(noted.get("one_hot_columns") or ()))

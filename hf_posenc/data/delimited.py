@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 from .options import DataArguments
-from .table import Row, Tally
+from .table import Row, Stream, Table, Tally
 from .text_files import read_lines
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -71,29 +71,53 @@ class _Record(NamedTuple):
     lines: list[str]
 
 
-def survey(path: Path, options: DataArguments) -> tuple[Dialect, Tally]:
-    """Reads a whole file once: how it is written, and how many rows it has.
+def open_delimited(path: Path, kind: str, options: DataArguments) -> Stream:
+    """A .csv or .tsv (`kind`), which is read through once: how it is written, and how many rows it has.
 
     Raises:
         UserError: a line can't be read, or could be read in two ways; the message names it.
     """
-    kind = next(suffix for suffix in map(str.lower, path.suffixes[-2:]) if suffix in (".csv", ".tsv"))
+    dialect, tally = _survey(path, kind, options)
+
+    def read(counted: Tally) -> Iterator[Row]:
+        counted.add(tally)
+        for line, cells, _ in _rows_below(dialect):
+            yield Row(line, {name: cell or None for name, cell in zip(dialect.names, cells, strict=True)})
+
+    def whole() -> Table:
+        """Column by column, which takes half the time."""
+        columns: dict[str, list[str | None]] = {name: [] for name in dialect.names}
+        appends, places = [cells.append for cells in columns.values()], []
+        for line, cells, _ in _rows_below(dialect):
+            for append, cell in zip(appends, cells, strict=True):
+                append(cell or None)
+            places.append(line)
+        return Table(str(path), columns, places, "line", is_text=True, tally=tally)
+
+    return Stream(str(path), read, "line", dialect.delimiter, names=dialect.names, tally=tally, whole=whole)
+
+
+def _survey(path: Path, kind: str, options: DataArguments) -> tuple[Dialect, Tally]:
     head = list(islice(read_lines(path, options.encoding), _SAMPLE))
     sep = _SEP.fullmatch(head[0]) if head else None
-    delimiter = options.delimiter or (sep[1] if sep is not None else _find_delimiter(head, kind))
+    usual = sep[1] if sep is not None else _find_delimiter(head, kind)
     dialect = Dialect(
-        path, delimiter, options.quoting != "none", encoding=options.encoding, skipped=int(sep is not None)
+        path,
+        options.delimiter or usual,
+        quotes=options.quoting != "none",
+        encoding=options.encoding,
+        skipped=int(sep is not None),
     )
     notes = []
     if kind == ".tsv" and options.quoting is None and _has_letter_quotes(dialect):
         dialect = replace(dialect, quotes=False)
         notes = [f"Quotes in {path.name} are letters: they don't balance in every line (--quoting csv if they do)."]
-    tally, inside, joined, lone_quote = Tally(notes=notes), _Lookalikes(dialect), None, 0
+    tally, joined, may_be_rows, lone_quote = Tally(notes=notes), None, True, 0
     for record in _records(dialect):
         if not record.cells:
             tally.blank += len(record.lines)
         elif not dialect.names:
-            dialect = replace(dialect, names=_names(path, record.cells, options.delimiter, head, kind))
+            dialect = replace(dialect, names=_names(path, record.cells, options.delimiter, usual))
         else:
             if len(record.cells) != len(dialect.names):
                 raise _uneven(dialect, record)
@@ -102,32 +126,16 @@ def survey(path: Path, options: DataArguments) -> tuple[Dialect, Tally]:
         if len(record.lines) > 1:
             tally.joined += bool(dialect.names) and tally.rows > 0
             joined = joined or record
-            inside.add(record)
+            may_be_rows = may_be_rows and _may_be_rows(dialect, record)
         elif dialect.quotes and not lone_quote and '"' in record.lines[0] and _has_lone_quote(record):
             lone_quote = record.line
     if joined is not None and options.quoting is None:
-        _require_consistent(path, joined, lone_quote, inside)
+        _require_consistent(path, joined, lone_quote, may_be_rows)
     return dialect, tally
 
 
-def read_rows(dialect: Dialect) -> Iterator[Row]:
-    """The rows below the first, as strings; an empty cell is None."""
-    for record in _rows_below(dialect):
-        yield Row(record.line, {n: cell or None for n, cell in zip(dialect.names, record.cells, strict=True)})
-
-
-def read_columns(dialect: Dialect) -> tuple[dict[str, list[str | None]], list[int]]:
-    """The same column by column, which takes half the time; and the line of each row."""
-    columns: dict[str, list[str | None]] = {name: [] for name in dialect.names}
-    appends, places = [cells.append for cells in columns.values()], []
-    for line, cells, _ in _rows_below(dialect):
-        for append, cell in zip(appends, cells, strict=True):
-            append(cell or None)
-        places.append(line)
-    return columns, places
-
-
 def _rows_below(dialect: Dialect) -> Iterator[_Record]:
+    """The rows below the first; their empty cells mean None."""
     return islice((record for record in _records(dialect) if record.cells), 1, None)
 
 
@@ -159,13 +167,12 @@ def _records(dialect: Dialect) -> Iterator[_Record]:
 
 def _bad_quotes(dialect: Dialect, first: int, lines: list[str]) -> UserError:
     last = first + len(lines) - 1
-    bare = replace(dialect, quotes=False)
-    letters = dialect.names and all(len(bare.cells(line) or ()) == len(dialect.names) for line in lines[:1])
     where = f"line {first} has quotes that don't enclose a cell"
     if last > first:
         where = f"line {first}: a quote opens there, and no quote that ends a cell follows up to line {last}"
     way_out = ' Write quotes inside a quoted cell double (""), and close it before the next cell.'
-    if letters or not dialect.names:
+    bare = replace(dialect, quotes=False)
+    if len(bare.cells(lines[0]) or ()) == len(dialect.names) or not dialect.names:
         way_out += " If quotes are letters in this file, say --quoting none."
     backslash = any('\\"' in line for line in lines)
     return UserError(
@@ -195,27 +202,21 @@ def _has_lone_quote(record: _Record) -> bool:
     )
 
 
-class _Lookalikes:
-    """Whether all lines of all joined rows would be rows by themselves if quotes were letters."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = replace(dialect, quotes=False)
-        self.all = True
-
-    def add(self, record: _Record) -> None:
-        """Looks at the lines of one more joined row."""
-        width, text = len(record.cells), "".join(record.lines).rstrip("\r\n")
-        quoted = ('"' + cell.replace('"', '""') + '"' for cell in record.cells)
-        if width > 1 and text == self.dialect.delimiter.join(quoted):  # a writer that quotes every cell
-            self.all = False
-        self.all = self.all and all(len(self.dialect.cells(line) or ()) == width for line in record.lines)
+def _may_be_rows(dialect: Dialect, record: _Record) -> bool:
+    """Whether all lines of a joined row would be rows by themselves if quotes were letters."""
+    width, text = len(record.cells), "".join(record.lines).rstrip("\r\n")
+    quoted = ('"' + cell.replace('"', '""') + '"' for cell in record.cells)
+    if width > 1 and text == dialect.delimiter.join(quoted):  # a writer that quotes every cell
+        return False
+    bare = replace(dialect, quotes=False)
+    return all(len(bare.cells(line) or ()) == width for line in record.lines)
 
 
-def _require_consistent(path: Path, joined: _Record, lone_quote: int, inside: _Lookalikes) -> None:
+def _require_consistent(path: Path, joined: _Record, lone_quote: int, may_be_rows: bool) -> None:
     last = joined.line + len(joined.lines) - 1
     if lone_quote:
         why = f"line {lone_quote} has quotes that enclose no cell"
-    elif inside.all:
+    elif may_be_rows:
         why = "all these lines would be rows by themselves"
     else:
         return
@@ -225,16 +226,15 @@ def _require_consistent(path: Path, joined: _Record, lone_quote: int, inside: _L
     )
 
 
-def _names(path: Path, cells: list[str], given: str | None, head: Sequence[str], kind: str) -> tuple[str, ...]:
+def _names(path: Path, cells: list[str], delimiter: str | None, usual: str) -> tuple[str, ...]:
     """The names of the columns; one without a name gets one, as pandas names it."""
     names = tuple(cell if cell.strip() else f"Unnamed: {number}" for number, cell in enumerate(cells))
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{path}, line 1 names the column {twice[0]!r} twice. Give each column a name of its own.")
-    if given is not None and len(names) == 1 and (found := _find_delimiter(head, kind)) in names[0]:
+    if delimiter is not None and len(names) == 1 and usual in names[0]:
         raise UserError(
-            f"{str(path)!r} has one column, {names[0]!r}, with --delimiter {given!r}: it is separated by {found!r}. "
-            "Leave --delimiter out."
+            f"{str(path)!r} has one column, {names[0]!r}, with --delimiter {delimiter!r}: it is separated by {usual!r}."
+            " Leave --delimiter out."
         )
     return names
 
@@ -254,17 +254,12 @@ def _uneven(dialect: Dialect, record: _Record) -> UserError:
 def _find_delimiter(head: Sequence[str], kind: str) -> str:
     """The delimiter of the first rows: the file name's, if it gives several columns, else another."""
     usual = "\t" if kind == ".tsv" else ","
-    marks = [usual, *(mark for mark in DELIMITERS if mark != usual)]
-    widths = {mark: _widths(head, mark) for mark in marks}
-    divided = [mark for mark in marks if widths[mark][:1] > [1]]
-    even = [mark for mark in divided if len(set(widths[mark])) == 1]
+    divided: dict[str, set[int]] = {}
+    for mark in (usual, *DELIMITERS):
+        widths = [len(row) for row in csv.reader(head, delimiter=mark, skipinitialspace=True) if row]
+        if len(widths) > 1 and len(head) == _SAMPLE:  # the last row may be cut
+            widths.pop()
+        if widths[:1] > [1]:
+            divided[mark] = set(widths)
+    even = [mark for mark, widths in divided.items() if len(widths) == 1]
     return next(iter([*even, *divided]), usual)
-
-
-def _widths(head: Sequence[str], delimiter: str) -> list[int]:
-    """How many cells the first rows have; the last may be cut, and one with an odd quote ends the count."""
-    widths = []
-    rows = csv.reader(head, delimiter=delimiter, skipinitialspace=True)
-    for row in rows:
-        widths += [len(row)] * bool(row)
-    return widths[:-1] if len(widths) > 1 and len(head) == _SAMPLE else widths

@@ -1,7 +1,7 @@
 """Texts to be answered or healed on: of a file or of standard input, row by row, read as training reads them."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from ..errors import UserError, one_line
 from .columns import Columns, find_columns
 from .options import DataArguments
 from .reading import open_file, parse_object
-from .table import Row, Table, Tally
+from .table import Row, Stream, Tally
 
 NO_TEXT = "and answered all the same: such an answer means nothing."
 """The end of every remark on an empty text."""
@@ -42,21 +42,13 @@ class Text:
 class Inputs:
     """The texts of a file or of standard input, read lazily."""
 
-    name: str
-    rows: Callable[[Tally], Iterator[Row]]
-    """All rows, from the beginning each time."""
+    stream: Stream
     options: DataArguments
     """Which columns hold the text, where that was said."""
     known: Columns | None = None
     """Those that the model was trained on."""
-    unit: str = "line"
-    """What the places of the rows count."""
     of_words: bool = False
     """Whether a list of words is a text too."""
-    is_text: bool = False
-    """Whether cells are strings that may mean numbers."""
-    delimiter: str | None = None
-    """Of a .csv or .tsv."""
     count: int | None = None
     """How many texts there are; None where they can't be read twice."""
     names: list[str] = field(default_factory=list)
@@ -70,44 +62,48 @@ class Inputs:
     def __iter__(self) -> Iterator[Text]:
         """The texts, in order."""
         self.empty, self.tally = [], Tally()
-        for row in self.rows(self.tally):
+        for row in self.stream.read(self.tally):
             if self._columns is None:
                 self._columns = self._choose([row])
             text = self._text(row, self._columns)
-            if not all(part.strip() for part in (text.text, text.text_pair) if part is not None):
+            if not text.text.strip() or (text.text_pair is not None and not text.text_pair.strip()):
                 self.empty.append(row.place)
             yield text
 
     def _text(self, row: Row, columns: Columns) -> Text:
-        cells = row.cells
-        for name in columns.text:
-            is_words = self.of_words and _is_words(cells.get(name))
-            if name not in cells or (isinstance(cells[name], dict | list | bytes) and not is_words):
+        cells = {name: self._plain(row.cells.get(name)) for name in columns.text}
+        for name, cell in cells.items():
+            if name not in row.cells or (cell is None and row.cells[name] is not None):
                 raise self._no_text(row, name)
-        first, second = columns.texts({name: [_joined(cells[name])] for name in columns.text})
-        words = cells[columns.text[0]]
-        return Text(first[0], second[0] if second else None, cells, words if isinstance(words, list) else None)
+        texts, words = columns.text_of(cells), row.cells[columns.text[0]]
+        second = texts[1] if columns.is_pair else None
+        return Text(texts[0], second, row.cells, words if isinstance(words, list) else None)
+
+    def _plain(self, cell: Any) -> Any:
+        """A cell of a text; a list of words as one, None for other lists and objects."""
+        if self.of_words and isinstance(cell, list) and all(isinstance(word, str) for word in cell):
+            return " ".join(cell)
+        return None if isinstance(cell, list | dict | bytes) else cell
 
     def _choose(self, rows: Sequence[Row]) -> Columns:
         """The columns that hold the text, as training finds them in these rows."""
+        names = {name.strip().lower() for name in rows[0].cells}
         for name in (self.options.text_column_names or "").split(","):
-            if name.strip().lower() not in {*(known.strip().lower() for known in rows[0].cells), ""}:
+            if name.strip().lower() not in {*names, ""}:
                 raise self._no_text(rows[0], name.strip())
-        plain = (
-            Row(row.place, {name: _plain(cell, self.of_words) for name, cell in row.cells.items()}) for row in rows
-        )
-        table = Table.of_rows(self.name, plain, Tally(), unit=self.unit, is_text=self.is_text)
-        return find_columns(table, self.options, self.known, needs_label=False)
+        plain = (row._replace(cells={name: self._plain(cell) for name, cell in row.cells.items()}) for row in rows)
+        return find_columns(self.stream.collect(plain, Tally()), self.options, self.known, needs_label=False)
 
     def _no_text(self, row: Row, name: str) -> UserError:
+        where = f"{self.stream.source}, {self.stream.unit} {row.place}"
         if name in row.cells:
             return UserError(
-                f"{self.name}, {self.unit} {row.place}: column {name!r} holds {row.cells[name]!r:.60}, no text. "
-                "Write one string there, or name another column with --text-column-names."
+                f"{where}: column {name!r} holds {row.cells[name]!r:.60}, no text. Write one string there, or name "
+                "another column with --text-column-names."
             )
         return UserError(
-            f"{self.name}, {self.unit} {row.place}: no text in column {name!r}. It has "
-            f"{', '.join(map(repr, row.cells)) or 'none'}; name one with --text-column-names."
+            f"{where}: no text in column {name!r}. It has {', '.join(map(repr, row.cells)) or 'none'}; name one with "
+            "--text-column-names."
         )
 
     def look_through(self) -> None:
@@ -116,9 +112,9 @@ class Inputs:
         Raises:
             UserError: a row holds no text, or there is none.
         """
-        first = list(islice(self.rows(Tally()), _LOOKED_AT))
+        first = list(islice(self.stream.rows(), _LOOKED_AT))
         if not first:
-            raise UserError(f"{self.name} has no texts. Give a file with at least one.")
+            raise UserError(f"{self.stream.source} has no texts. Give a file with at least one.")
         self._columns = self._choose(first)
         names: dict[str, None] = {}
         self.count = 0
@@ -133,33 +129,19 @@ class Inputs:
             return ""
         # The first row of a .csv without names would be lost: what was taken for a name is said.
         usual = list(self._columns.text) == self.names and (
-            (self.known is not None and self.known.text == self._columns.text) or not self.is_text
+            (self.known is not None and self.known.text == self._columns.text) or self.stream.delimiter is None
         )
         columns = "" if usual else f"{self._columns.sentence(self.names)}; "
-        return f"{self.name}: {columns}{self.tally}."
+        return f"{self.stream.source}: {columns}{self.tally}."
 
     def remarks(self) -> list[str]:
         """Remarks on what a reader decided and on empty texts."""
-        found = list(self.tally.notes)
+        remarks = list(self.tally.notes)
         if self.empty:
             many = "1 text is" if len(self.empty) == 1 else f"{len(self.empty):,} texts are"
             listed = ", ".join(map(str, self.empty[:_NAMED_ROWS])) + ", ..." * (len(self.empty) > _NAMED_ROWS)
-            found.append(f"{self.name}: {many} empty ({self.unit} {listed}), {NO_TEXT}")
-        return found
-
-
-def _is_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
-
-
-def _joined(value: Any) -> Any:
-    return " ".join(value) if _is_words(value) else value
-
-
-def _plain(value: Any, of_words: bool) -> Any:
-    """A cell by which columns are found: a list of words as a text, nothing for other lists and objects."""
-    value = _joined(value) if of_words else value
-    return None if isinstance(value, list | dict) else value
+            remarks.append(f"{self.stream.source}: {many} empty ({self.stream.unit} {listed}), {NO_TEXT}")
+        return remarks
 
 
 def read_inputs(
@@ -184,25 +166,23 @@ def read_inputs(
     Raises:
         UserError: the file doesn't exist or holds no texts, or a row has no such column.
     """
-    options = options or DataArguments()
-    if source == "-":
-        inputs = Inputs("standard input", _standard_input, options, known, of_words=of_words)
-        if twice:
-            tally = Tally()
-            kept = list(_standard_input(tally))
-            inputs.rows = lambda counted: _again(kept, tally, counted)
+    if source != "-":
+        stream = open_file(check_input(source), options)
+    elif not twice:
+        stream = Stream("standard input", _standard_input, "line")
     else:
-        file = open_file(check_input(source), options)
-        inputs = Inputs(source, file.rows, options, known, file.unit, of_words, file.is_text)
-        inputs.delimiter = None if file.dialect is None else file.dialect.delimiter
+        tally = Tally()
+        kept = list(_standard_input(tally))
+
+        def read(counted: Tally) -> Iterator[Row]:
+            counted.add(tally)
+            return iter(kept)
+
+        stream = Stream("standard input", read, "line")
+    inputs = Inputs(stream, options or DataArguments(), known, of_words)
     if twice or source != "-":
         inputs.look_through()
     return inputs
-
-
-def _again(rows: Sequence[Row], tally: Tally, counted: Tally) -> Iterator[Row]:
-    counted.add(tally)
-    return iter(rows)
 
 
 def check_input(source: str) -> Path:
@@ -224,13 +204,13 @@ def _standard_input(tally: Tally) -> Iterator[Row]:
         try:
             line = next(lines)
             line.encode()  # what standard input couldn't decode is there as half a character
-            line = line.removeprefix("\ufeff") if number == 1 else line
         except StopIteration:
             return
         except UnicodeError as error:
             raise UserError(
                 f"standard input, line {number} isn't UTF-8 text: {one_line(error)}. Convert it."
             ) from error
+        line = line.removeprefix("\ufeff") if number == 1 else line
         tally.lines = number
         if not line.strip():
             tally.blank += 1

@@ -1,7 +1,9 @@
 """The cells of a label column as Python values: names, lists of names, or numbers."""
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..errors import UserError
@@ -13,34 +15,52 @@ from .table import Table
 logger = logging.getLogger(__name__)
 
 
+_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+"""What columns of 0 and 1 may hold."""
+
+
 @dataclass(frozen=True)
 class LabelColumn:
     """The labels of one split as Python values: names, lists of names, or floats; None if missing."""
 
+    name: str
+    """Of the column."""
+    split: str
     values: list[Any]
     kind: str
+    """Type of the labels in the data: text, integer, truth or number."""
     is_list: bool
-    known: tuple[str, ...] | None = None
+    known: tuple[str, ...] | None
     """All labels, if the data set declares them."""
-    table: Table | None = None
-    """Where they stand; None: they aren't the rows of a file."""
+    table: Table
+    """Where they stand."""
 
-    @property
+    @cached_property
     def present(self) -> list[Any]:
         """The values that aren't missing."""
         return [value for value in self.values if value is not None]
 
     def items(self) -> list[Any]:
         """All labels, repeated for each text that has them."""
-        return [item for value in self.present for item in (value if self.is_list else (value,))]
+        return [item for value in self.present for item in value] if self.is_list else self.present
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether each row has one number."""
+        return self.kind in ("number", "integer") and not self.is_list
+
+    @cached_property
+    def are_whole(self) -> bool:
+        """Whether labels are floats without a fraction."""
+        return self.kind == "number" and all(value.is_integer() for value in self.items())
 
     def where(self, index: int, before: str = "") -> str:
-        """Where a row stands, after `before`; empty if the rows aren't a file's."""
-        return "" if self.table is None else f"{before}{self.table.where(index)}"
+        """Where a row stands, after `before`; empty if the table holds labels rather than rows."""
+        return f"{before}{self.table.where(index)}" if self.table.unit else ""
 
 
 def read_labels(
-    table: Table, columns: Columns, split: str, task: str | None = None, decimal: str | None = None, placed: bool = True
+    table: Table, columns: Columns, split: str, task: str | None = None, decimal: str | None = None
 ) -> LabelColumn:
     """The label column of a split.
 
@@ -50,17 +70,16 @@ def read_labels(
         split: its name.
         task: classification or regression, if that's known.
         decimal: the decimal sign of a csv's numbers.
-        placed: whether the rows are those of a file.
 
     Raises:
-        UserError: labels are of mixed types.
+        UserError: labels are of mixed types, or not in the columns.
     """
-    known = None
+    require_columns(table, columns.labels, "--label-column-name", split)
+    name, known = columns.label, None
     if columns.one_hot:
-        values = _of_one_hot(table, columns, split)
+        values: list[Any] = _of_one_hot(table, columns)
     else:
-        values = list(table.columns[columns.label])
-        known = table.classes.get(columns.label)
+        values, known = list(table.columns[name]), table.classes.get(name)
         if columns.label_delimiter is not None:
             values = [_parts(value, columns.label_delimiter) for value in values]
         elif table.is_text:
@@ -69,30 +88,29 @@ def read_labels(
     is_list = any(isinstance(value, list | tuple) for value in present)
     if is_list and not all(isinstance(value, list | tuple) for value in present):
         raise UserError(
-            f"Mixed label types in the {split} data: column {columns.label!r} has both lists and single labels. Write "
-            "all as lists for several labels per text, or none."
+            f"Mixed label types in the {split} data: column {name!r} has both lists and single labels. Write all as "
+            "lists for several labels per text, or none."
         )
-    kinds = {_kind(item) for value in present for item in (value if is_list else (value,))}
-    if known is not None:
-        kinds = {"text"} if kinds else set()
-    if kinds == {"integer", "number"}:
-        kinds = {"number"}
+    examples: dict[str, Any] = {}
+    for item in (item for value in present for item in value) if is_list else present:
+        examples.setdefault(_kind(item), item)
+    kinds = {"text"} if known is not None else {"number"} if set(examples) == {"integer", "number"} else set(examples)
     if len(kinds) > 1 or "other" in kinds:
         raise UserError(
-            f"Mixed label types in the {split} data: column {columns.label!r} has {_examples(present, is_list)}. Write "
-            "all labels in one way: all strings, all whole numbers, or all real numbers."
+            f"Mixed label types in the {split} data: column {name!r} has {' and '.join(map(repr, examples.values()))}. "
+            "Write all labels in one way: all strings, all whole numbers, or all real numbers."
         )
     kind = next(iter(kinds), "text")
 
-    def name(value: Any) -> Any:
+    def label(cell: Any) -> Any:
         if known is not None:
-            return known[value] if 0 <= value < len(known) else None
-        return float(value) if kind == "number" else str(value).strip()
+            return known[cell] if 0 <= cell < len(known) else None
+        return float(cell) if kind == "number" else str(cell).strip()
 
-    converted = [
-        None if is_missing(value) else [name(item) for item in value] if is_list else name(value) for value in values
+    labels = [
+        None if is_missing(value) else [label(item) for item in value] if is_list else label(value) for value in values
     ]
-    return LabelColumn(converted, kind, is_list, known, table if placed else None)
+    return LabelColumn(name, split, labels, kind, is_list, known, table)
 
 
 def _parts(value: Any, delimiter: str) -> Any:
@@ -102,25 +120,20 @@ def _parts(value: Any, delimiter: str) -> Any:
     return [part.strip() for part in value.split(delimiter) if part.strip()] if isinstance(value, str) else value
 
 
-def _of_one_hot(table: Table, columns: Columns, split: str) -> list[Any]:
+def _of_one_hot(table: Table, columns: Columns) -> list[list[str]]:
     """For each row the names of the columns that hold 1."""
-    marks = [_marks(table, name, split) for name in columns.one_hot]
-    return [[name for name, one in zip(columns.one_hot, row, strict=True) if one] for row in zip(*marks, strict=True)]
-
-
-def _marks(table: Table, name: str, split: str) -> list[bool]:
-    require_columns(table, [name], "--label-column-name", split)
-    meant = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
-    found = []
-    for index, cell in enumerate(table.columns[name]):
-        mark = meant.get(str(cell).strip().lower())
-        if mark is None:
-            raise UserError(
-                f"--label-column-name names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
-                f"{table.where(index)}."
-            )
-        found.append(mark)
-    return found
+    labels: list[list[str]] = [[] for _ in range(len(table))]
+    for name in columns.one_hot:
+        for index, cell in enumerate(table.columns[name]):
+            mark = _MARKS.get(str(cell).strip().lower())
+            if mark is None:
+                raise UserError(
+                    f"--label-column-name names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
+                    f"{table.where(index)}."
+                )
+            if mark:
+                labels[index].append(name)
+    return labels
 
 
 def _kind(value: Any) -> str:
@@ -131,15 +144,7 @@ def _kind(value: Any) -> str:
     return "other"
 
 
-def _examples(values: list[Any], is_list: bool) -> str:
-    shown: dict[str, Any] = {}
-    for value in values:
-        for item in value if is_list else (value,):
-            shown.setdefault(_kind(item), item)
-    return " and ".join(repr(value) for value in shown.values())
-
-
-def decimal_sign(tables: Any, columns: Columns, options: DataArguments) -> str | None:
+def decimal_sign(tables: Iterable[Table], columns: Columns, options: DataArguments) -> str | None:
     """The decimal sign of a csv's numbers: by option, or a comma where all labels are numbers with it."""
     if options.decimal is not None or columns.one_hot or columns.label_delimiter is not None:
         return options.decimal

@@ -4,14 +4,14 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
 from .cells import as_written
-from .columns import Columns, require_columns
+from .columns import Columns
 from .label_cells import LabelColumn, decimal_sign, read_labels
 from .options import DataArguments
 from .table import Table
@@ -67,9 +67,8 @@ def number_labels(
     columns: Columns,
     options: DataArguments | None = None,
     *,
-    given: Sequence[str] | None = None,
-    given_problem_type: str | None = None,
-    sampled: bool = False,
+    label_names: Sequence[str] | None = None,
+    problem_type: str | None = None,
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
@@ -80,10 +79,9 @@ def number_labels(
         splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
         options: the task, the decimal sign, and whether rows without a label are left out.
-        given: label names of a trained model. They keep their order if they are the data's, and alone count where
-            there is no training split.
-        given_problem_type: its task.
-        sampled: the training split holds each label, but not all rows of its file.
+        label_names: of a trained model. They keep their order if they are the data's, and alone count where there is
+            no training split.
+        problem_type: its task.
 
     Returns:
         The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
@@ -94,69 +92,55 @@ def number_labels(
     """
     options = options or DataArguments()
     task = options.task if options.task in ("classification", "regression") else None
-    read: dict[str, LabelColumn | None] = {}
     decimal = decimal_sign(splits.values(), columns, options)
+    labelled: list[LabelColumn] = []
     for split, table in splits.items():
         if split == "test" and not set(columns.labels) <= set(table.names):
-            read[split] = None
             continue
-        require_columns(table, columns.labels, "--label-column-name", split)
-        column = read_labels(table, columns, split, task, decimal, placed=not (sampled and split == "train"))
+        column = read_labels(table, columns, split, task, decimal)
         missing = [row for row, value in enumerate(column.values) if value is None]
-        if split == "test" and len(missing) == len(column.values):
-            read[split] = None
-            continue
-        if len(missing) == len(column.values):
+        if not column.present:
+            if split == "test":
+                continue
             raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
         if missing and not options.skip_missing:
-            more = len(missing) - 1
-            others = "" if not more else ", nor has 1 other" if more == 1 else f", nor have {more} others"
-            raise UserError(
-                f"Missing label in the {split} data: {column.where(missing[0])} has none in column {columns.label!r}"
-                f"{others}. Fill it in, or leave such rows out with --skip-missing."
-            )
-        read[split] = column
-    read = _one_label_each(read, columns)
-    labels = _decide(read, columns, task, given, given_problem_type)
-    numbers = labels.numbers()
-    return labels, {
-        split: None if column is None else apply_labels(labels, numbers, column, split, columns.label)
-        for split, column in read.items()
-    }
+            raise missing_label(split, column.where(missing[0]), columns.label, len(missing) - 1)
+        labelled.append(column)
+    if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
+        labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
+    labels = _decide(labelled, columns, task, label_names, problem_type)
+    return labels, dict.fromkeys(splits) | {column.split: apply_labels(labels, column) for column in labelled}
 
 
-def _one_label_each(read: dict[str, LabelColumn | None], columns: Columns) -> dict[str, LabelColumn | None]:
-    """One-hot columns as single labels, if each row of each split has one."""
-    every = [column for column in read.values() if column is not None]
-    if not columns.one_hot or not all(len(value) == 1 for column in every for value in column.present):
-        return read
-    return {
-        split: column
-        and LabelColumn([value and value[0] for value in column.values], "text", False, column.known, column.table)
-        for split, column in read.items()
-    }
+def missing_label(split: str, where: str, column: str, more: int = 0) -> UserError:
+    """The error of a row that has no label, and of so many more."""
+    others = "" if not more else ", nor has 1 other" if more == 1 else f", nor have {more} others"
+    return UserError(
+        f"Missing label in the {split} data: {where} has none in column {column!r}{others}. Fill it in, or leave such "
+        "rows out with --skip-missing."
+    )
 
 
 def _decide(
-    read: Mapping[str, LabelColumn | None],
+    labelled: Sequence[LabelColumn],
     columns: Columns,
     task: str | None,
-    given: Sequence[str] | None,
-    given_problem_type: str | None,
+    label_names: Sequence[str] | None,
+    problem_type: str | None,
 ) -> Labels:
-    name, train = columns.label, read.get("train")
-    source = train or next((column for column in read.values() if column is not None), None)
-    if source is None:
-        if not given:
+    if not labelled:
+        if not label_names:
             raise UserError(
                 "The data has no labels, and no trained model says what they are. Give labelled training data."
             )
-        return Labels(given_problem_type or "single_label_classification", tuple(given))
-    if train is None and given_problem_type is not None:
-        _check_labels_fit(source, name, given_problem_type)
-        task = "regression" if given_problem_type == "regression" else "classification"
-    if (task or _looks_like(source, name)) == "regression":
-        if source.is_list or source.kind not in ("number", "integer") or source.known is not None:
+        return Labels(problem_type or "single_label_classification", tuple(label_names))
+    source = next((column for column in labelled if column.split == "train"), labelled[0])
+    is_train, name = source.split == "train", source.name
+    if not is_train and problem_type is not None:
+        _check_labels_fit(source, problem_type)
+        task = "regression" if problem_type == "regression" else "classification"
+    if (task or _looks_like(source)) == "regression":
+        if not source.are_numbers:
             words = [
                 value for value in source.present if isinstance(value, str) and isinstance(as_written([value])[0], str)
             ]
@@ -166,11 +150,11 @@ def _decide(
             )
         return Labels("regression", kind="number")
     problem = "multi_label_classification" if source.is_list else "single_label_classification"
-    if train is None and given:
-        return Labels(problem, tuple(given), source.kind)
+    if not is_train and label_names:
+        return Labels(problem, tuple(label_names), source.kind)
     names = columns.one_hot or _label_names(source)
-    if given and set(given) == set(names):
-        names = tuple(given)
+    if label_names and set(label_names) == set(names):
+        names = tuple(label_names)
     if not names:
         raise UserError(f"No training example has a label in column {name!r}. {_NAME_LABELS}")
     if len(names) < 2 and problem == "single_label_classification":
@@ -178,34 +162,34 @@ def _decide(
             f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
             "column with --label-column-name."
         )
-    if train is not None:
-        _doubt(source, name)
-    return Labels(problem, names, "integer" if _are_whole(source) else source.kind)
+    if is_train:
+        _doubt(source)
+    return Labels(problem, names, "integer" if source.are_whole else source.kind)
 
 
-def _looks_like(column: LabelColumn, name: str) -> str:
+def _looks_like(column: LabelColumn) -> str:
     """Infers the task from the labels."""
-    if column.kind not in ("number", "integer") or column.is_list or column.known is not None:
+    if not column.are_numbers:
         return "classification"
     distinct = set(column.present)
     if column.kind == "integer":
         if len(distinct) > _MANY:
             logger.warning(
-                f"Column {name!r} has {len(distinct)} different whole numbers in {len(column.present)} rows, each of "
-                "which is a label of its own. --task regression predicts numbers."
+                f"Column {column.name!r} has {len(distinct)} different whole numbers in {len(column.present)} rows, "
+                "each of which is a label of its own. --task regression predicts numbers."
             )
         return "classification"
     # A label has at least two texts on average.
-    if not (2 * len(distinct) <= len(column.present) and len(distinct) <= MOST_NUMBERED and _are_whole(column)):
+    if not (2 * len(distinct) <= len(column.present) and len(distinct) <= MOST_NUMBERED and column.are_whole):
         return "regression"
     logger.warning(
-        f"Column {name!r} has the numbers {', '.join(map(str, sorted(distinct)[:5]))}"
+        f"Column {column.name!r} has the numbers {', '.join(map(str, sorted(distinct)[:5]))}"
         f"{', ...' if len(distinct) > 5 else ''}, which are taken for labels. --task regression predicts numbers."
     )
     return "classification"
 
 
-def _doubt(column: LabelColumn, name: str) -> None:
+def _doubt(column: LabelColumn) -> None:
     """Warns of labels that look like one label in two spellings, or like several labels in one cell."""
     counts = Counter(map(str, column.items()))
     spellings: dict[str, list[str]] = {}
@@ -214,12 +198,13 @@ def _doubt(column: LabelColumn, name: str) -> None:
         spellings.setdefault(str(int(plain)) if plain.isdecimal() else plain, []).append(label)
     if alike := [labels for labels in spellings.values() if len(labels) > 1]:
         logger.warning(
-            f"Column {name!r} has the labels {' and '.join(map(repr, alike[0]))}, which count as different labels."
+            f"Column {column.name!r} has the labels {' and '.join(map(repr, alike[0]))}, which count as different "
+            "labels."
         )
     if nothing := sorted(_NOTHING.intersection(counts)):
         logger.warning(
-            f"Column {name!r} has the label {nothing[0]!r} in {counts[nothing[0]]:,} rows, which counts as a label. If "
-            "it means that there is none, empty these cells and give --skip-missing."
+            f"Column {column.name!r} has the label {nothing[0]!r} in {counts[nothing[0]]:,} rows, which counts as a "
+            "label. If it means that there is none, empty these cells and give --skip-missing."
         )
     if column.is_list or len(counts) <= _MANY or column.kind != "text":
         return
@@ -229,20 +214,15 @@ def _doubt(column: LabelColumn, name: str) -> None:
         if several >= len(counts) / 2 and 2 * len(parts) <= len(counts):
             example = next(label for label in counts if delimiter in label)
             logger.warning(
-                f"Column {name!r} has {len(counts)} labels such as {example!r}, of {len(parts)} parts. If these are "
-                f"several labels in one cell, give --label-delimiter '{delimiter}'."
+                f"Column {column.name!r} has {len(counts)} labels such as {example!r}, of {len(parts)} parts. If these "
+                f"are several labels in one cell, give --label-delimiter '{delimiter}'."
             )
             return
     if 2 * len(counts) > len(column.present):
         logger.warning(
-            f"Column {name!r} has {len(counts)} different labels in {len(column.present)} rows: most have one example. "
-            f"{_NAME_LABELS}"
+            f"Column {column.name!r} has {len(counts)} different labels in {len(column.present)} rows: most have one "
+            f"example. {_NAME_LABELS}"
         )
-
-
-def _are_whole(column: LabelColumn) -> bool:
-    """Whether labels are floats without a fraction."""
-    return column.kind == "number" and all(value.is_integer() for value in column.items())
 
 
 def _label_names(column: LabelColumn) -> tuple[str, ...]:
@@ -250,7 +230,7 @@ def _label_names(column: LabelColumn) -> tuple[str, ...]:
         return column.known
     seen = set(column.items())
     if column.kind == "number":
-        return tuple(str(int(value) if _are_whole(column) else value) for value in sorted(seen))
+        return tuple(str(int(value) if column.are_whole else value) for value in sorted(seen))
     return tuple(sorted(seen, key=int) if column.kind == "integer" else sorted(seen))
 
 
@@ -261,38 +241,36 @@ def _as_label(value: Any, numbers: Mapping[str, int]) -> str:
     return str(value)
 
 
-def _check_labels_fit(column: LabelColumn, name: str, problem_type: str) -> None:
+def _check_labels_fit(column: LabelColumn, problem_type: str) -> None:
     """Refuses labels that don't fit the trained model's task."""
-    numbers = column.kind in ("number", "integer") and not column.is_list and column.known is None
-    real = column.kind == "number" and not _are_whole(column)
-    if problem_type == "regression" and not numbers:
-        way_out = "Give data with one number per text"
-        does = "predicts a number"
-    elif problem_type == "multi_label_classification" and not column.is_list:
-        way_out = "Write lists of labels, say what separates labels in one cell with --label-delimiter"
-        does = "gives each text several labels"
-    elif problem_type == "single_label_classification" and (column.is_list or real):
-        way_out = "Give data with one label per text"
-        does = "gives each text one label"
-    else:
-        return
-    raise UserError(
-        f"The model {does}, column {name!r} has {column.present[0]!r}. {way_out}, or name the right column with "
-        "--label-column-name."
-    )
+    single = not column.is_list and (column.are_whole or column.kind != "number")
+    fits, does, way_out = {
+        "regression": (column.are_numbers, "predicts a number", "Give data with one number per text"),
+        "multi_label_classification": (
+            column.is_list,
+            "gives each text several labels",
+            "Write lists of labels, say what separates labels in one cell with --label-delimiter",
+        ),
+    }.get(problem_type, (single, "gives each text one label", "Give data with one label per text"))
+    if not fits:
+        raise UserError(
+            f"The model {does}, column {column.name!r} has {column.present[0]!r}. {way_out}, or name the right column "
+            "with --label-column-name."
+        )
 
 
-def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn, split: str, name: str) -> list[Any]:
+def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
     """The numbers of a split's labels, as `number_labels` returns them.
 
     Raises:
         UserError: a label is unknown, or of another type than those of the training data.
     """
     if labels.problem_type == "regression":
-        return _finite_numbers(column, split, name)
+        return _finite_numbers(column)
+    split, numbers = column.split, labels.numbers()
     if column.is_list != (labels.problem_type == "multi_label_classification"):
         raise UserError(
-            f"Mixed label types: column {name!r} has {column.present[0]!r} in the {split} data, unlike what was "
+            f"Mixed label types: column {column.name!r} has {column.present[0]!r} in the {split} data, unlike what was "
             f"trained on ({'lists of labels' if labels.problem_type.startswith('multi') else 'one label per text'}). "
             "Write both alike."
         )
@@ -327,8 +305,9 @@ def apply_labels(labels: Labels, numbers: Mapping[str, int], column: LabelColumn
     return result
 
 
-def _finite_numbers(column: LabelColumn, split: str, name: str) -> list[Any]:
-    if column.kind not in ("number", "integer") or column.is_list:
+def _finite_numbers(column: LabelColumn) -> list[Any]:
+    name, split = column.name, column.split
+    if not column.are_numbers:
         raise UserError(
             f"Mixed label types: column {name!r} has numbers in the training data and {column.present[0]!r} in the "
             f"{split} data. Write numbers in both."

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..errors import UserError
-from ..options import COUNT, check_values, one_of, option
+from ..options import COUNT, Range, check_values, one_of, option
 from .text_files import check_encoding
 
 TASKS = ("classification", "regression", "tokens")
@@ -44,7 +44,9 @@ class DataArguments:
     validation_split_name: str | None = option(None, "The validation split, if not validation, valid, val or dev.")
     test_split_name: str | None = option(None, "The test split, if not test.")
     validation_split_percentage: int = option(
-        10, "Percentage of the training data to validate on, where there is no validation split."
+        10,
+        "Percentage of the training data to validate on, where there is no validation split.",
+        accepts=Range("1 to 99", lambda value: 1 <= value <= 99),
     )
     text_column_names: str | None = _data(None, "Text column; two, with a comma, for pairs.", "Default: found by name.")
     text_column_delimiter: str | None = option(

@@ -1,13 +1,13 @@
 """A stream as the Trainer takes it."""
 
 import itertools
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ..errors import UserError
-from .streaming import shuffled
 
 
 class Passes(torch.utils.data.IterableDataset):
@@ -32,8 +32,26 @@ class Passes(torch.utils.data.IterableDataset):
             return
         for number in itertools.count():
             empty = True
-            for example in shuffled(self.rows(), self.buffer, f"{self.seed} {number}"):
+            for example in _shuffled(self.rows(), self.buffer, f"{self.seed} {number}"):
                 empty = False
                 yield example
             if empty:
                 raise UserError("The train data has no rows to train on. Give more, or a --validation-file.")
+
+
+def _shuffled(rows: Iterable[Any], size: int, seed: str) -> Iterator[Any]:
+    """Draws from a buffer of so many rows; size 1 keeps the order."""
+    if size <= 1:
+        yield from rows
+        return
+    draw = random.Random(seed)
+    waiting: list[Any] = []
+    for row in rows:
+        if len(waiting) < size:
+            waiting.append(row)
+            continue
+        chosen = draw.randrange(size)
+        yield waiting[chosen]
+        waiting[chosen] = row
+    draw.shuffle(waiting)
+    yield from waiting

@@ -1,23 +1,22 @@
 """What a run trains and scores on: a frozen `PreparedData`, which `preparing.prepare` makes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from datasets import Dataset
 
-from ..errors import UserError
-from .columns import Columns, check_text
+from .columns import Columns, check_text, texts_of
 from .encoding import all_texts, encode_texts, encode_words
 from .label_cells import read_labels
-from .labels import TOKENS, Labels, apply_labels
+from .labels import TOKENS, Labels, apply_labels, missing_label
 from .splitting import marks_of
-from .streaming import TOKENIZER_ROWS, Stream
+from .streaming import BATCH, SAMPLE, TOKENIZER_ROWS, mark_of_row
 from .summary import DataSummary
-from .table import Table
+from .table import Row, Stream, Table, Tally
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,11 @@ class Part:
     places: Sequence[int]
     """Where each stands in its file: the number of its line, or of its row."""
 
+    @classmethod
+    def of(cls, table: Table, texts: tuple[Sequence[Any], ...], labels: list[Any] | None) -> Self:
+        """All rows of a table."""
+        return cls(texts, labels, range(len(table)), [table.place(row) for row in range(len(table))])
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -64,17 +68,15 @@ class Part:
         """A number for each text, equal for equal texts."""
         return marks_of(all_texts(self.texts)) if len(self.texts) == 1 else marks_of(*self.texts)
 
-    def select(self, chosen: Sequence[int]) -> "Part":
+    def select(self, rows: Sequence[int]) -> Self:
         """Some of these rows."""
 
-        def of(values: Any) -> Any:
-            return [values[row] for row in chosen]
+        def of(values: Sequence[Any]) -> list[Any]:
+            return [values[row] for row in rows]
 
-        part = Part(
-            tuple(of(column) for column in self.texts),
-            None if self.labels is None else of(self.labels),
-            of(self.rows),
-            of(self.places),
+        labels = None if self.labels is None else of(self.labels)
+        part = replace(
+            self, texts=tuple(map(of, self.texts)), labels=labels, rows=of(self.rows), places=of(self.places)
         )
         if "marks" in self.__dict__:
             part.__dict__["marks"] = of(self.marks)
@@ -82,72 +84,61 @@ class Part:
 
 
 @dataclass(frozen=True)
-class StreamedPart:
+class TrainingStream:
     """Training rows that are read while training."""
 
     stream: Stream
     columns: Columns
     labels: Labels
     decimal: str | None
-    held: frozenset[int]
+    held: Set[int]
     """The marks of the texts that are set aside."""
-    sample: Part
-    """The first rows."""
     count: int | None
     """How many rows there are, if that's known."""
 
-    def batches(self) -> Iterator[dict[str, list[Any]]]:
-        """The cells of all rows that aren't set aside, some at a time."""
-        names = (*self.columns.text, *self.columns.labels)
-        for batch in self.stream.batches(names):
-            if self.held:
-                marks = marks_of(*self.columns.texts(batch))
-                batch = {
-                    name: [cell for cell, mark in zip(cells, marks, strict=True) if mark not in self.held]
-                    for name, cells in batch.items()
-                }
-            if batch[names[0]]:
-                yield batch
+    def rows(self) -> Iterator[Row]:
+        """Those that aren't set aside, in order."""
+        return (row for row in self.stream.rows() if not self.held or mark_of_row(row, self.columns) not in self.held)
+
+    def batches(self) -> Iterator[Table]:
+        """The same, some at a time."""
+        rows = self.rows()
+        while len(table := self.stream.collect(islice(rows, BATCH), Tally())):
+            check_text(table, self.columns.text)
+            yield table
 
     def texts(self) -> Iterator[str]:
         """The first training texts, for a tokenizer to be trained on."""
-        rows = (row for batch in self.batches() for row in zip(*filter(None, self.columns.texts(batch)), strict=True))
+        rows = (row for table in self.batches() for row in zip(*self.columns.texts(table.columns), strict=True))
         for row in islice(rows, TOKENIZER_ROWS):
             yield from row
 
     def first(self, most: int, characters: float = math.inf) -> Part:
         """The first rows with their labels: at most so many, and no more when their texts have so many characters."""
-        size = 0
-        columns: dict[str, list[Any]] = {name: [] for name in (*self.columns.text, *self.columns.labels)}
-        for batch in self.batches():
-            for name, cells in batch.items():
-                columns[name] += cells[: most - len(columns[name])]
-            size += sum(len(str(cell)) for name in self.columns.text for cell in batch[name])
-            if len(columns[self.columns.text[0]]) == most or size >= characters:
-                break
-        table = self._table(columns)
-        texts = tuple(filter(None, self.columns.texts(table.columns)))
-        return Part(texts, self._numbered(table), range(len(table)), range(1, len(table) + 1))
 
-    def _table(self, columns: Mapping[str, list[Any]]) -> Table:
-        return Table(self.stream.source, columns, is_text=self.stream.is_text, classes=self.stream.classes)
+        def within() -> Iterator[Row]:
+            size = 0
+            for row in islice(self.rows(), most):
+                yield row
+                size += sum(len(str(row.cells.get(name))) for name in self.columns.text)
+                if size >= characters:
+                    return
+
+        table = self.stream.collect(within(), Tally())
+        return Part.of(table, texts_of(table, self.columns, "train"), self._numbered(table))
 
     def numbers(self, most: int | None = None) -> Iterator[Any]:
         """The labels of the first rows, or of all, in the model's form."""
-        labels = (label for batch in self.batches() for label in self._numbered(self._table(batch)))
-        return islice(labels, most)
+        return islice((number for table in self.batches() for number in self._numbered(table)), most)
 
     def _numbered(self, table: Table) -> list[Any]:
         """The labels of some rows in the model's form."""
         # The type is decided by all labels: whole numbers in a batch may be words.
         task = "regression" if self.labels.problem_type == "regression" else "classification"
-        column = read_labels(table, self.columns, "train", task, self.decimal, placed=False)
-        if missing := sum(value is None for value in column.values):
-            raise UserError(
-                f"Missing label in the train data: {missing} of {len(table)} rows in a row have none in column "
-                f"{self.columns.label!r}. Fill it in, or leave such rows out with --skip-missing."
-            )
-        return apply_labels(self.labels, self.labels.numbers(), column, "train", self.columns.label)
+        column = read_labels(table, self.columns, "train", task, self.decimal)
+        if missing := [row for row, value in enumerate(column.values) if value is None]:
+            raise missing_label("train", column.where(missing[0]), column.name)
+        return apply_labels(self.labels, column)
 
     def encoded(self, tokenizer: Any, max_length: int) -> Iterator[dict[str, Any]]:
         """Each row as token ids and `labels`, once.
@@ -155,11 +146,9 @@ class StreamedPart:
         Raises:
             UserError: a label is missing or unknown.
         """
-        for batch in self.batches():
-            table = self._table(batch)
-            check_text(table, self.columns.text)
+        for table in self.batches():
             labels = self._numbered(table)
-            tokens = tokenizer(*filter(None, self.columns.texts(batch)), truncation=True, max_length=max_length)
+            tokens = tokenizer(*self.columns.texts(table.columns), truncation=True, max_length=max_length)
             for row, label in enumerate(labels):
                 yield {**{name: values[row] for name, values in tokens.items()}, "labels": label}
 
@@ -174,7 +163,7 @@ class PreparedData:
     splits: Mapping[str, Part]
     """Any of train, validation and test."""
     summary: DataSummary
-    streamed: StreamedPart | None = None
+    streamed: TrainingStream | None = None
     """The training rows, where they are read while training."""
     shuffle_buffer: int = 0
 
@@ -196,9 +185,9 @@ class PreparedData:
         if self.streamed is not None:
             from .passes import Passes
 
-            encode(self.streamed.sample, self.labels, tokenizer, max_length, "train")  # warns of truncation
+            first = self.streamed.first(SAMPLE)
+            encode(first, self.labels, tokenizer, max_length, "train")  # warns of truncation
             rows = partial(self.streamed.encoded, tokenizer, max_length)
-            next(rows(), None)
             encoded["train"] = Passes(rows, self.streamed.count, self.shuffle_buffer)
         return encoded
 

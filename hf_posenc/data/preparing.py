@@ -1,20 +1,23 @@
 """From the rows of all splits to what a run trains and scores on."""
 
 import logging
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
 
 from ..errors import UserError
-from .columns import Columns, check_text, find_columns, require_columns
-from .labels import TOKENS, Labels, number_labels
+from .cells import is_missing
+from .columns import Columns, find_columns, require_columns, texts_of
+from .label_cells import decimal_sign
+from .labels import TOKENS, Labels, number_labels, standard_units
 from .options import DataArguments
-from .prepared import Part, PreparedData, Use
-from .preparing_stream import prepare_stream
-from .splitting import HoldOut, groups_of, repeated
-from .summary import DataSummary, say_labels
-from .table import Table
-from .usable import check_splits, in_units, leave_unlabelled_test_out, usable
-from .words import labels_words, number_words, read_words, word_columns
+from .prepared import Part, PreparedData, TrainingStream, Use
+from .splitting import choose_texts, marks_of, repeated
+from .streaming import HELD_OUT, SAMPLE, SHUFFLE_BUFFER, FirstReading
+from .summary import DataSummary
+from .table import Stream, Table, Tally
+from .words import labels_words, read_words, word_columns
 
 logger = logging.getLogger(__name__)
 
@@ -30,19 +33,18 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
     Raises:
         UserError: a split, a column or a label is missing, or no row is left.
     """
-    check_splits(splits, use)
+    _check_splits(splits, use)
     if data.streaming:
-        return prepare_stream(splits, data, use)
-    chosen: dict[str, Table] = _wanted(splits, use)
-    first = next(iter(chosen.values()))
-    columns, labels, numbers, texts = _read(chosen, first, data, use)
-    leave_unlabelled_test_out(chosen, numbers, columns, use)
-    summary = DataSummary.start(columns.sentence(first.names), {split: chosen[split].tally for split in chosen})
+        return _prepare_stream(splits, data, use)
+    tables = _wanted(splits, use)
+    columns, labels, texts, numbers = _read(tables, data, use)
+    _leave_unlabelled_test_out(tables, numbers, columns, use)
+    summary = DataSummary.start(columns, labels, tables)
     parts = {
-        split: usable(split, table, texts[split], numbers[split], data, summary) for split, table in chosen.items()
+        split: _usable(split, table, texts[split], numbers[split], data, summary) for split, table in tables.items()
     }
     if use.validate and "validation" not in splits:
-        parts = _set_aside(parts, labels, data, use, summary)
+        _set_aside(parts, labels, data, use, summary)
     for split, most in (
         ("train", data.max_train_samples),
         ("validation", data.max_eval_samples),
@@ -51,13 +53,28 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
         if split in parts:
             parts[split] = _first(parts[split], most, summary, split)
     _check_several(parts, labels, data)
-    labels = in_units(labels, parts["train"].labels if "train" in parts else None)
-    _compare_texts(parts, summary, use)
-    summary.labels = "" if labels is None else say_labels(labels.names, labels.problem_type)
+    labels = _in_units(labels, parts["train"].labels if "train" in parts else None)
+    trained: Set[int] = use.trained_on
+    if "train" in parts:
+        train = parts["train"]
+        summary.repeated, summary.contradictory = repeated(train.marks, train.labels)
+        trained = set(train.marks)
+    _count_shared(parts, trained, summary)
     return PreparedData(columns, labels, parts, summary)
 
 
-def _wanted(splits: Mapping[str, Table], use: Use) -> dict[str, Table]:
+def _check_splits(splits: Mapping[str, Any], use: Use) -> None:
+    """Raises a UserError if the data lacks a split that the run needs."""
+    names = ", ".join(splits)
+    if use.train and "train" not in splits:
+        raise UserError(f"--do-train needs training data, there is {names}. Give --train-file.")
+    if use.test and "test" not in splits:
+        raise UserError(f"--do-predict needs test data, there is {names}. Give --test-file.")
+    if use.validate and not {"train", "validation"} & set(splits):
+        raise UserError(f"--do-eval needs validation data, there is {names}. Give --validation-file.")
+
+
+def _wanted(splits: Mapping[str, Any], use: Use) -> dict[str, Any]:
     """The splits that are used. Without validation data and training, `validation` is a part of the training data."""
     wanted = {}
     if use.train:
@@ -66,33 +83,24 @@ def _wanted(splits: Mapping[str, Table], use: Use) -> dict[str, Table]:
         wanted["validation"] = splits["validation" if "validation" in splits else "train"]
     if use.test or (use.score_test and "test" in splits):
         wanted["test"] = splits["test"]
-    for split, table in wanted.items():
-        if not len(table):
-            raise UserError(f"The {split} data has no rows. Give data with at least one example.")
     return wanted
 
 
 def _read(
-    chosen: Mapping[str, Table], first: Table, data: DataArguments, use: Use
-) -> tuple[Columns, Labels | None, dict[str, Any], dict[str, tuple[Sequence[Any], ...]]]:
-    """Columns, labels, and for each split the labels and the texts of all rows."""
-    if use.labelled and is_about_words(chosen, data, use):
+    tables: Mapping[str, Table], data: DataArguments, use: Use
+) -> tuple[Columns, Labels | None, Mapping[str, tuple[Sequence[Any], ...]], Mapping[str, list[Any] | None]]:
+    """Columns, labels, and for each split the texts of all rows and the numbers of their labels."""
+    first = next(iter(tables.values()))
+    if use.labelled and is_about_words(tables, data, use):
         columns = word_columns(first, data)
-        read = {split: read_words(table, columns, split) for split, table in chosen.items()}
-        names = use.label_names or first.classes.get(columns.label)
-        labels, numbers = number_words(read, None if names is None else list(map(str, names)))
-        return columns, labels, numbers, {split: (words,) for split, (words, _) in read.items()}
-    needs_label = use.labelled and set(chosen) != {"test"}
-    columns = find_columns(first, data, use.known, needs_label=needs_label)
-    texts: dict[str, tuple[Sequence[Any], ...]] = {}
-    for split, table in chosen.items():
-        require_columns(table, columns.text, "--text-column-names", split)
-        check_text(table, columns.text)
-        texts[split] = tuple(filter(None, columns.texts(table.columns)))
+        labels, words, numbers = read_words(tables, columns, use.label_names)
+        return columns, labels, {split: (rows,) for split, rows in words.items()}, numbers
+    columns = find_columns(first, data, use.known, needs_label=use.labelled and set(tables) != {"test"})
+    texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
     if not use.labelled:
-        return columns, None, dict.fromkeys(chosen), texts
-    labels, numbers = number_labels(chosen, columns, data, given=use.label_names, given_problem_type=use.problem_type)
-    return columns, labels, numbers, texts
+        return columns, None, texts, dict.fromkeys(tables)
+    labels, numbers = number_labels(tables, columns, data, label_names=use.label_names, problem_type=use.problem_type)
+    return columns, labels, texts, numbers
 
 
 def is_about_words(splits: Mapping[str, Any], data: DataArguments, use: Use) -> bool:
@@ -103,43 +111,74 @@ def is_about_words(splits: Mapping[str, Any], data: DataArguments, use: Use) -> 
     return isinstance(first, Table) and data.text_column_names is None and labels_words(first)
 
 
+def _leave_unlabelled_test_out(
+    tables: dict[str, Table], numbers: Mapping[str, Any], columns: Columns, use: Use
+) -> None:
+    """Drops a test split that could only be scored, and has no labels to score it by; says so."""
+    if "test" not in tables or numbers["test"] is not None or not use.labelled:
+        return
+    if use.score_test and set(tables) == {"test"}:
+        require_columns(tables["test"], columns.labels, "--label-column-name", "test")
+        raise UserError(f"The test data has no labels in column {columns.label!r}. Name it with --label-column-name.")
+    if not use.test:
+        del tables["test"]
+        logger.warning("The test split has no labels, so it isn't scored. --do-predict true predicts them.")
+
+
+def _usable(
+    split: str,
+    table: Table,
+    texts: tuple[Sequence[Any], ...],
+    numbers: list[Any] | None,
+    data: DataArguments,
+    summary: DataSummary,
+) -> Part:
+    """The rows that have a label, and with `--skip-missing` those that have a text."""
+    blank = {row for row, cells in enumerate(zip(*texts, strict=True)) if not any(map(_holds_text, cells))}
+    unlabelled = {row for row, number in enumerate(numbers or ()) if number is None}
+    dropped = unlabelled | (blank if data.skip_missing else set())
+    part = Part.of(table, texts, numbers)
+    if dropped:
+        part = part.select([row for row in range(len(table)) if row not in dropped])
+    of_split = summary.splits[split]
+    of_split.without_label, of_split.without_text, of_split.left_out = len(unlabelled), len(blank), len(dropped)
+    of_split.rows = len(part)
+    if not len(part):
+        raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
+    return part
+
+
+def _holds_text(cell: Any) -> bool:
+    return bool(cell) if isinstance(cell, list) else not is_missing(cell)
+
+
 def _set_aside(
     parts: dict[str, Part], labels: Labels | None, data: DataArguments, use: Use, summary: DataSummary
-) -> dict[str, Part]:
+) -> None:
     """Takes validation rows out of the training rows; without training these alone are left."""
-    source = "train" if use.train else "validation"
-    whole = parts[source]
-    hold_out = HoldOut()
+    whole = parts["train" if use.train else "validation"]
     problem_type = "" if labels is None else labels.problem_type
-    for row, mark in enumerate(whole.marks):
-        hold_out.add(mark, row)
-    of_words = problem_type == TOKENS
-    held = hold_out.choose(
-        data.validation_split_percentage, groups_of(None if of_words else whole.labels, problem_type)
-    )
-    chosen = sorted(row for rows in held.values() for row in rows)
-    taken = set(chosen)
-    summary.set_aside = len(chosen)
-    parts = {**parts, "validation": whole.select(chosen)}
+    numbers = None if problem_type == TOKENS else whole.labels
+    held = choose_texts(whole.marks, numbers, data.validation_split_percentage, problem_type)
+    aside = parts["validation"] = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
+    summary.set_aside = len(aside)
     if use.train:
-        parts["train"] = whole.select([row for row in range(len(whole)) if row not in taken])
+        parts["train"] = whole.select([row for row, mark in enumerate(whole.marks) if mark not in held])
     if problem_type == "single_label_classification" and labels is not None:
-        there = {parts["validation"].labels[row] for row in range(len(chosen))}  # type: ignore[index]
-        if alone := [name for number, name in enumerate(labels.names) if number not in there]:
+        seen = set(aside.labels or ())
+        if alone := [name for number, name in enumerate(labels.names) if number not in seen]:
             summary.notes.append(
                 f"No row of {', '.join(map(repr, alone[:5]))}{f', ... ({len(alone)})' if len(alone) > 5 else ''} was "
                 "set aside for validation."
             )
-    return parts
 
 
 def _first(part: Part, most: int | None, summary: DataSummary, split: str) -> Part:
-    if most is not None and most < len(part):
-        if split in summary.splits:
-            summary.splits[split].cut = len(part) - most
-        part = part.select(range(most))
+    cut = 0 if most is None else max(len(part) - most, 0)
+    if cut:
+        part = part.select(range(len(part) - cut))
     if split in summary.splits:
-        summary.splits[split].rows = len(part)
+        summary.splits[split].cut, summary.splits[split].rows = cut, len(part)
     return part
 
 
@@ -148,10 +187,10 @@ def _check_several(parts: Mapping[str, Part], labels: Labels | None, data: DataA
     if labels is None or labels.problem_type != "single_label_classification":
         return
     for split in ("train", "validation"):
-        there = set(parts[split].labels or ()) if split in parts else set()
-        if len(there) != 1:
+        numbers = set(parts[split].labels or ()) if split in parts else set()
+        if len(numbers) != 1:
             continue
-        label, count = labels.names[there.pop()], len(parts[split])
+        label, count = labels.names[numbers.pop()], len(parts[split])
         if split == "train":
             raise UserError(
                 f"All {count} examples that are left to train on have the label {label!r}. Give more examples of the "
@@ -163,13 +202,126 @@ def _check_several(parts: Mapping[str, Part], labels: Labels | None, data: DataA
         )
 
 
-def _compare_texts(parts: Mapping[str, Part], summary: DataSummary, use: Use) -> None:
-    """Counts repeated and contradictory training rows, and texts that other splits share with them."""
-    trained: Set[int] = use.trained_on
-    if "train" in parts:
-        train = parts["train"]
-        summary.repeated, summary.contradictory = repeated(train.marks, train.labels)
-        trained = set(train.marks)
+def _in_units(labels: Labels | None, numbers: Iterable[Any] | None) -> Labels | None:
+    """The labels of a regression with mean and standard deviation of the training rows' numbers."""
+    if labels is None or labels.problem_type != "regression" or numbers is None:
+        return labels
+    mean, std = standard_units(numbers)
+    return replace(labels, mean=mean, std=std)
+
+
+def _count_shared(parts: Mapping[str, Part], trained: Set[int], summary: DataSummary) -> None:
+    """Counts the texts of other splits that stand in the training data too."""
     for split in ("validation", "test"):
         if split in parts and (shared := sum(mark in trained for mark in parts[split].marks)):
             summary.shared[split] = shared
+
+
+# ---- streams --------------------------------------------------------------------------------------------------------
+
+
+def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> PreparedData:
+    read = splits["train"].taking(data.max_train_samples)
+    sample = read.table(SAMPLE)
+    columns = find_columns(sample, data)
+    require_columns(sample, columns.labels, "--label-column-name")
+    is_whole = partial(_is_whole, columns) if data.skip_missing else None
+    stream = read.only(is_whole) if is_whole is not None else read
+    sample = stream.table(SAMPLE) if is_whole is not None else sample
+    most = {"validation": data.max_eval_samples, "test": data.max_predict_samples}
+    tables = {split: table.table(most[split]) for split, table in _wanted(splits, use).items() if split != "train"}
+    texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
+    labelled, first_reading = _known_labels(sample, columns, data), None
+    sets_aside = use.validate and "validation" not in splits
+    if sets_aside or labelled is None:
+        why = ["find its labels (--class-names)"] * (labelled is None) + ["set validation data aside"] * sets_aside
+        logger.warning(f"Reading the training data once before training, to {' and '.join(why)}.")
+        watched = {mark for columns_of_text in texts.values() for mark in marks_of(*columns_of_text)}
+        most_held = (data.max_eval_samples or HELD_OUT) if sets_aside else 0
+        first_reading = FirstReading(read, columns, data.task, most_held, is_whole, watched)
+        labelled = _of_labels(sample, columns, first_reading.labels()) if labelled is None else labelled
+    data = replace(data, decimal=decimal_sign([labelled, *tables.values()], columns, data))
+    kept = read.collect(first_reading.least.rows(), Tally()) if first_reading is not None and sets_aside else None
+    numbered = {**tables, "train": labelled} | ({} if kept is None else {"validation": kept})
+    labels, numbers = number_labels(numbered, columns, data, label_names=_label_names(data, use))
+    _leave_unlabelled_test_out(tables, numbers, columns, use)
+    summary = DataSummary.start(columns, labels, {"train": sample, **tables})
+    parts = {
+        split: _usable(split, table, texts[split], numbers[split], data, summary) for split, table in tables.items()
+    }
+    held: set[int] = set()
+    if first_reading is not None:
+        if kept is not None:
+            part = Part.of(kept, texts_of(kept, columns, "train"), numbers["validation"])
+            share, rows = data.validation_split_percentage, first_reading.count
+            held = choose_texts(part.marks, part.labels, share, labels.problem_type, count=rows)
+            parts["validation"] = part.select([row for row, mark in enumerate(part.marks) if mark in held])
+            summary.set_aside = len(parts["validation"])
+        _count_shared({split: parts[split] for split in tables}, first_reading.met - held, summary)
+    count = _say_stream(summary, first_reading)
+    streamed = TrainingStream(stream, columns, labels, data.decimal, held, count)
+    labels = cast(Labels, _in_units(labels, streamed.numbers(SAMPLE if first_reading is None else None)))
+    return PreparedData(columns, labels, parts, summary, streamed, data.shuffle_buffer_size or SHUFFLE_BUFFER)
+
+
+def _is_whole(columns: Columns, cells: Mapping[str, Any]) -> bool:
+    """Whether a row has a text and a label."""
+    no_cell = columns.one_hot or columns.label_delimiter is not None  # each cell says which labels apply, if any
+    is_labelled = no_cell or not is_missing(cells.get(columns.label))
+    return bool(is_labelled) and any(not is_missing(cells.get(name)) for name in columns.text)
+
+
+def _known_labels(sample: Table, columns: Columns, data: DataArguments) -> Table | None:
+    """Rows that hold each label, where these are known without reading all data."""
+    names, declared = _class_names(data), sample.classes.get(columns.label)
+    is_regression = data.task == "regression"
+    if names and (declared is not None or is_regression):
+        why = "is a regression" if declared is None else f"has the labels {', '.join(declared)}"
+        raise UserError(f"--class-names {data.class_names}: the data {why}. Leave it out.")
+    if columns.one_hot or declared is not None or is_regression:
+        return sample
+    if not names:
+        return None
+    several = any(isinstance(cell, list) for cell in sample.columns[columns.label])
+    cells = [[name] for name in names] if several or columns.label_delimiter is not None else names
+    return replace(_of_labels(sample, columns, cells), is_text=False)
+
+
+def _of_labels(sample: Table, columns: Columns, cells: Sequence[Any]) -> Table:
+    """A table of labels alone, which aren't the rows of a file."""
+    return replace(sample, columns={columns.label: cells}, places=None, unit="", files=())
+
+
+def _class_names(data: DataArguments) -> list[str]:
+    """`--class-names`.
+
+    Raises:
+        UserError: there is none among them, or one twice.
+    """
+    if data.class_names is None:
+        return []
+    names = [name.strip() for name in data.class_names.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise UserError(
+            f"--class-names {data.class_names!r} names {'a label twice' if names else 'no label'}. Give each label of "
+            "the data once: no,yes."
+        )
+    return names
+
+
+def _label_names(data: DataArguments, use: Use) -> Sequence[str] | None:
+    """The labels that are known, in order: `--class-names`, unless they are those of the trained model."""
+    names = _class_names(data)
+    return names if names and set(use.label_names or ()) != set(names) else use.label_names
+
+
+def _say_stream(summary: DataSummary, first_reading: FirstReading | None) -> int | None:
+    """Writes what was read of the training rows into the summary; returns how many are left, where that's known."""
+    of_train = summary.splits["train"]
+    of_train.read = "a stream"
+    if first_reading is None:
+        return None
+    of_train.read += f" of {first_reading.count + first_reading.left_out:,} rows"
+    of_train.left_out, of_train.without_text = first_reading.left_out, first_reading.without_text
+    of_train.rows = first_reading.count - summary.set_aside
+    return of_train.rows

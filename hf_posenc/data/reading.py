@@ -3,91 +3,26 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets import Dataset, Features
 
 from ..errors import UserError, sentence
-from . import delimited
+from .delimited import open_delimited
 from .options import DataArguments
-from .table import Row, Table, Tally, classes_of, concatenate
-from .text_files import is_empty, read_lines, readable, text_of
+from .table import Row, Stream, Table, Tally, classes_of, one_after_the_other
+from .text_files import is_empty, read_lines, readable
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".conll", ".parquet")
 """The suffixes that are read; all but .parquet also as .gz."""
 _COMMENT = re.compile(r"# \S+ = ")
-_LINES = (".csv", ".tsv", ".jsonl", ".txt", ".conll")
 
 
-@dataclass(frozen=True)
-class RowFile:
-    """A file of rows, which can be read any number of times. Nothing of it is kept in memory."""
-
-    path: Path
-    kind: str
-    options: DataArguments
-    dialect: delimited.Dialect | None = None
-    tally: Tally | None = None
-    """What the whole file holds, where it had to be read through before."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether all cells are strings that may mean numbers."""
-        return self.dialect is not None
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Its columns, where they are known before a row is read."""
-        if self.kind == ".parquet":
-            return tuple(_open_parquet(self.path).schema_arrow.names)
-        return () if self.dialect is None else self.dialect.names
-
-    @cached_property
-    def classes(self) -> dict[str, tuple[str, ...]]:
-        """The names that a .parquet declares for the numbers of its columns."""
-        if self.kind != ".parquet":
-            return {}
-        from datasets import Features
-
-        return classes_of(Features.from_arrow_schema(_open_parquet(self.path).schema_arrow))
-
-    @property
-    def unit(self) -> str:
-        """What the places of its rows count."""
-        return "line" if self.kind in _LINES else "row"
-
-    def rows(self, tally: Tally | None = None) -> Iterator[Row]:
-        """All rows, from the first on.
-
-        Args:
-            tally: is counted up while they are read.
-
-        Raises:
-            UserError: a row can't be read; the message names its line.
-        """
-        tally = Tally() if tally is None else tally
-        if self.dialect is not None:
-            assert self.tally is not None
-            tally.add(self.tally)
-            yield from delimited.read_rows(self.dialect)
-            return
-        readers: dict[str, Callable[[Path, str | None, Tally], Iterator[Row]]] = {
-            ".json": _read_json,
-            ".jsonl": _read_json_lines,
-            ".txt": _read_text,
-            ".conll": _read_conll,
-            ".parquet": _read_parquet,
-        }
-        for row in readers[self.kind](self.path, self.options.encoding, tally):
-            tally.rows += 1
-            yield row
-
-
-def open_file(path: str | Path, options: DataArguments | None = None) -> RowFile:
+def open_file(path: str | Path, options: DataArguments | None = None) -> Stream:
     """A file that is there and of a kind that is read. A .csv or .tsv is read through once.
 
     Raises:
@@ -104,12 +39,19 @@ def open_file(path: str | Path, options: DataArguments | None = None) -> RowFile
     if is_empty(file):
         raise UserError(f"{str(path)!r} is empty. Give a file with at least one example.")
     if kind in (".csv", ".tsv"):
-        dialect, tally = delimited.survey(file, options)
-        return RowFile(file, kind, options, dialect, tally)
+        return open_delimited(file, kind, options)
     for name in ("delimiter", "quoting", "decimal"):
         if (value := getattr(options, name)) is not None:
             raise UserError(f"--{name} {value!r} is for .csv and .tsv files, {str(path)!r} is none. Leave it out.")
-    return RowFile(file, kind, options)
+    if kind == ".parquet":
+        return _stream_of_parquet(file)
+
+    def read(tally: Tally) -> Iterator[Row]:
+        for row in _READERS[kind](file, options.encoding, tally):
+            tally.rows += 1
+            yield row
+
+    return Stream(str(path), read, "row" if kind == ".json" else "line")
 
 
 def kind_of(path: Path) -> str:
@@ -118,40 +60,18 @@ def kind_of(path: Path) -> str:
     return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 
 
-def read_table(path: str | Path, options: DataArguments | None = None, more: Sequence[str | Path] = ()) -> Table:
-    """All rows of a file in memory; of its further shards too.
+def open_files(paths: Sequence[str | Path], options: DataArguments | None = None) -> Stream:
+    """A file, or its shards as one; see `open_file`."""
+    return one_after_the_other([open_file(path, options) for path in paths])
+
+
+def read_table(path: str | Path, options: DataArguments | None = None) -> Table:
+    """All rows of a file in memory.
 
     Raises:
-        UserError: see `open_file`; or there is no row, or a shard has other columns.
+        UserError: see `open_file`; or there is no row.
     """
-    files = [open_file(one, options) for one in (path, *more)]
-    require_same_columns(files)
-    tables = [_read(file) for file in files]
-    return tables[0] if not more else concatenate(tables, str(path))
-
-
-def require_same_columns(files: Sequence[RowFile]) -> None:
-    """Refuses shards with other columns, or other classes, than the first; an object of JSON may lack a key."""
-    for file in files[1:]:
-        if file.names != files[0].names or file.classes != files[0].classes:
-            raise UserError(
-                f"{str(file.path)!r} has other columns than {str(files[0].path)!r}. Give all shards the same columns, "
-                "in one order, and the same classes."
-            )
-
-
-def _read(file: RowFile) -> Table:
-    if file.kind == ".parquet":  # its rows are typed, and may name classes
-        return _parquet_table(file)
-    if file.dialect is not None and file.tally is not None:
-        columns, places = delimited.read_columns(file.dialect)
-        table = Table(str(file.path), columns, places, unit=file.unit, is_text=True, tally=file.tally)
-    else:
-        tally = Tally()
-        table = Table.of_rows(str(file.path), file.rows(tally), tally, unit=file.unit)
-    if not len(table):
-        raise UserError(f"{str(file.path)!r} has no rows. Give a file with at least one example.")
-    return table
+    return open_file(path, options).table()
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
@@ -211,7 +131,7 @@ def _keep_all(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_json(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
     """A list of objects, one object per line, or one list of objects in an object."""
-    text = text_of(path, encoding)
+    text = "".join(read_lines(path, encoding))
     try:
         whole = _parse(text)
     except ValueError as error:
@@ -296,46 +216,46 @@ def _sentence(path: Path, line: int, words: list[str], tags: list[str]) -> Row:
     return Row(line, {"tokens": words, "tags": tags})
 
 
+_READERS: dict[str, Callable[[Path, str | None, Tally], Iterator[Row]]] = {
+    ".json": _read_json,
+    ".jsonl": _read_json_lines,
+    ".txt": _read_text,
+    ".conll": _read_conll,
+}
+
+
 # ---- Parquet --------------------------------------------------------------------------------------------------------
 
 
-def _open_parquet(path: Path) -> pq.ParquetFile:
+def _stream_of_parquet(path: Path) -> Stream:
+    def read(tally: Tally) -> Iterator[Row]:
+        with _readable_parquet(path):
+            for batch in pq.ParquetFile(path).iter_batches():
+                batch.validate(full=True)
+                for cells in batch.to_pylist():
+                    tally.rows += 1
+                    yield Row(tally.rows, cells)
+
+    def whole() -> Table:
+        with _readable_parquet(path):
+            dataset = Dataset(pq.read_table(path))
+            dataset.data.validate(full=True)
+        return Table.of_dataset(str(path), dataset)
+
+    with _readable_parquet(path):
+        schema = pq.read_schema(path)
+        classes = classes_of(Features.from_arrow_schema(schema))
+    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+        raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
+    return Stream(str(path), read, classes=classes, names=tuple(schema.names), whole=whole)
+
+
+@contextmanager
+def _readable_parquet(path: Path) -> Iterator[None]:
     with readable(path, ".parquet "):
         try:
-            file = pq.ParquetFile(path)
-            names = file.schema_arrow.names
-            if twice := [name for name in names if names.count(name) > 1]:
-                raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
-            return file
-        except pa.ArrowInvalid as error:
-            raise _not_parquet(path, error) from error
-
-
-def _not_parquet(path: Path, error: Exception) -> UserError:
-    return UserError(f"{str(path)!r} can't be read: {sentence(error)} It must be a whole .parquet file.")
-
-
-def _read_parquet(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    number = 0
-    try:
-        for batch in _open_parquet(path).iter_batches():
-            batch.validate(full=True)
-            for cells in batch.to_pylist():
-                number += 1
-                yield Row(number, cells)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _not_parquet(path, error) from error
-
-
-def _parquet_table(file: RowFile) -> Table:
-    from datasets import Dataset
-
-    _open_parquet(file.path)
-    try:
-        dataset = Dataset(pq.read_table(file.path))
-        dataset.data.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise _not_parquet(file.path, error) from error
-    if not len(dataset):
-        raise UserError(f"{str(file.path)!r} has no rows. Give a file with at least one example.")
-    return replace(Table.of_dataset(str(file.path), dataset), unit="row")
+            yield
+        except (pa.ArrowException, ValueError, KeyError) as error:
+            raise UserError(
+                f"{str(path)!r} can't be read: {sentence(error)} It must be a whole .parquet file."
+            ) from error

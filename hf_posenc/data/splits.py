@@ -12,9 +12,8 @@ from datasets import Dataset, IterableDataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local, disk_error, sentence
 from .options import DataArguments
-from .reading import KINDS, kind_of, open_file, read_table
-from .streaming import Stream
-from .table import Table
+from .reading import KINDS, kind_of, open_files
+from .table import Stream
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -37,59 +36,59 @@ def read_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
         UserError: nothing is named, or what is named can't be read or is empty.
     """
     named = (data.train_file, data.validation_file, data.test_file)
-    files = {split: [path] for split, path in zip(SPLITS, named, strict=True) if path is not None}
+    files = {split: path for split, path in zip(SPLITS, named, strict=True) if path is not None}
     if files and data.dataset_name is not None:
         raise UserError(
             f"--dataset-name {data.dataset_name!r} and --{next(iter(files))}-file are both given. Give one of them: a "
             "data set, or files."
         )
     if files:
-        return _read_files(files, data)
-    if data.dataset_name is None:
+        streams = {split: open_files([path], data) for split, path in files.items()}
+    elif data.dataset_name is not None:
+        streams = _named_splits(_open_dataset(data.dataset_name, data, token, cache_dir), data)
+    else:
         raise UserError(
             "No data. Give --train-file (and --validation-file, --test-file), or --dataset-name: a Hub name, a folder, "
             "or blimp_order, which comes with the package."
         )
-    name = data.dataset_name
+    return streams if data.streaming else {split: stream.table() for split, stream in streams.items()}
+
+
+def _open_dataset(name: str, data: DataArguments, token: str | None, cache_dir: str | None) -> dict[str, Stream]:
+    """The splits of a folder (of files, of `save_to_disk`, or in a layout that datasets knows) or of the Hub."""
     folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
-    if folder.is_dir():
-        return _named_splits(_read_folder(folder, data), data)
-    check_local("--dataset-name", name)
-    way_out = "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
-    with reading(f"--dataset-name {name!r}", way_out):
-        loaded = load_dataset(
-            name, data.dataset_config_name, token=token, cache_dir=cache_dir, streaming=data.streaming
-        )
-    return _named_splits(_of_datasets(loaded, name, data), data)
-
-
-def _read_files(files: dict[str, list[str]], data: DataArguments) -> dict[str, Any]:
-    if data.streaming:
-        return {split: Stream.of_files([open_file(path, data) for path in paths]) for split, paths in files.items()}
-    return {split: read_table(paths[0], data, paths[1:]) for split, paths in files.items()}
-
-
-def _read_folder(folder: Path, data: DataArguments) -> dict[str, Any]:
-    """The splits of a folder: of files, of `save_to_disk`, or in a layout that datasets knows."""
+    if not folder.is_dir():
+        check_local("--dataset-name", name)
+        way_out = "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
+        with reading(f"--dataset-name {name!r}", way_out):
+            loaded = load_dataset(
+                name, data.dataset_config_name, token=token, cache_dir=cache_dir, streaming=data.streaming
+            )
+        return _of_datasets(loaded, name, data)
     if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
         with reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
             return _of_datasets(load_from_disk(str(folder)), str(folder), data)
-    files: dict[str, list[str]] = {}
-    every = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of(path) in KINDS]
-    for split, names in _SPLIT_NAMES.items():
-        readable = [path for path in every if _SHARD.sub("", path.name.split(".")[0]) in names]
-        if len(readable) > 1 and not _are_shards(readable):
-            raise UserError(
-                f"{str(folder)!r} has several files for {split}, and they aren't all the shards of one: "
-                f"{', '.join(path.name for path in readable)}. Keep one, or name it with --{split}-file."
-            )
-        if readable:
-            files[split] = [str(path) for path in readable]
-    if files:
-        return _read_files(files, data)
+    if files := _split_files(folder):
+        return {split: open_files(paths, data) for split, paths in files.items()}
     way_out = f"It must hold files called train, validation and test, each one of {', '.join(KINDS)}."
     with reading(repr(str(folder)), way_out):
         return _of_datasets(load_dataset(str(folder), streaming=data.streaming), str(folder), data)
+
+
+def _split_files(folder: Path) -> dict[str, list[Path]]:
+    """The files of a folder that are called as a split is, or that are the shards of one."""
+    files = {}
+    readable = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of(path) in KINDS]
+    for split, names in _SPLIT_NAMES.items():
+        paths = [path for path in readable if _SHARD.sub("", path.name.split(".")[0]) in names]
+        if len(paths) > 1 and not _are_shards(paths):
+            raise UserError(
+                f"{str(folder)!r} has several files for {split}, and they aren't all the shards of one: "
+                f"{', '.join(path.name for path in paths)}. Keep one, or name it with --{split}-file."
+            )
+        if paths:
+            files[split] = paths
+    return files
 
 
 def _are_shards(paths: Sequence[Path]) -> bool:
@@ -100,7 +99,7 @@ def _are_shards(paths: Sequence[Path]) -> bool:
     return alike and numbers == [(len(paths), number) for number in range(len(paths))]
 
 
-def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Any]:
+def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Stream]:
     """Splits of the library datasets as ours."""
     for option in ("delimiter", "quoting", "decimal", "encoding"):
         if (value := getattr(data, option)) is not None:
@@ -108,18 +107,10 @@ def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Any]:
                 f"--{option} {value!r} is for files of text, --dataset-name {name!r} is none. Leave it out."
             )
     parts = {"train": loaded} if isinstance(loaded, Dataset | IterableDataset) else loaded
-    splits: dict[str, Any] = {}
-    for split, part in parts.items():
-        if isinstance(part, IterableDataset) and not data.streaming:
-            raise UserError(f"{name!r} is a stream, which can't be read whole. Give --streaming and --max-steps.")
-        if data.streaming:
-            splits[split] = Stream.of_dataset(f"{name}, split {split}", part)
-        else:
-            splits[split] = Table.of_dataset(f"{name}, split {split}", part)
-    return splits
+    return {split: Stream.of_dataset(f"{name}, split {split}", part) for split, part in parts.items()}
 
 
-def _named_splits(splits: dict[str, Any], data: DataArguments) -> dict[str, Any]:
+def _named_splits(splits: dict[str, Stream], data: DataArguments) -> dict[str, Stream]:
     """Renames the splits to train, validation and test."""
     chosen = {"train": data.train_split_name, "validation": data.validation_split_name, "test": data.test_split_name}
     named = {}

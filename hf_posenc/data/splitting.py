@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -15,9 +15,9 @@ def mark_of(*texts: str) -> int:
     return int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest())
 
 
-def marks_of(first: Iterable[str], second: Iterable[str] | None = None) -> list[int]:
+def marks_of(*texts: Iterable[str]) -> list[int]:
     """The mark of each text, or of each pair."""
-    return [mark_of(text) for text in first] if second is None else list(map(mark_of, first, second))
+    return list(map(mark_of, *texts))
 
 
 def repeated(marks: Sequence[int], labels: Sequence[Any] | None) -> tuple[int, int]:
@@ -35,117 +35,66 @@ def repeated(marks: Sequence[int], labels: Sequence[Any] | None) -> tuple[int, i
     return copies, sum(len(kinds) > 1 for kinds in others.values())
 
 
-def check_percentage(percentage: int) -> None:
-    """Raises a UserError if `validation_split_percentage` isn't 1 to 99."""
-    if not 1 <= percentage <= 99:
-        raise UserError(f"--validation-split-percentage {percentage} is out of range. Give 1 to 99.")
+def choose_texts(
+    marks: Sequence[int],
+    labels: Sequence[Any] | None,
+    percentage: int,
+    problem_type: str = "single_label_classification",
+    *,
+    count: int | None = None,
+) -> set[int]:
+    """The marks of the texts to validate on: all rows of a text on one side, in every run, each label in its share.
 
-
-def groups_of(labels: Sequence[Any] | None, problem_type: str) -> Callable[[int], Hashable]:
-    """The group of a row by its index, for `HoldOut.choose`: its label, or the numbers of all that it has."""
-    if labels is None or problem_type == "regression":
-        return lambda row: None
-    if problem_type == "multi_label_classification":
-        return lambda row: tuple(number for number, on in enumerate(labels[row]) if on)
-    return lambda row: labels[row]
-
-
-class HoldOut:
-    """Chooses the texts to validate on, by the text alone: all rows of a text fall on one side, in every run.
+    The texts with the least marks are chosen. Of each label one text stays to train on. As far as the rows suffice,
+    each label has one to validate on; at least two labels do, if two have more than one text.
 
     Args:
-        most: how many rows are kept in memory at most. None: all.
+        marks: of the text of each row.
+        labels: of each row, in the model's form; rows with several count for the rarest. None: there are none.
+        percentage: of all rows.
+        problem_type: the task.
+        count: of all rows, where these are only those of the least marks.
+
+    Raises:
+        UserError: no text can be spared.
     """
-
-    def __init__(self, most: int | None = None) -> None:
-        self.most = most
-        self.count = 0
-        """All rows."""
-        self._texts: dict[int, list[Any]] = {}
-        """The payloads of the rows of each text with a small mark."""
-        self._marks: list[int] = []
-        """A heap of these marks, the largest first, negative."""
-        self._bound = 2**64
-        """Texts from this mark on aren't kept."""
-        self._kept = 0
-
-    def add(self, mark: int, row: Any) -> None:
-        """Adds the next row.
-
-        Args:
-            mark: of its text.
-            row: what `choose` returns of it.
-        """
-        self.count += 1
-        if mark >= self._bound:
-            return
-        if mark in self._texts:
-            self._texts[mark].append(row)
-        else:
-            self._texts[mark] = [row]
-            if self.most is not None:
-                heapq.heappush(self._marks, -mark)
-        self._kept += 1
-        while self.most is not None and self._kept > self.most and len(self._marks) > 1:
-            self._bound = -heapq.heappop(self._marks)
-            self._kept -= len(self._texts.pop(self._bound))
-
-    def rows(self) -> Iterator[Any]:
-        """All rows that are kept."""
-        return (row for rows in self._texts.values() for row in rows)
-
-    def choose(self, percentage: int, group_of: Callable[[Any], Hashable] = lambda _: None) -> dict[int, list[Any]]:
-        """The chosen texts by their marks, with their rows, each group in its share.
-
-        Of each label one text stays to train on. As far as the rows suffice, each label has one to validate on; at
-        least two labels do, if two have more than one text.
-
-        Args:
-            percentage: of all rows.
-            group_of: the label of a row; a tuple of several counts as the rarest of them.
-
-        Raises:
-            UserError: the percentage isn't 1 to 99, or no text can be spared.
-        """
-        check_percentage(percentage)
-        groups: dict[Hashable, list[int]] = defaultdict(list)
-        labels = _strata({mark: group_of(self._texts[mark][0]) for mark in sorted(self._texts)})
-        for mark, label in labels.items():
-            groups[label].append(mark)
-        # A label of which not all texts are here has others to train on.
-        keep = 1 if self._kept == self.count else 0
-        spare = [marks[: len(marks) - keep] for marks in groups.values() if len(marks) > keep]
-        if not spare:
-            what = (
-                "one training text" if len(self._texts) == 1 else f"one training text of each of {len(groups)} labels"
-            )
-            of_rows = f" (in {self.count:,} rows)" if self.count > len(self._texts) else ""
-            raise UserError(
-                f"There is {what}{of_rows} and no validation data. Give --validation-file, train without one "
-                "(--do-eval false), or, where labels are numbers to be predicted, give --task regression."
-            )
-        least = min(2, len(spare)) if len(groups) > 1 else min(2, self.count // 4)
-        wanted = max(-(-self.count * percentage // 100), least, 1)
-        chosen: dict[int, list[Any]] = {}
-        waiting, rows = [iter(marks) for marks in spare], 0
-        for number in in_shares([len(marks) for marks in spare]):
-            if rows >= wanted:
-                break
-            mark = next(waiting[number])
-            size = len(self._texts[mark])
-            if rows + size <= wanted or (not chosen and size < self.count):
-                chosen[mark] = self._texts[mark]
-                rows += size
-        return chosen
+    sizes, total = Counter(marks), len(marks) if count is None else count
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for mark, label in sorted(_strata(marks, labels, problem_type).items()):
+        groups[label].append(mark)
+    keep = 1 if total == len(marks) else 0  # a label of which not all texts are here has others to train on
+    spare = [texts[: len(texts) - keep] for texts in groups.values() if len(texts) > keep]
+    if not spare:
+        what = "one training text" if len(sizes) == 1 else f"one training text of each of {len(groups)} labels"
+        of_rows = f" (in {total:,} rows)" if total > len(sizes) else ""
+        raise UserError(
+            f"There is {what}{of_rows} and no validation data. Give --validation-file, train without one "
+            "(--do-eval false), or, where labels are numbers to be predicted, give --task regression."
+        )
+    least = min(2, len(spare)) if len(groups) > 1 else min(2, total // 4)
+    wanted = max(-(-total * percentage // 100), least, 1)
+    chosen: set[int] = set()
+    rows, waiting = 0, [iter(texts) for texts in spare]
+    for number in in_shares([len(texts) for texts in spare]):
+        if rows >= wanted:
+            break
+        mark = next(waiting[number])
+        if rows + sizes[mark] <= wanted or (not chosen and sizes[mark] < total):
+            chosen.add(mark)
+            rows += sizes[mark]
+    return chosen
 
 
-def _strata(labels: Mapping[int, Any]) -> dict[int, Hashable]:
-    """The group of each text: its label, of several the rarest."""
-    counts = Counter(item for label in labels.values() if isinstance(label, tuple) for item in label)
-    return {
-        mark: min(label, key=lambda item: (counts[item], item), default=None) if isinstance(label, tuple) else label
-        for mark, label in labels.items()
-    }
+def _strata(marks: Sequence[int], labels: Sequence[Any] | None, problem_type: str) -> dict[int, Any]:
+    """The label of the first row of each text; of several the rarest."""
+    if labels is None or problem_type == "regression":
+        return dict.fromkeys(marks)
+    first = dict(zip(reversed(marks), reversed(labels), strict=True))
+    if problem_type != "multi_label_classification":
+        return first
+    several = {mark: [number for number, on in enumerate(label) if on] for mark, label in first.items()}
+    counts = Counter(number for numbers in several.values() for number in numbers)
+    return {mark: min(numbers, key=lambda n: (counts[n], n), default=None) for mark, numbers in several.items()}
 
 
 def in_shares(sizes: Sequence[int]) -> Iterator[int]:

@@ -7,20 +7,16 @@ is trained; and the validation and test examples, which `max_eval_samples` and `
 `HELD_OUT` where they are set aside from the training data.
 """
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from itertools import islice
+import heapq
+from collections.abc import Callable, Set
 from typing import Any
-
-from datasets import Dataset, IterableDataset
 
 from ..errors import UserError
 from .cells import as_written, is_missing
 from .columns import Columns
-from .reading import RowFile, require_same_columns
-from .splitting import HoldOut, marks_of
-from .table import Row, Table, Tally, classes_of
+from .labels import missing_label
+from .splitting import mark_of
+from .table import Row, Stream
 
 SHUFFLE_BUFFER = 10_000
 """Default of `shuffle_buffer_size`."""
@@ -34,72 +30,44 @@ MOST_LABELS = 10_000
 BATCH = 256
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Rows that are read anew each time, in order, and never all held in memory."""
+class LeastMarks:
+    """The rows of the texts with the least marks, as many as may be kept.
 
-    source: str
-    read: Callable[[], Iterator[Row]]
-    unit: str = "row"
-    is_text: bool = False
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    """The columns, where they are known before a row is read."""
-    tally: Tally = field(default_factory=Tally)
-    """What readers of its files have counted before."""
+    Args:
+        most: how many rows.
+    """
 
-    @classmethod
-    def of_files(cls, files: Sequence[RowFile]) -> "Stream":
-        """The rows of a file, or of its shards one after the other."""
-        require_same_columns(files)
-        first, tally = files[0], Tally()
-        for file in files:
-            tally.add(file.tally or Tally())
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._rows: dict[int, list[tuple[int, Row]]] = {}
+        """Of each text, by its mark, with their numbers."""
+        self._marks: list[int] = []
+        """A heap of the marks, the largest first, negative."""
+        self._bound = 2**64
+        """Texts from this mark on aren't kept."""
+        self._kept = 0
 
-        def read() -> Iterator[Row]:
-            for file in files:
-                name = str(file.path) if len(files) > 1 else ""
-                yield from (row._replace(file=name) for row in file.rows()) if name else file.rows()
+    def add(self, mark: int, number: int, row: Row) -> None:
+        """Adds the next row."""
+        if mark >= self._bound:
+            return
+        if mark not in self._rows:
+            self._rows[mark] = []
+            heapq.heappush(self._marks, -mark)
+        self._rows[mark].append((number, row))
+        self._kept += 1
+        while self._kept > self.most and len(self._marks) > 1:
+            self._bound = -heapq.heappop(self._marks)
+            self._kept -= len(self._rows.pop(self._bound))
 
-        source = ", ".join(str(file.path) for file in files[:3]) + ", ..." * (len(files) > 3)
-        return cls(source, read, first.unit, first.is_text, first.classes, first.names, tally)
+    def rows(self) -> list[Row]:
+        """Those that are kept, in order."""
+        return [row for _, row in sorted(row for rows in self._rows.values() for row in rows)]
 
-    @classmethod
-    def of_dataset(cls, source: str, dataset: Dataset | IterableDataset) -> "Stream":
-        """A data set of the library datasets, of the Hub or saved."""
 
-        def read() -> Iterator[Row]:
-            yield from (Row(number, cells) for number, cells in enumerate(dataset, start=1))
-
-        return cls(source, read, classes=classes_of(dataset.features), names=tuple(dataset.column_names or ()))
-
-    def taking(self, most: int | None) -> "Stream":
-        """The first rows alone."""
-        return self if most is None else replace(self, read=lambda: islice(self.read(), most))
-
-    def only(self, wanted: Callable[[dict[str, Any]], bool]) -> "Stream":
-        """The rows that fulfil a condition."""
-        return replace(self, read=lambda: (row for row in self.read() if wanted(row.cells)))
-
-    def table(self, most: int | None, split: str) -> Table:
-        """The first rows, or all, in memory.
-
-        Raises:
-            UserError: it has none, or can't be read.
-        """
-        fields = {"unit": self.unit, "is_text": self.is_text, "classes": self.classes}
-        tally = Tally()
-        table = Table.of_rows(self.source, islice(self.read(), most), tally, self.names, **fields)
-        tally.rows = len(table)
-        if not len(table):
-            raise UserError(f"The {split} data ({self.source}) has no rows. Give data with at least one example.")
-        return table
-
-    def batches(self, names: Sequence[str], size: int = BATCH) -> Iterator[dict[str, list[Any]]]:
-        """The cells of some columns, so many rows at a time."""
-        rows = self.read()
-        while cells := [row.cells for row in islice(rows, size)]:
-            yield {name: [row.get(name) for row in cells] for name in names}
+def mark_of_row(row: Row, columns: Columns) -> int:
+    """The mark of its text."""
+    return mark_of(*columns.text_of(row.cells))
 
 
 class FirstReading:
@@ -108,8 +76,8 @@ class FirstReading:
     Args:
         stream: the training rows.
         columns: where text and label are.
-        hold_out: is given the number of each row, and the row; None: no row is set aside.
         task: `--task`.
+        most_held: how many rows to validate on may be kept; 0: none is set aside.
         is_whole: whether a row is used. None: all are.
         watched: the marks of texts to look out for.
     """
@@ -118,31 +86,33 @@ class FirstReading:
         self,
         stream: Stream,
         columns: Columns,
-        hold_out: HoldOut | None,
         task: str | None,
+        most_held: int = 0,
         is_whole: Callable[[dict[str, Any]], bool] | None = None,
         watched: Set[int] = frozenset(),
     ) -> None:
         self.count = self.left_out = self.without_text = 0
+        self.least = LeastMarks(most_held)
+        """The rows that may be validated on."""
         self.met: set[int] = set()
         """The watched marks that were met."""
         self._single: dict[Any, None] = {}
         self._listed: dict[Any, None] = {}
         self._column, self._delimiter, self._task = columns.label, columns.label_delimiter, task
-        self._is_text, self._are_numbers = stream.is_text, False
-        for row in stream.read():
+        self._is_text, self._are_numbers = stream.delimiter is not None, False
+        for row in stream.rows():
             if is_whole is not None and not is_whole(row.cells):
                 self.left_out += 1
                 continue
             if not columns.one_hot:
                 self._add(row.cells.get(columns.label), row.where(stream.unit))
             self.without_text += all(is_missing(row.cells.get(name)) for name in columns.text)
-            if hold_out is not None or watched:
-                (mark,) = marks_of(*columns.texts({name: [row.cells.get(name)] for name in columns.text}))
+            if most_held or watched:
+                mark = mark_of_row(row, columns)
                 if mark in watched:
                     self.met.add(mark)
-                if hold_out is not None:
-                    hold_out.add(mark, (self.count, row))
+                if most_held:
+                    self.least.add(mark, self.count, row)
             self.count += 1
 
     def _add(self, cell: Any, where: str) -> None:
@@ -150,10 +120,7 @@ class FirstReading:
             parts = (part.strip() for part in (cell or "").split(self._delimiter))
             self._listed.update(dict.fromkeys(part for part in parts if part))
         elif is_missing(cell):
-            raise UserError(
-                f"Missing label in the train data: {where} has none in column {self._column!r}. Fill it in, or leave "
-                "such rows out with --skip-missing."
-            )
+            raise missing_label("train", where, self._column)
         elif isinstance(cell, list | tuple):
             self._listed.update(dict.fromkeys(cell))
         elif isinstance(cell, dict):
@@ -180,21 +147,3 @@ class FirstReading:
         listed = list(self._listed) if self._delimiter is not None else [[label] for label in self._listed]
         distinct = [*self._single, *listed]
         return distinct * (2 if self.count >= 2 * len(distinct) else 1)
-
-
-def shuffled(rows: Iterable[Any], size: int, seed: str) -> Iterator[Any]:
-    """Draws from a buffer of so many rows; size 1 keeps the order."""
-    if size <= 1:
-        yield from rows
-        return
-    draw = random.Random(seed)
-    waiting: list[Any] = []
-    for row in rows:
-        if len(waiting) < size:
-            waiting.append(row)
-            continue
-        chosen = draw.randrange(size)
-        yield waiting[chosen]
-        waiting[chosen] = row
-    draw.shuffle(waiting)
-    yield from waiting

@@ -1,10 +1,12 @@
 """What a run says of its data: what was read, used, left out and set aside, and what to doubt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .table import Tally, counted
+from .columns import Columns
+from .labels import Labels
+from .table import Table, counted
 
 
 @dataclass
@@ -42,10 +44,17 @@ class DataSummary:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def start(cls, columns: str, tallies: Mapping[str, Tally]) -> "DataSummary":
+    def start(cls, columns: Columns, labels: Labels | None, tables: Mapping[str, Table]) -> "DataSummary":
         """Of splits that have been read."""
-        notes = list(dict.fromkeys(note for tally in tallies.values() for note in tally.notes))
-        return cls(columns, splits={split: SplitSummary(str(tally)) for split, tally in tallies.items()}, notes=notes)
+        first, in_words = next(iter(tables.values())), ""
+        if labels is not None and labels.problem_type == "regression":
+            in_words = "numbers to predict"
+        elif labels is not None:
+            more = ", ..." * (len(labels.names) > 5)
+            in_words = f"{len(labels.names)} labels ({', '.join(labels.names[:5])}{more})"
+        notes = list(dict.fromkeys(note for table in tables.values() for note in table.tally.notes))
+        splits = {split: SplitSummary(str(table.tally)) for split, table in tables.items()}
+        return cls(columns.sentence(first.names), in_words, splits, notes=notes)
 
     def line(self) -> str:
         """All in one line."""
@@ -82,10 +91,3 @@ class DataSummary:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "line": self.line(), "doubts": self.doubts()}
-
-
-def say_labels(names: Sequence[str], problem_type: str) -> str:
-    """The number of labels and the first of them."""
-    if problem_type == "regression":
-        return "numbers to predict"
-    return f"{len(names)} labels ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"

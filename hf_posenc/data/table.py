@@ -1,11 +1,14 @@
-"""Rows in memory, and what was read to get them."""
+"""Rows: a `Stream` reads them anew each time, a `Table` holds them in memory; a `Tally` counts what was read."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from datasets import ClassLabel, Dataset, List
+from datasets import ClassLabel, Dataset, IterableDataset, List
+
+from ..errors import UserError
 
 
 class Row(NamedTuple):
@@ -114,31 +117,6 @@ class Table:
         return self if most is None or most >= len(self) else self.select(range(most))
 
     @classmethod
-    def of_rows(cls, source: str, rows: Iterable[Row], tally: Tally, names: Iterable[str] = (), **fields: Any) -> Self:
-        """Collects rows; a row that lacks a column has None there.
-
-        Args:
-            source: what messages call them.
-            rows: read to their end.
-            tally: what the reader counts.
-            names: the columns, where they are known before.
-            **fields: of the table.
-        """
-        columns: dict[str, list[Any]] = {name: [] for name in names}
-        places: list[int] = []
-        files: list[tuple[int, str]] = []
-        for place, cells, file in rows:
-            for name in cells:
-                if name not in columns:
-                    columns[name] = [None] * len(places)
-            for name, values in columns.items():
-                values.append(cells.get(name))
-            if file and (not files or files[-1][1] != file):
-                files.append((len(places), file))
-            places.append(place)
-        return cls(source, columns, places, tally=tally, files=tuple(files), **fields)
-
-    @classmethod
     def of_dataset(cls, source: str, dataset: Dataset) -> Self:
         """A data set of the library datasets, whose columns stay on the disk."""
         columns: dict[str, Any] = {name: dataset[name] for name in dataset.column_names}
@@ -148,12 +126,12 @@ class Table:
 
 def classes_of(features: Any) -> dict[str, tuple[str, ...]]:
     """The names that a data set declares for the numbers of its columns, or of the lists in them."""
-    found = {}
+    classes = {}
     for name, feature in (features or {}).items():
         inner = feature.feature if isinstance(feature, List) else feature
         if isinstance(inner, ClassLabel):
-            found[name] = tuple(inner.names)
-    return found
+            classes[name] = tuple(inner.names)
+    return classes
 
 
 def concatenate(tables: Sequence[Table], source: str) -> Table:
@@ -170,3 +148,110 @@ def concatenate(tables: Sequence[Table], source: str) -> Table:
     }
     places = [table.place(row) for table in tables for row in range(len(table))]
     return replace(first, source=source, columns=columns, places=places, tally=tally, files=tuple(starts))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows that are read anew each time, in order, and never all held in memory."""
+
+    source: str
+    """What messages call it: the files, or the data set."""
+    read: Callable[[Tally], Iterator[Row]]
+    """Yields the rows, from the first on, and counts them."""
+    unit: str = "row"
+    delimiter: str | None = None
+    """Of a .csv or .tsv, whose cells are strings that may mean numbers."""
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    """The columns, where they are known before a row is read."""
+    tally: Tally = field(default_factory=Tally)
+    """What was counted before, of files that had to be read through."""
+    whole: Callable[[], Table] | None = None
+    """Reads all rows into memory, where there is a faster way than one by one."""
+
+    @classmethod
+    def of_dataset(cls, source: str, dataset: Dataset | IterableDataset) -> Self:
+        """A data set of the library datasets, of the Hub or saved."""
+
+        def read(tally: Tally) -> Iterator[Row]:
+            for number, cells in enumerate(dataset, start=1):
+                tally.rows = number
+                yield Row(number, cells)
+
+        names = tuple(dataset.column_names or ())
+        whole = (lambda: Table.of_dataset(source, dataset)) if isinstance(dataset, Dataset) else None
+        return cls(source, read, classes=classes_of(dataset.features), names=names, whole=whole)
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, from the first on."""
+        return self.read(Tally())
+
+    def taking(self, most: int | None) -> Self:
+        """The first rows alone."""
+        return self if most is None else replace(self, read=lambda tally: islice(self.read(tally), most), whole=None)
+
+    def only(self, wanted: Callable[[dict[str, Any]], bool]) -> Self:
+        """The rows that fulfil a condition."""
+        return replace(self, read=lambda tally: (row for row in self.read(tally) if wanted(row.cells)), whole=None)
+
+    def table(self, most: int | None = None) -> Table:
+        """The first rows, or all, in memory.
+
+        Raises:
+            UserError: it has none, or can't be read.
+        """
+        if most is None and self.whole is not None:
+            table = self.whole()
+        else:
+            tally = Tally()
+            table = self.collect(islice(self.read(tally), most), tally)
+            if most is not None:
+                table = replace(table, tally=Tally(rows=len(table), notes=tally.notes))
+        if not len(table):
+            raise UserError(f"{self.source!r} has no rows. Give data with at least one example.")
+        return table
+
+    def collect(self, rows: Iterable[Row], tally: Tally) -> Table:
+        """Some of its rows in memory; one that lacks a column has None there."""
+        columns: dict[str, list[Any]] = {name: [] for name in self.names}
+        places: list[int] = []
+        files: list[tuple[int, str]] = []
+        for place, cells, file in rows:
+            for name in cells:
+                if name not in columns:
+                    columns[name] = [None] * len(places)
+            for name, values in columns.items():
+                values.append(cells.get(name))
+            if file and (not files or files[-1][1] != file):
+                files.append((len(places), file))
+            places.append(place)
+        is_text = self.delimiter is not None
+        return Table(self.source, columns, places, self.unit, is_text, self.classes, tally, tuple(files))
+
+
+def one_after_the_other(streams: Sequence[Stream]) -> Stream:
+    """The rows of a file, or of its shards.
+
+    Raises:
+        UserError: a shard has other columns, or other classes, than the first; an object of JSON may lack a key.
+    """
+    first, tally = streams[0], Tally()
+    if len(streams) == 1:
+        return first
+    for stream in streams:
+        if stream.names != first.names or stream.classes != first.classes:
+            raise UserError(
+                f"{stream.source!r} has other columns than {first.source!r}. Give all shards the same columns, in one "
+                "order, and the same classes."
+            )
+        tally.add(stream.tally)
+
+    def read(tally: Tally) -> Iterator[Row]:
+        for stream in streams:
+            yield from (row._replace(file=stream.source) for row in stream.read(tally))
+
+    def whole() -> Table:
+        return concatenate([stream.table() for stream in streams], source)
+
+    source = ", ".join(stream.source for stream in streams[:3]) + ", ..." * (len(streams) > 3)
+    return replace(first, source=source, read=read, tally=tally, whole=whole)

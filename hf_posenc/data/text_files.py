@@ -85,8 +85,3 @@ def is_empty(path: Path) -> bool:
     """Whether a file holds no byte."""
     with readable(path), open_bytes(path) as content:
         return not content.read(1)
-
-
-def text_of(path: Path, encoding: str | None) -> str:
-    """The whole text of a file."""
-    return "".join(read_lines(path, encoding))

@@ -29,57 +29,32 @@ def _usual(table: Table, names: Sequence[str]) -> str | None:
 def word_columns(table: Table, data: DataArguments) -> Columns:
     """The columns of words and labels: named, or with usual names."""
     words = data.text_column_names or _usual(table, WORDS) or WORDS[0]
-    require_columns(table, [words], "--text-column-names")
     return Columns((words,), data.label_column_name or _usual(table, TAGS) or TAGS[0])
 
 
-def read_words(table: Table, columns: Columns, split: str) -> tuple[list[list[str]], list[list[Any]] | None]:
-    """The words and the names of the labels of each row; None for labels that a test split lacks.
+def read_words(
+    splits: Mapping[str, Table], columns: Columns, names: Sequence[Any] | None
+) -> tuple[Labels, dict[str, list[list[str]]], dict[str, list[Any] | None]]:
+    """The labels, and for each split its words and the numbers of their labels; None where a test split has none.
+
+    The labels are in the order of a trained model (`names`), of the data set, or sorted.
 
     Raises:
-        UserError: a row has no lists, or lists of different lengths, or a word has no label.
+        UserError: a row has no lists, or lists of different lengths, or a word has no label; a label is unknown in
+            training, or there is only one.
     """
-    name = columns.text[0]
-    words = list(table.columns[name])
-    unlabelled = columns.label not in table.columns and split == "test"
-    if not unlabelled:
-        require_columns(table, [columns.label], "--label-column-name", split)
-    tags: list[Any] = [None] * len(words) if unlabelled else list(table.columns[columns.label])
-    known = table.classes.get(columns.label)
-    named: list[list[Any]] = []
-    for row, (word_list, tag_list) in enumerate(zip(words, tags, strict=True)):
-        if not isinstance(word_list, list) or not all(isinstance(word, str) for word in word_list):
-            raise UserError(
-                f"The {split} data has {word_list!r:.60} in column {name!r}, {table.where(row)}. --task tokens needs a "
-                'list of words in each row: {"tokens": ["Ada", "sang"], "tags": ["B-PER", "O"]}, as .json, .jsonl or '
-                ".parquet, or a word and its label per line in a .conll."
-            )
-        if unlabelled:
-            continue
-        if not isinstance(tag_list, list) or len(tag_list) != len(word_list):
-            raise UserError(
-                f"The {split} data has {len(word_list)} words and {tag_list!r:.60} in column {columns.label!r}, "
-                f"{table.where(row)}. Give a list with one label for each word."
-            )
-        if None in tag_list:
-            raise UserError(f"The {split} data has a word without a label: {tag_list!r:.60}. Give each word one.")
-        named.append([str(tag) if known is None else known[tag] for tag in tag_list])
-    return words, None if unlabelled else named
-
-
-def number_words(
-    read: Mapping[str, tuple[list[list[str]], list[list[Any]] | None]], names: Sequence[str] | None
-) -> tuple[Labels, dict[str, list[Any] | None]]:
-    """The labels in the order of a trained model or of the data set (`names`), else sorted, and their numbers.
-
-    Raises:
-        UserError: a label is unknown in training, or there is only one.
-    """
-    if names is None:
-        seen = {tag for row in read["train"][1] or () for tag in row}
+    words: dict[str, list[list[str]]] = {}
+    tags: dict[str, list[list[str]] | None] = {}
+    for split, table in splits.items():
+        words[split], tags[split] = _lists(table, columns, split)
+    first = next(iter(splits.values()))
+    if names := names or first.classes.get(columns.label):
+        names = list(map(str, names))
+    else:
+        seen = {tag for row in tags["train"] or () for tag in row}
         names = sorted(seen, key=int) if all(name.isdecimal() for name in seen) else sorted(seen)
-    for split, (_, tags) in read.items():
-        if unknown := sorted({tag for row in tags or () for tag in row} - set(names)):
+    for split, rows in tags.items():
+        if unknown := sorted({tag for row in rows or () for tag in row} - set(names)):
             raise UserError(
                 f"The {split} data has the label {unknown[0]!r}, which training never saw. It knows "
                 f"{', '.join(names[:10])}."
@@ -88,7 +63,37 @@ def number_words(
         raise UserError(f"All words have the label {', '.join(names)!r}. Give examples of at least two labels.")
     labels = Labels(TOKENS, tuple(names))
     numbers = labels.numbers()
-    return labels, {
-        split: None if tags is None else [[numbers[tag] for tag in row] for row in tags]
-        for split, (_, tags) in read.items()
+    numbered: dict[str, list[Any] | None] = {
+        split: None if rows is None else [[numbers[tag] for tag in row] for row in rows] for split, rows in tags.items()
     }
+    return labels, words, numbered
+
+
+def _lists(table: Table, columns: Columns, split: str) -> tuple[list[list[str]], list[list[str]] | None]:
+    """The words and the names of the labels of each row; None for labels that a test split lacks."""
+    name, label = columns.text[0], columns.label
+    is_labelled = label in table.columns or split != "test"
+    require_columns(table, [name], "--text-column-names", split)
+    require_columns(table, [label] * is_labelled, "--label-column-name", split)
+    known = table.classes.get(label)
+    words, named = list(table.columns[name]), []
+    every = list(table.columns[label]) if is_labelled else []
+    for row, cell in enumerate(words):
+        if not isinstance(cell, list) or not all(isinstance(word, str) for word in cell):
+            raise UserError(
+                f"The {split} data has {cell!r:.60} in column {name!r}, {table.where(row)}. --task tokens needs a "
+                'list of words in each row: {"tokens": ["Ada", "sang"], "tags": ["B-PER", "O"]}, as .json, .jsonl or '
+                ".parquet, or a word and its label per line in a .conll."
+            )
+        if not is_labelled:
+            continue
+        tags = every[row]
+        if not isinstance(tags, list) or len(tags) != len(cell):
+            raise UserError(
+                f"The {split} data has {len(cell)} words and {tags!r:.60} in column {label!r}, {table.where(row)}. "
+                "Give a list with one label for each word."
+            )
+        if None in tags:
+            raise UserError(f"The {split} data has a word without a label: {tags!r:.60}. Give each word one.")
+        named.append([str(tag) if known is None else known[tag] for tag in tags])
+    return words, named if is_labelled else None

@@ -105,8 +105,8 @@ def write_answers(
             if kind == ".parquet":
                 return _write_parquet(temporary, rows, _schema(inputs, kept, columns))
             delimiter = "\t" if kind == ".tsv" else ","
-            if isinstance(inputs, Inputs) and len(inputs.delimiter or "") == 1 and _kind(inputs.name) == kind:
-                delimiter = str(inputs.delimiter)
+            if isinstance(inputs, Inputs) and inputs.stream.delimiter and _kind(inputs.stream.source) == kind:
+                delimiter = inputs.stream.delimiter
             return _write_csv(temporary, path.endswith(".gz"), rows, [*kept.values(), *columns], delimiter)
     except OSError as error:
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error

@@ -2,13 +2,14 @@
 
 import json
 import random
+from collections import Counter
 
 import pytest
 from data_harness import prepared, table, write_csv, write_file, write_jsonl
 
 from hf_posenc.data import DataArguments, Use, find_columns, prepare, read_splits
 from hf_posenc.data.preparing import is_about_words
-from hf_posenc.data.splitting import HoldOut
+from hf_posenc.data.splitting import choose_texts
 from hf_posenc.errors import UserError
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -192,19 +193,17 @@ def test_a_stream_sets_the_same_rows_aside(tmp_path):
         assert whole.splits[split].texts == streamed.splits[split].texts
         assert whole.splits[split].labels == streamed.splits[split].labels
         assert whole.splits[split].places == streamed.splits[split].places
-    trained = [text for batch in streamed.streamed.batches() for text in batch["text"]]
+    trained = [text for batch in streamed.streamed.batches() for text in batch.columns["text"]]
     assert trained == list(whole.splits["train"].texts[0])
 
 
-def divided(labels, percentage, copies=1):
-    hold_out = HoldOut()
-    for row in range(len(labels)):
-        hold_out.add((row // copies * 7919) % 2**64, row)
-    held = {row for rows in hold_out.choose(percentage, lambda row: labels[row]).values() for row in rows}
-    count = {side: {} for side in (True, False)}
-    for row, label in enumerate(labels):
-        count[row in held][label] = count[row in held].get(label, 0) + 1
-    return count[False], count[True]
+def divided(labels, percentage):
+    marks = [row * 7919 for row in range(len(labels))]
+    held = choose_texts(marks, labels, percentage)
+    return tuple(
+        Counter(label for mark, label in zip(marks, labels, strict=True) if (mark in held) is side)
+        for side in (False, True)
+    )
 
 
 @pytest.mark.parametrize(

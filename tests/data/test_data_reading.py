@@ -42,10 +42,10 @@ def numbered(train, other=None, split="test", **options):
     return numbers_of(splits, **options)
 
 
-def numbers_of(splits, delimiter=None, given=None, given_problem_type=None, **options):
+def numbers_of(splits, delimiter=None, label_names=None, problem_type=None, **options):
     columns = Columns(("text",), "label", label_delimiter=delimiter)
-    trained = {"given": given, "given_problem_type": given_problem_type}
-    return number_labels(splits, columns, DataArguments(**options), **trained)
+    data = DataArguments(**options)
+    return number_labels(splits, columns, data, label_names=label_names, problem_type=problem_type)
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet", "csv.gz", "jsonl.gz"])
@@ -179,7 +179,7 @@ def test_whole_numbers_are_the_same_labels_however_they_are_written():
     assert (labels.names, found["test"]) == (("0", "1", "2"), [2, 0])
     assert numbered([0, 1, 2], [2.0, 0.0])[1]["test"] == [2, 0]
     splits = {"validation": table(text=["x", "y"], label=[1.0, 0.0])}
-    trained = {"given": ["0", "1"], "given_problem_type": "single_label_classification"}
+    trained = {"label_names": ["0", "1"], "problem_type": "single_label_classification"}
     assert numbers_of(splits, **trained)[1] == {"validation": [1, 0]}
 
 
@@ -281,8 +281,8 @@ def test_real_numbers_are_a_regression_and_whole_ones_are_where_asked():
 
 
 def test_a_trained_models_labels_keep_their_numbers():
-    assert numbered(["a", "b"], given=["b", "a"])[1]["train"] == [1, 0]
-    assert numbered(["x", "y"], given=["b", "a"])[0].names == ("x", "y")
+    assert numbered(["a", "b"], label_names=["b", "a"])[1]["train"] == [1, 0]
+    assert numbered(["x", "y"], label_names=["b", "a"])[0].names == ("x", "y")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_trained_models_labels_keep_their_numbers():
 def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
     splits = {"validation": table(text=["x"], label=values)}
     with pytest.raises(UserError, match=message):
-        numbers_of(splits, given=["a", "b"], given_problem_type=task)
+        numbers_of(splits, label_names=["a", "b"], problem_type=task)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_lists_of_words_are_no_text():
 
 def test_joined_columns_are_one_text():
     columns = Columns(("a", "b"), "label", " / ")
-    assert columns.texts({"a": ["x", None], "b": ["y", 3]}) == (["x / y", " / 3"], None)
+    assert columns.texts({"a": ["x", None], "b": ["y", 3]}) == (["x / y", " / 3"],)
 
 
 def encoded(texts, tokenizer, max_length, pairs=None, labels=None, problem="single_label_classification"):

@@ -19,7 +19,6 @@ from pyarrow import csv as arrow_csv
 from hf_posenc.data import DataArguments, read_table
 from hf_posenc.data.inputs import read_inputs
 from hf_posenc.data.reading import open_file
-from hf_posenc.data.streaming import Stream
 from hf_posenc.errors import UserError
 
 
@@ -117,7 +116,7 @@ def test_what_a_spreadsheet_writes_is_read(tmp_path, content, rows):
 def test_a_line_that_cannot_be_read_is_named(tmp_path, content, message):
     for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
         path = write_file(tmp_path / name, data)
-        for reader in (read, lambda one: list(read_inputs(one)), lambda one: Stream.of_files([open_file(one)])):
+        for reader in (read, lambda one: list(read_inputs(one)), open_file):
             with pytest.raises(UserError, match=f"{name}, {message}"):
                 reader(path)
 
@@ -259,7 +258,7 @@ def test_a_stream_and_a_prediction_see_the_rows_that_training_reads(tmp_path, na
     else:
         rows = [json.dumps({"text": text}) for text in texts]
         write_file(path, "\n".join(rows) if name == "a.jsonl" else f"[{','.join(rows)}]")
-    streamed = [row.cells["text"] for row in Stream.of_files([open_file(path)]).read()]
+    streamed = [row.cells["text"] for row in open_file(path).rows()]
     predicted = [text.text for text in read_inputs(str(path))]
     assert [row["text"] for row in read(path)] == streamed == predicted == texts
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -355,8 +356,8 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
     inputs = read_inputs(write_jsonl(tmp_path / "in.jsonl", [{"text": str(n)} for n in range(3000)]))
     assert inputs.count == 3000
     numbers = []
-    rows_of = inputs.rows
-    inputs.rows = lambda tally: (numbers.append(row.place) or row for row in rows_of(tally))
+    read = inputs.stream.read
+    inputs.stream = replace(inputs.stream, read=lambda tally: (numbers.append(row.place) or row for row in read(tally)))
     assert next(iter(inputs)).text == "0"
     assert numbers == [1]
 
