@@ -5,7 +5,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +311,8 @@ def _named_tests(plan: Plan, task: Task, splits: dict[str, Table]) -> dict[str, 
     pooled: dict[str, list[Table]] = {}
     for part, rows in named.items():
         subset = f"/{task.part_column}" if task.part_column and part.endswith(f"/{task.part_column}") else ""
-        pooled.setdefault(f"{task.name}{subset}", []).append(rows.with_columns(sorted(columns)))
+        kept = {column: rows.columns[column] for column in sorted(columns)}
+        pooled.setdefault(f"{task.name}{subset}", []).append(replace(rows, columns=kept))
     return {part: concatenate(every, part) for part, every in pooled.items()}
 
 

@@ -158,21 +158,20 @@ def _find_text(table: Table, kinds: Mapping[str, str], label: str | None) -> tup
     for names in (*_PAIRS, *((single,) for single in _SINGLES)):
         if text := _all_of(table, names, "--text-column-names"):
             return text
-    texts = [name for name, kind in kinds.items() if kind == "text" and name != label]
+    others = {name: kind for name, kind in kinds.items() if name != label}
+    texts = [name for name, kind in others.items() if kind == "text"]
     if len(texts) == 1:
         return (texts[0],)
     if texts:
-        two = ",".join(texts[:2])
-        pair = f"; as a pair: --text-column-names {two}" if len(texts) > 1 else ""
         raise UserError(
             f"Several columns hold text: {', '.join(texts)}. Name the one to read, --text-column-names {texts[0]}; or "
-            f"join them: --text-column-names {','.join(texts)} --text-column-delimiter ' '{pair}."
+            f"join them: --text-column-names {','.join(texts)} --text-column-delimiter ' '; as a pair: "
+            f"--text-column-names {','.join(texts[:2])}."
         )
-    words = [name for name, kind in kinds.items() if kind in ("category", "id") and name != label]
-    others = [name for name, kind in kinds.items() if name != label and kind != "row number"]
-    if words == others and len(words) == 1 and (kinds[words[0]] == "category" or label is None):
-        return (words[0],)
-    listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items() if name != label)
+    left = [name for name, kind in others.items() if kind != "row number"]
+    if len(left) == 1 and others[left[0]] in (("category",) if label is not None else ("category", "id")):
+        return (left[0],)
+    listed = ", ".join(f"{name} ({kind})" for name, kind in others.items())
     raise UserError(
         f"No column is sure to hold text: the data has {listed or 'none'}. Name it with --text-column-names."
         f"{_no_names(table)}"
@@ -182,15 +181,13 @@ def _find_text(table: Table, kinds: Mapping[str, str], label: str | None) -> tup
 def _find_label(table: Table, kinds: Mapping[str, str], text: Sequence[str]) -> str:
     """The only column besides the text that could be a label."""
     others = [name for name, kind in kinds.items() if name not in text and kind != "row number"]
-    fitting = [name for name in others if kinds[name] in ("category", "number", "list", "truth")]
-    for left in (fitting, others):
-        if len(left) == 1:
-            return left[0]
-    if not others:
+    names = [name for name in others if kinds[name] in ("category", "number", "list", "truth")] or others
+    if len(names) == 1:
+        return names[0]
+    if not names:
         raise UserError(
             f"The data has no column with labels, only {', '.join(map(repr, text))}. Add one.{_no_names(table)}"
         )
-    names = fitting or others
     marks = [name for name in names if {str(cell) for cell in table.columns[name][:_LOOKED_AT]} <= {"0", "1"}]
     several = f" Columns of 0 and 1: --label-column-name {','.join(marks)}." if len(marks) > 1 else ""
     raise UserError(

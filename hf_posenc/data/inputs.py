@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ..errors import UserError, one_line
 from .columns import Columns, find_columns
 from .options import DataArguments
-from .reading import open_file, parse_object
+from .reading import filled_lines, open_file, parse_object
 from .table import Row, Stream, Tally
 
 NO_TEXT = "and answered all the same: such an answer means nothing."
@@ -95,7 +96,7 @@ class Inputs:
         return find_columns(self.stream.collect(plain, Tally()), self.options, self.known, needs_label=False)
 
     def _no_text(self, row: Row, name: str) -> UserError:
-        where = f"{self.stream.source}, {self.stream.unit} {row.place}"
+        where = f"{self.stream.source}, {row.where(self.stream.unit)}"
         if name in row.cells:
             return UserError(
                 f"{where}: column {name!r} holds {row.cells[name]!r:.60}, no text. Write one string there, or name "
@@ -166,19 +167,18 @@ def read_inputs(
     Raises:
         UserError: the file doesn't exist or holds no texts, or a row has no such column.
     """
+    stream = Stream("standard input", _standard_input, "line")
     if source != "-":
         stream = open_file(check_input(source), options)
-    elif not twice:
-        stream = Stream("standard input", _standard_input, "line")
-    else:
+    elif twice:
         tally = Tally()
-        kept = list(_standard_input(tally))
+        rows = list(stream.read(tally))
 
-        def read(counted: Tally) -> Iterator[Row]:
+        def again(counted: Tally) -> Iterator[Row]:
             counted.add(tally)
-            return iter(kept)
+            return iter(rows)
 
-        stream = Stream("standard input", read, "line")
+        stream = replace(stream, read=again)
     inputs = Inputs(stream, options or DataArguments(), known, of_words)
     if twice or source != "-":
         inputs.look_through()
@@ -197,27 +197,21 @@ def check_input(source: str) -> Path:
 
 def _standard_input(tally: Tally) -> Iterator[Row]:
     """Lines of text; one that is a JSON object is a row."""
-    number = 0
-    lines = iter(sys.stdin)
-    while True:
-        number += 1
-        try:
-            line = next(lines)
-            line.encode()  # what standard input couldn't decode is there as half a character
-        except StopIteration:
-            return
-        except UnicodeError as error:
-            raise UserError(
-                f"standard input, line {number} isn't UTF-8 text: {one_line(error)}. Convert it."
-            ) from error
-        line = line.removeprefix("\ufeff") if number == 1 else line
-        tally.lines = number
-        if not line.strip():
-            tally.blank += 1
-            continue
+    for number, line in filled_lines(_decoded_input(), tally):
         tally.rows += 1
-        try:
-            cells = parse_object(line) if line.lstrip().startswith("{") else {"text": line.rstrip("\r\n")}
-        except ValueError:  # a text may begin with a brace
-            cells = {"text": line.rstrip("\r\n")}
+        cells = {"text": line.rstrip("\r\n")}
+        if line.lstrip().startswith("{"):
+            with suppress(ValueError):  # a text may begin with a brace
+                cells = parse_object(line)
         yield Row(number, cells)
+
+
+def _decoded_input() -> Iterator[str]:
+    number = 1
+    try:
+        for line in sys.stdin:
+            line.encode()  # what standard input couldn't decode is there as half a character
+            yield line.removeprefix("\ufeff") if number == 1 else line
+            number += 1
+    except UnicodeError as error:
+        raise UserError(f"standard input, line {number} isn't UTF-8 text: {one_line(error)}. Convert it.") from error

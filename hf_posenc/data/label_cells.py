@@ -81,7 +81,7 @@ def read_labels(
     else:
         values, known = list(table.columns[name]), table.classes.get(name)
         if columns.label_delimiter is not None:
-            values = [_parts(value, columns.label_delimiter) for value in values]
+            values = [parts_of(value, columns.label_delimiter) for value in values]
         elif table.is_text:
             values = as_written(values, numbers=task != "classification", decimal=decimal)
     present = [value for value in values if not is_missing(value)]
@@ -113,7 +113,7 @@ def read_labels(
     return LabelColumn(name, split, labels, kind, is_list, known, table)
 
 
-def _parts(value: Any, delimiter: str) -> Any:
+def parts_of(value: Any, delimiter: str) -> Any:
     """The labels of one cell; an empty cell says that none applies."""
     if value is None:
         return []

@@ -35,8 +35,6 @@ class Labels:
 
     problem_type: str
     names: tuple[str, ...] = ()
-    kind: str = "text"
-    """Type of the labels in the data: text, integer, truth or number."""
     mean: float = 0.0
     """Of the training rows' numbers, for a regression; see `standard_units`."""
     std: float = 1.0
@@ -148,10 +146,10 @@ def _decide(
                 f"--task regression needs one number per text, column {name!r} has {(words or source.present)[0]!r}. "
                 "Leave it out to predict labels."
             )
-        return Labels("regression", kind="number")
+        return Labels("regression")
     problem = "multi_label_classification" if source.is_list else "single_label_classification"
     if not is_train and label_names:
-        return Labels(problem, tuple(label_names), source.kind)
+        return Labels(problem, tuple(label_names))
     names = columns.one_hot or _label_names(source)
     if label_names and set(label_names) == set(names):
         names = tuple(label_names)
@@ -164,7 +162,7 @@ def _decide(
         )
     if is_train:
         _doubt(source)
-    return Labels(problem, names, "integer" if source.are_whole else source.kind)
+    return Labels(problem, names)
 
 
 def _looks_like(column: LabelColumn) -> str:
@@ -209,7 +207,7 @@ def _doubt(column: LabelColumn) -> None:
     if column.is_list or len(counts) <= _MANY or column.kind != "text":
         return
     for delimiter in "|;,/+&":
-        parts = Counter(part.strip() for label, count in counts.items() for part in label.split(delimiter) * count)
+        parts = {part.strip() for label in counts for part in label.split(delimiter)}
         several = sum(delimiter in label for label in counts)
         if several >= len(counts) / 2 and 2 * len(parts) <= len(counts):
             example = next(label for label in counts if delimiter in label)

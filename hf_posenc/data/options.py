@@ -90,6 +90,11 @@ class DataArguments:
     max_eval_samples: int | None = option(None, "Use the first n validation examples only.", accepts=COUNT)
     max_predict_samples: int | None = option(None, "Use the first n test examples only.", accepts=COUNT)
 
+    @property
+    def most_rows(self) -> dict[str, int | None]:
+        """How many rows of each split are used at most."""
+        return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
+
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         check_values(self)

@@ -15,7 +15,7 @@ from .options import DataArguments
 from .prepared import Part, PreparedData, TrainingStream, Use
 from .splitting import choose_texts, marks_of, repeated
 from .streaming import HELD_OUT, SAMPLE, SHUFFLE_BUFFER, FirstReading
-from .summary import DataSummary
+from .summary import DataSummary, SplitSummary
 from .table import Stream, Table, Tally
 from .words import labels_words, read_words, word_columns
 
@@ -45,13 +45,8 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
     }
     if use.validate and "validation" not in splits:
         _set_aside(parts, labels, data, use, summary)
-    for split, most in (
-        ("train", data.max_train_samples),
-        ("validation", data.max_eval_samples),
-        ("test", data.max_predict_samples),
-    ):
-        if split in parts:
-            parts[split] = _first(parts[split], most, summary, split)
+    for split in parts:
+        parts[split] = _first(parts[split], data.most_rows[split], summary.splits.get(split))
     _check_several(parts, labels, data)
     labels = _in_units(labels, parts["train"].labels if "train" in parts else None)
     trained: Set[int] = use.trained_on
@@ -173,13 +168,11 @@ def _set_aside(
             )
 
 
-def _first(part: Part, most: int | None, summary: DataSummary, split: str) -> Part:
+def _first(part: Part, most: int | None, of_split: SplitSummary | None) -> Part:
     cut = 0 if most is None else max(len(part) - most, 0)
-    if cut:
-        part = part.select(range(len(part) - cut))
-    if split in summary.splits:
-        summary.splits[split].cut, summary.splits[split].rows = cut, len(part)
-    return part
+    if of_split is not None:
+        of_split.cut, of_split.rows = cut, len(part) - cut
+    return part.select(range(len(part) - cut)) if cut else part
 
 
 def _check_several(parts: Mapping[str, Part], labels: Labels | None, data: DataArguments) -> None:
@@ -228,8 +221,8 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
     is_whole = partial(_is_whole, columns) if data.skip_missing else None
     stream = read.only(is_whole) if is_whole is not None else read
     sample = stream.table(SAMPLE) if is_whole is not None else sample
-    most = {"validation": data.max_eval_samples, "test": data.max_predict_samples}
-    tables = {split: table.table(most[split]) for split, table in _wanted(splits, use).items() if split != "train"}
+    others = {split: part for split, part in _wanted(splits, use).items() if split != "train"}
+    tables = {split: part.table(data.most_rows[split]) for split, part in others.items()}
     texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
     labelled, first_reading = _known_labels(sample, columns, data), None
     sets_aside = use.validate and "validation" not in splits

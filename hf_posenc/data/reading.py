@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,7 @@ def read_table(path: str | Path, options: DataArguments | None = None) -> Table:
 
 
 def _read_json_lines(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path, encoding), start=1):
-        tally.lines = number
-        if not line.strip():
-            tally.blank += 1
-            continue
+    for number, line in filled_lines(read_lines(path, encoding), tally):
         try:
             yield Row(number, parse_object(line))
         except ValueError as error:
@@ -169,28 +166,38 @@ def _rows_of(path: Path, whole: Any, tally: Tally) -> list[Any]:
 # ---- plain text -----------------------------------------------------------------------------------------------------
 
 
-def _read_text(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    """One text per line."""
-    for number, line in enumerate(read_lines(path, encoding), start=1):
+def filled_lines(lines: Iterable[str], tally: Tally) -> Iterator[tuple[int, str]]:
+    """The lines that aren't empty, with their numbers; counts all."""
+    for number, line in enumerate(lines, start=1):
         tally.lines = number
         if line.strip():
-            yield Row(number, {"text": line.rstrip("\r\n")})
+            yield number, line
         else:
             tally.blank += 1
+
+
+def _read_text(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
+    """One text per line."""
+    for number, line in filled_lines(read_lines(path, encoding), tally):
+        yield Row(number, {"text": line.rstrip("\r\n")})
 
 
 def _read_conll(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
     """One word per line with its label last; an empty line ends a sentence. -DOCSTART- and `# x = y` are left out."""
     words: list[str] = []
     tags: list[str] = []
-    start = number = width = 0
-    for number, line in enumerate(read_lines(path, encoding), start=1):
-        cells = line.split("\t") if "\t" in line.strip() else line.split()
-        cells = [cell.strip() for cell in cells]
+    start = width = 0
+    for number, line in enumerate(chain(read_lines(path, encoding), [""]), start=1):
+        tally.lines = number - 1  # without the empty one that ends the last sentence
+        cells = [cell.strip() for cell in (line.split("\t") if "\t" in line.strip() else line.split())]
         if not line.strip() or cells[0] == "-DOCSTART-":
+            if len(words) > 1 and words == list(map(str, range(1, len(words) + 1))):
+                raise UserError(
+                    f"{path}, line {start}: the first column numbers the words. Put the word first and its label last."
+                )
             if words:
-                yield _sentence(path, start, words, tags)
-                words, tags = [], []
+                yield Row(start, {"tokens": words, "tags": tags})
+            words, tags = [], []
             continue
         if _COMMENT.match(line):
             continue
@@ -203,17 +210,6 @@ def _read_conll(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]
         start = start if words else number
         words.append(cells[0])
         tags.append(cells[-1])
-    tally.lines = number
-    if words:
-        yield _sentence(path, start, words, tags)
-
-
-def _sentence(path: Path, line: int, words: list[str], tags: list[str]) -> Row:
-    if len(words) > 1 and words == list(map(str, range(1, len(words) + 1))):
-        raise UserError(
-            f"{path}, line {line}: the first column numbers the words. Put the word first and its label last."
-        )
-    return Row(line, {"tokens": words, "tags": tags})
 
 
 _READERS: dict[str, Callable[[Path, str | None, Tally], Iterator[Row]]] = {

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import UserError
 from .cells import as_written, is_missing
 from .columns import Columns
+from .label_cells import parts_of
 from .labels import missing_label
 from .splitting import mark_of
 from .table import Row, Stream
@@ -116,20 +117,17 @@ class FirstReading:
             self.count += 1
 
     def _add(self, cell: Any, where: str) -> None:
-        if self._delimiter is not None and (cell is None or isinstance(cell, str)):
-            parts = (part.strip() for part in (cell or "").split(self._delimiter))
-            self._listed.update(dict.fromkeys(part for part in parts if part))
+        if self._delimiter is not None:
+            cell = parts_of(cell, self._delimiter)
+        if isinstance(cell, list | tuple):
+            self._listed.update(dict.fromkeys(cell))
         elif is_missing(cell):
             raise missing_label("train", where, self._column)
-        elif isinstance(cell, list | tuple):
-            self._listed.update(dict.fromkeys(cell))
         elif isinstance(cell, dict):
             raise UserError(f"Column {self._column!r} has {cell!r:.60} in {where}, which is no label.")
         elif not self._are_numbers:
             self._single[cell] = None
-            if len(self._single) > MOST_LABELS:
-                self._require_numbers()
-        if len(self._listed) > MOST_LABELS:
+        if len(self._listed) > MOST_LABELS or (len(self._single) > MOST_LABELS and not self._are_numbers):
             self._require_numbers()
 
     def _require_numbers(self) -> None:
@@ -144,6 +142,5 @@ class FirstReading:
 
     def labels(self) -> list[Any]:
         """Cells of the label column that hold each label; twice, if each has several texts on average."""
-        listed = list(self._listed) if self._delimiter is not None else [[label] for label in self._listed]
-        distinct = [*self._single, *listed]
+        distinct = [*self._single, *([label] for label in self._listed)]
         return distinct * (2 if self.count >= 2 * len(distinct) else 1)

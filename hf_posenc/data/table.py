@@ -108,10 +108,6 @@ class Table:
         # A row keeps its place, but of several files the number alone wouldn't say which.
         return replace(self, columns=chosen, places=[self.place(row) for row in rows], files=())
 
-    def with_columns(self, names: Sequence[str]) -> Self:
-        """These columns alone."""
-        return replace(self, columns={name: self.columns[name] for name in names})
-
     def first(self, most: int | None) -> Self:
         """The first rows."""
         return self if most is None or most >= len(self) else self.select(range(most))

@@ -11,7 +11,8 @@ from typing import BinaryIO, cast
 from ..errors import UserError, sentence
 
 UTF8 = "utf-8"
-_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How its files begin."""
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -53,22 +54,17 @@ def read_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
 
 def _not_decoded(path: Path, encoding: str | None, error: UnicodeError) -> UserError:
     """Names the line: the decoder, which reads ahead, knows only its block."""
-    wrong = f"isn't {'UTF-8' if encoding is None else encoding} text: {sentence(error)}"
+    number, way_out = 1, "Convert it, or name its encoding: --encoding latin-1 (cp1252 on Windows)."
     with readable(path), open_bytes(path) as content:
-        start = content.read(2)
-        if start in _MARKS and encoding is None:
-            return UserError(f"{path}, line 1 {wrong} Name its encoding: --encoding {_MARKS[start]}.")
-        content.seek(0)
-        number = 1
-        for number, line in enumerate(content, start=1):  # noqa: B007  (named in the message)
+        for number, line in enumerate(content, start=1):
+            if number == 1 and encoding is None and line.startswith(_UTF16):
+                way_out = "Name its encoding: --encoding utf-16."
             try:
                 line.decode(encoding or UTF8)
-            except UnicodeError as found:
-                wrong = f"isn't {'UTF-8' if encoding is None else encoding} text: {sentence(found)}"
+            except UnicodeError as of_line:
+                error = of_line
                 break
-    return UserError(
-        f"{path}, line {number} {wrong} Convert it, or name its encoding: --encoding latin-1 (cp1252 on Windows)."
-    )
+    return UserError(f"{path}, line {number} isn't {encoding or 'UTF-8'} text: {sentence(error)} {way_out}")
 
 
 def check_encoding(name: str | None) -> None:
