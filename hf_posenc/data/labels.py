@@ -265,33 +265,36 @@ def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
     """
     if labels.problem_type == "regression":
         return _finite_numbers(column)
-    split, numbers = column.split, labels.numbers()
-    if column.is_list != (labels.problem_type == "multi_label_classification"):
+    split, numbers, of_words = column.split, labels.numbers(), labels.problem_type == TOKENS
+    several = of_words or labels.problem_type == "multi_label_classification"
+    if column.is_list != several:
         raise UserError(
             f"Mixed label types: column {column.name!r} has {column.present[0]!r} in the {split} data, unlike what was "
-            f"trained on ({'lists of labels' if labels.problem_type.startswith('multi') else 'one label per text'}). "
-            "Write both alike."
+            f"trained on ({'lists of labels' if several else 'one label per text'}). Write both alike."
         )
     result: list[Any] = []
     unknown: Counter[str] = Counter()
     first: dict[str, int] = {}
     for row, value in enumerate(column.values):
-        named = [] if value is None else [_as_label(item, numbers) for item in (value if column.is_list else (value,))]
+        named = [] if value is None else [_as_label(item, numbers) for item in (value if several else (value,))]
         for label in named:
             if label not in numbers:
                 unknown[label] += 1
                 first.setdefault(label, row)
-        if column.is_list and len(set(named)) != len(named):
+        if value is None:
+            result.append(None)
+        elif of_words:
+            result.append([numbers.get(label) for label in named])
+        elif several:
+            marked = set(named)
+            result.append([float(label in marked) for label in labels.names])
+        else:
+            result.append(numbers.get(named[0]))
+        if several and not of_words and len(set(named)) != len(named):
             raise UserError(
                 f"The {split} data names a label twice{column.where(row, ' in ')}: {value!r}. Give each text a list of "
                 "the labels that apply (not a 0 or 1 for each label)."
             )
-        if value is None:
-            result.append(None)
-        elif column.is_list:
-            result.append([float(label in set(named)) for label in labels.names])
-        else:
-            result.append(numbers.get(named[0]))
     if unknown:
         label, count = unknown.most_common(1)[0]
         often = "once" if count == 1 else f"{count} times"

@@ -5,7 +5,8 @@ from typing import Any
 
 from ..errors import UserError
 from .columns import TAGS, WORDS, Columns, require_columns
-from .labels import TOKENS, Labels
+from .label_cells import LabelColumn
+from .labels import TOKENS, Labels, apply_labels
 from .options import DataArguments
 from .table import Table
 
@@ -33,7 +34,7 @@ def word_columns(table: Table, data: DataArguments) -> Columns:
 
 
 def read_words(
-    splits: Mapping[str, Table], columns: Columns, names: Sequence[Any] | None
+    splits: Mapping[str, Table], columns: Columns, names: Sequence[str] | None
 ) -> tuple[Labels, dict[str, list[list[str]]], dict[str, list[Any] | None]]:
     """The labels, and for each split its words and the numbers of their labels; None where a test split has none.
 
@@ -44,32 +45,22 @@ def read_words(
             training, or there is only one.
     """
     words: dict[str, list[list[str]]] = {}
-    tags: dict[str, list[list[str]] | None] = {}
+    read: dict[str, LabelColumn | None] = {}
     for split, table in splits.items():
-        words[split], tags[split] = _lists(table, columns, split)
+        words[split], read[split] = _lists(table, columns, split)
     first = next(iter(splits.values()))
-    if names := names or first.classes.get(columns.label):
-        names = list(map(str, names))
-    else:
-        seen = {tag for row in tags["train"] or () for tag in row}
-        names = sorted(seen, key=int) if all(name.isdecimal() for name in seen) else sorted(seen)
-    for split, rows in tags.items():
-        if unknown := sorted({tag for row in rows or () for tag in row} - set(names)):
-            raise UserError(
-                f"The {split} data has the label {unknown[0]!r}, which training never saw. It knows "
-                f"{', '.join(names[:10])}."
-            )
+    names = names or first.classes.get(columns.label)
+    if names is None:
+        tags = set(read["train"].items()) if read["train"] is not None else set()
+        names = sorted(tags, key=int) if all(tag.isdecimal() for tag in tags) else sorted(tags)
     if len(names) < 2:
         raise UserError(f"All words have the label {', '.join(names)!r}. Give examples of at least two labels.")
-    labels = Labels(TOKENS, tuple(names))
-    numbers = labels.numbers()
-    numbered: dict[str, list[Any] | None] = {
-        split: None if rows is None else [[numbers[tag] for tag in row] for row in rows] for split, rows in tags.items()
-    }
-    return labels, words, numbered
+    labels = Labels(TOKENS, tuple(map(str, names)))
+    numbers = {split: None if column is None else apply_labels(labels, column) for split, column in read.items()}
+    return labels, words, numbers
 
 
-def _lists(table: Table, columns: Columns, split: str) -> tuple[list[list[str]], list[list[str]] | None]:
+def _lists(table: Table, columns: Columns, split: str) -> tuple[list[list[str]], LabelColumn | None]:
     """The words and the names of the labels of each row; None for labels that a test split lacks."""
     name, label = columns.text[0], columns.label
     is_labelled = label in table.columns or split != "test"
@@ -96,4 +87,4 @@ def _lists(table: Table, columns: Columns, split: str) -> tuple[list[list[str]],
         if None in tags:
             raise UserError(f"The {split} data has a word without a label: {tags!r:.60}. Give each word one.")
         named.append([str(tag) if known is None else known[tag] for tag in tags])
-    return words, named if is_labelled else None
+    return words, LabelColumn(label, split, named, "text", True, known, table) if is_labelled else None
