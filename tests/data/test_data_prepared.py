@@ -185,18 +185,6 @@ def test_max_train_samples_are_the_first_rows(tmp_path):
     assert "the first 5 used" in found.summary.line()
 
 
-def test_a_stream_sets_the_same_rows_aside(tmp_path):
-    rows = [{"text": text, "label": "xyz"[row % 3]} for row, text in enumerate(texts(90))]
-    path = write_csv(tmp_path / "a.csv", [*rows, *rows[:9]])
-    whole, streamed = (prepared(path, validate=True, streaming=streaming) for streaming in (False, True))
-    for split in ("validation",):
-        assert whole.splits[split].texts == streamed.splits[split].texts
-        assert whole.splits[split].labels == streamed.splits[split].labels
-        assert whole.splits[split].places == streamed.splits[split].places
-    trained = [text for batch in streamed.streamed.batches() for text in batch.columns["text"]]
-    assert trained == list(whole.splits["train"].texts[0])
-
-
 def divided(labels, percentage):
     marks = [row * 7919 for row in range(len(labels))]
     held = choose_texts(marks, labels, percentage)

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from data_harness import prepared, rows_of, write_csv, write_file
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
@@ -245,22 +246,21 @@ def test_arrow_reads_the_same_rows_of_a_real_file(tmp_path):
     assert read(path) == arrow_csv.read_csv(path).to_pylist() == examples
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.txt", "a.parquet"])
-def test_a_stream_and_a_prediction_see_the_rows_that_training_reads(tmp_path, name):
-    texts = [f"text {row}" for row in range(30)]
-    path = tmp_path / name
-    if name in ("a.csv", "a.tsv"):
-        write_csv(path, [{"text": text, "label": "x"} for text in texts], delimiter="," if name == "a.csv" else "\t")
-    elif name == "a.txt":
-        write_file(path, "\n".join(texts))
-    elif name == "a.parquet":
-        pd.DataFrame({"text": texts}).to_parquet(path)
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "txt", "parquet", "csv.gz", "jsonl.gz"])
+def test_every_kind_of_file_gives_training_streams_and_predictions_the_same_rows(tmp_path, kind):
+    rows = [{"text": f"text {row}"} | ({} if kind == "txt" else {"label": "xy"[row % 2]}) for row in range(30)]
+    base = kind.removesuffix(".gz")
+    plain, path = tmp_path / f"plain.{base}", tmp_path / f"a.{kind}"
+    if base in ("csv", "tsv", "parquet"):
+        options = {"sep": "\t" if base == "tsv" else ","} if base != "parquet" else {}
+        getattr(Dataset.from_list(rows), "to_parquet" if base == "parquet" else "to_csv")(plain, **options)
+    elif base == "txt":
+        write_file(plain, "\n".join(row["text"] for row in rows))
     else:
-        rows = [json.dumps({"text": text}) for text in texts]
-        write_file(path, "\n".join(rows) if name == "a.jsonl" else f"[{','.join(rows)}]")
-    streamed = [row.cells["text"] for row in open_file(path).rows()]
-    predicted = [text.text for text in read_inputs(str(path))]
-    assert [row["text"] for row in read(path)] == streamed == predicted == texts
+        write_file(plain, json.dumps(rows) if base == "json" else "\n".join(map(json.dumps, rows)))
+    path.write_bytes(gzip.compress(plain.read_bytes()) if kind.endswith(".gz") else plain.read_bytes())
+    assert read(path) == [row.cells for row in open_file(path).rows()] == rows
+    assert [text.row for text in read_inputs(str(path))] == rows
 
 
 def test_reading_and_preparing_need_neither_pytorch_nor_transformers(tmp_path):
