@@ -91,16 +91,8 @@ def read_labels(
             f"Mixed label types in the {split} data: column {name!r} has both lists and single labels. Write all as "
             "lists for several labels per text, or none."
         )
-    examples: dict[str, Any] = {}
-    for item in (item for value in present for item in value) if is_list else present:
-        examples.setdefault(_kind(item), item)
-    kinds = {"text"} if known is not None else {"number"} if set(examples) == {"integer", "number"} else set(examples)
-    if len(kinds) > 1 or "other" in kinds:
-        raise UserError(
-            f"Mixed label types in the {split} data: column {name!r} has {' and '.join(map(repr, examples.values()))}. "
-            "Write all labels in one way: all strings, all whole numbers, or all real numbers."
-        )
-    kind = next(iter(kinds), "text")
+    items = (item for value in present for item in value) if is_list else present
+    kind = "text" if known is not None else _kind_of_labels(items, f"in the {split} data: column {name!r}")
 
     def label(cell: Any) -> Any:
         if known is not None:
@@ -111,6 +103,19 @@ def read_labels(
         None if is_missing(value) else [label(item) for item in value] if is_list else label(value) for value in values
     ]
     return LabelColumn(name, split, labels, kind, is_list, known, table)
+
+
+def _kind_of_labels(labels: Iterable[Any], where: str) -> str:
+    examples: dict[str, Any] = {}
+    for label in labels:
+        examples.setdefault(_kind(label), label)
+    kinds = {"number"} if set(examples) == {"integer", "number"} else set(examples)
+    if len(kinds) > 1 or "other" in kinds:
+        raise UserError(
+            f"Mixed label types {where} has {' and '.join(map(repr, examples.values()))}. Write all labels in one way: "
+            "all strings, all whole numbers, or all real numbers."
+        )
+    return next(iter(kinds), "text")
 
 
 def parts_of(value: Any, delimiter: str) -> Any:

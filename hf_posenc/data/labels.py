@@ -38,6 +38,8 @@ class Labels:
     mean: float = 0.0
     """Of the training rows' numbers, for a regression; see `standard_units`."""
     std: float = 1.0
+    decimal: str | None = None
+    """The decimal sign of a csv's numbers, if it isn't a point."""
 
     @property
     def num_labels(self) -> int:
@@ -106,7 +108,7 @@ def number_labels(
         labelled.append(column)
     if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
         labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
-    labels = _decide(labelled, columns, task, label_names, problem_type)
+    labels = replace(_decide(labelled, columns, task, label_names, problem_type), decimal=decimal)
     return labels, dict.fromkeys(splits) | {column.split: apply_labels(labels, column) for column in labelled}
 
 

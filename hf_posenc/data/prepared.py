@@ -90,7 +90,6 @@ class TrainingStream:
     stream: Stream
     columns: Columns
     labels: Labels
-    decimal: str | None
     held: Set[int]
     """The marks of the texts that are set aside."""
     count: int | None
@@ -135,7 +134,7 @@ class TrainingStream:
         """The labels of some rows in the model's form."""
         # The type is decided by all labels: whole numbers in a batch may be words.
         task = "regression" if self.labels.problem_type == "regression" else "classification"
-        column = read_labels(table, self.columns, "train", task, self.decimal)
+        column = read_labels(table, self.columns, "train", task, self.labels.decimal)
         if missing := [row for row, value in enumerate(column.values) if value is None]:
             raise missing_label("train", column.where(missing[0]), column.name)
         return apply_labels(self.labels, column)

@@ -9,7 +9,6 @@ from typing import Any, cast
 from ..errors import UserError
 from .cells import is_missing
 from .columns import Columns, find_columns, require_columns, texts_of
-from .label_cells import decimal_sign
 from .labels import TOKENS, Labels, number_labels, standard_units
 from .options import DataArguments
 from .prepared import Part, PreparedData, TrainingStream, Use
@@ -233,7 +232,6 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
         most_held = (data.max_eval_samples or HELD_OUT) if sets_aside else 0
         first_reading = FirstReading(read, columns, data.task, most_held, is_whole, watched)
         labelled = _of_labels(sample, columns, first_reading.labels()) if labelled is None else labelled
-    data = replace(data, decimal=decimal_sign([labelled, *tables.values()], columns, data))
     kept = read.collect(first_reading.least.rows(), Tally()) if first_reading is not None and sets_aside else None
     numbered = {**tables, "train": labelled} | ({} if kept is None else {"validation": kept})
     labels, numbers = number_labels(numbered, columns, data, label_names=_label_names(data, use))
@@ -252,7 +250,7 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
             summary.set_aside = len(parts["validation"])
         _count_shared({split: parts[split] for split in tables}, first_reading.met - held, summary)
     count = _say_stream(summary, first_reading)
-    streamed = TrainingStream(stream, columns, labels, data.decimal, held, count)
+    streamed = TrainingStream(stream, columns, labels, held, count)
     labels = cast(Labels, _in_units(labels, streamed.numbers(SAMPLE if first_reading is None else None)))
     return PreparedData(columns, labels, parts, summary, streamed, data.shuffle_buffer_size or SHUFFLE_BUFFER)
 
