@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -223,9 +222,13 @@ _READERS: dict[str, Callable[[Path, str | None, Tally], Iterator[Row]]] = {
 # ---- Parquet --------------------------------------------------------------------------------------------------------
 
 
+_PARQUET = (".parquet ", (pa.ArrowException, ValueError, KeyError))
+"""What it is called, and what reading it may raise besides errors of the disk."""
+
+
 def _stream_of_parquet(path: Path) -> Stream:
     def read(tally: Tally) -> Iterator[Row]:
-        with _readable_parquet(path):
+        with readable(path, *_PARQUET):
             for batch in pq.ParquetFile(path).iter_batches():
                 batch.validate(full=True)
                 for cells in batch.to_pylist():
@@ -233,25 +236,14 @@ def _stream_of_parquet(path: Path) -> Stream:
                     yield Row(tally.rows, cells)
 
     def whole() -> Table:
-        with _readable_parquet(path):
+        with readable(path, *_PARQUET):
             dataset = Dataset(pq.read_table(path))
             dataset.data.validate(full=True)
         return Table.of_dataset(str(path), dataset)
 
-    with _readable_parquet(path):
+    with readable(path, *_PARQUET):
         schema = pq.read_schema(path)
         classes = classes_of(Features.from_arrow_schema(schema))
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
     return Stream(str(path), read, classes=classes, names=tuple(schema.names), whole=whole)
-
-
-@contextmanager
-def _readable_parquet(path: Path) -> Iterator[None]:
-    with readable(path, ".parquet "):
-        try:
-            yield
-        except (pa.ArrowException, ValueError, KeyError) as error:
-            raise UserError(
-                f"{str(path)!r} can't be read: {sentence(error)} It must be a whole .parquet file."
-            ) from error

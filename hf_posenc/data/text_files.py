@@ -21,13 +21,14 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def readable(path: Path, kind: str = "") -> Iterator[None]:
-    """Turns an error of the disk or of a packed file into one that names the file."""
+def readable(path: Path, kind: str = "", errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns an error of the disk, of a packed file, or one of `errors` into one that names the file."""
+    unreadable: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, *errors)
     try:
         yield
     except PermissionError as error:
         raise UserError(f"{str(path)!r} can't be read: {error.strerror}. Change its permissions.") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except unreadable as error:
         raise UserError(f"{str(path)!r} can't be read: {sentence(error)} It must be a whole {kind}file.") from error
 
 
