@@ -29,6 +29,7 @@ from hf_posenc.data import (
     remembered_columns,
     train_tokenizer,
 )
+from hf_posenc.data.inputs import read_inputs
 from hf_posenc.errors import UserError
 
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
@@ -397,60 +398,61 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
     assert [message.startswith(expected) for message in messages] == ([True] if warns else [])
 
 
+def not_utf8():
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": pa.array([b"a", b"\xff"]).cast(pa.string(), safe=False)}), file)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("name", "content", "message"),
     [
-        (lambda p: p / "nothing.csv", "doesn't exist. Check the path"),
-        (lambda p: p, "is a folder. Give it as --dataset-name"),
+        ("a.docx", b"x", "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .conll, .parquet"),
+        ("a.csv", b"", "is empty. Give a file with at least one example"),
+        ("a.jsonl", b"", "is empty"),
+        ("a.jsonl.gz", gzip.compress(b""), "is empty"),
+        ("a.csv", b"text,label\n", "has no (rows|texts)"),
         (
-            lambda p: write_file(p / "a.docx", b"x"),
-            "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .conll, .parquet",
+            "a.csv",
+            b"text,label\nhello, world,x\n",
+            r"a.csv, line 2 has 3 cells, the first row has 2 \('text', 'label'\). Put cells that hold ',' in quotes",
         ),
-        (lambda p: write_file(p / "a.csv", b""), "is empty. Give a file with at least one example"),
-        (lambda p: write_file(p / "a.jsonl", b""), "is empty"),
-        (lambda p: write_file(p / "a.jsonl.gz", gzip.compress(b"")), "is empty"),
-        (lambda p: write_file(p / "a.csv", b"text,label\n"), "has no rows"),
-        (
-            lambda p: write_file(p / "a.csv", b"text,label\nhello, world,x\n"),
-            "a.csv, line 2 has 3 cells, the first row has 2 \\('text', 'label'\\). Put cells that hold ',' in quotes",
-        ),
-        (
-            lambda p: write_file(p / "a.json", b'{"text": ["x"], "label": ["y"]}'),
-            "is one object with 'text', 'label', not rows",
-        ),
-        (
-            lambda p: write_file(p / "a.json", b'{"train": [{"text": "x"}], "test": [{"text": "y"}]}'),
-            "'train', 'test', not rows",
-        ),
-        (lambda p: write_file(p / "a.jsonl", b'{"text": "x", "la'), "a.jsonl, line 1 is no JSON: Unterminated string"),
-        (
-            lambda p: write_file(p / "a.jsonl", b'{"text": "x"}\n\n{"text": "\xe9"}\n'),
-            "a.jsonl, line 3 isn't UTF-8 text",
-        ),
-        (
-            lambda p: write_file(p / "a.json", b'[{"text": "x"},\n{"text": "\xe9"}]\n'),
-            "a.json, line 2 isn't UTF-8 text",
-        ),
-        (
-            lambda p: write_file(p / "a.jsonl.gz", gzip.compress(b'{"text": "\xe9"}\n')),
-            "a.jsonl.gz, line 1 isn't UTF-8",
-        ),
-        (lambda p: write_file(p / "a.txt", b"x\n\xff\n"), "a.txt, line 2 isn't UTF-8 text"),
-        (lambda p: write_file(p / "a.jsonl.gz", b"not gzip"), "can't be read"),
-        (
-            lambda p: write_file(p / "a.csv.gz", gzip.compress(b"text,label\na,x\n")[:-9]),
-            "a.csv.gz' can't be read: .*whole",
-        ),
-        (lambda p: write_file(p / "a.parquet", b"not parquet"), "can't be read: .*It must be a whole .parquet file"),
-        (lambda p: _not_utf8(p / "a.parquet"), "a.parquet' can't be read: .*UTF8"),
+        ("a.json", b'{"text": ["x"], "label": ["y"]}', "is one object with 'text', 'label', not rows"),
+        ("a.json", b'{"train": [{"text": "x"}], "test": [{"text": "y"}]}', "'train', 'test', not rows"),
+        ("a.json", b"null", "holds None, no rows"),
+        ("a.json", b"[" * 100_000, "a.json is no JSON: .*nested too deep"),
+        ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
+        ("a.json", b'[{"text": "x"},\n{"text": "\xe9"}]\n', "a.json, line 2 isn't UTF-8 text"),
+        ("a.jsonl", b'{"text": "x", "la', "a.jsonl, line 1 is no JSON: Unterminated string"),
+        ("a.jsonl", b'null\n{"text": "a"}\n', "a.jsonl, line 1 is no object: null"),
+        ("a.jsonl", b'{"text": "a"}\nnull\n', "a.jsonl, line 2 is no object: null"),
+        ("a.jsonl", b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001, "line 1 is no JSON: .*nested too deep"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', "line 1 is no JSON: it names 'text' twice"),
+        ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xe9"}\n', "a.jsonl, line 3 isn't UTF-8 text"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "\xe9"}\n'), "a.jsonl.gz, line 1 isn't UTF-8"),
+        ("a.jsonl.gz", b"not gzip", "can't be read"),
+        ("a.csv.gz", gzip.compress(b"text,label\na,x\n")[:-9], "a.csv.gz' can't be read: .*whole"),
+        ("a.txt", b"x\n\xff\n", "a.txt, line 2 isn't UTF-8 text"),
+        ("a.conll", b"Ada B-PER\nsang\n", "a.conll, line 2 is sang. Write a word and its label"),
+        ("a.parquet", b"not parquet", "can't be read: .*It must be a whole .parquet file"),
+        ("a.parquet", not_utf8(), "a.parquet' can't be read: .*UTF8"),
     ],
 )
-def test_files_that_cannot_be_read_are_refused(make, message, tmp_path, monkeypatch):
+def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path, monkeypatch):
     logged = io.StringIO()
     monkeypatch.setattr(logging.getLogger("datasets").handlers[0], "stream", logged)
-    with pytest.raises(UserError, match=message):
-        read_table(str(make(tmp_path)))
+    path = write_file(tmp_path / name, content)
+    for reader in (read_table, lambda path: list(read_inputs(path))):
+        with pytest.raises(UserError, match=message):
+            reader(path)
     assert not logged.getvalue()  # the error is said once
+
+
+def test_files_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(UserError, match="doesn't exist. Check the path"):
+        read_table(tmp_path / "nothing.csv")
+    with pytest.raises(UserError, match="is a folder. Give it as --dataset-name"):
+        read_table(tmp_path)
 
 
 @pytest.mark.parametrize("odd", [5, {"a": 5}, ["a"]])
@@ -510,11 +512,6 @@ def test_what_separates_the_columns_can_be_said(tmp_path):
         read_table(write_file(tmp_path / "b.csv", b"text;label\na;x\n"), DataArguments(delimiter="~"))
     with pytest.raises(UserError, match="--delimiter ';' is for .csv and .tsv files, .*a.jsonl' is none. Leave it out"):
         read_splits(DataArguments(train_file=write_jsonl(tmp_path / "a.jsonl", EXAMPLES), delimiter=";"))
-
-
-def _not_utf8(path):
-    pq.write_table(pa.table({"text": pa.array([b"a", b"\xff"]).cast(pa.string(), safe=False)}), path)
-    return path
 
 
 @pytest.mark.parametrize(

@@ -130,26 +130,6 @@ def test_another_encoding_can_be_named(tmp_path, encoding):
         DataArguments(encoding="nonsense")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.json", b"null", "holds None, no rows"),
-        ("a.json", b"[" * 100_000, "a.json is no JSON: .*nested too deep"),
-        ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
-        ("a.jsonl", b'null\n{"text": "a"}\n', "a.jsonl, line 1 is no object: null"),
-        ("a.jsonl", b'{"text": "a"}\nnull\n', "a.jsonl, line 2 is no object: null"),
-        ("a.jsonl", b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001, "line 1 is no JSON: .*nested too deep"),
-        ("a.jsonl", b'{"text": "a", "text": "b"}\n', "line 1 is no JSON: it names 'text' twice"),
-        ("a.conll", b"Ada B-PER\nsang\n", "a.conll, line 2 is sang. Write a word and its label"),
-    ],
-)
-def test_no_reader_crashes(tmp_path, name, content, message):
-    path = write_file(tmp_path / name, content)
-    for reader in (read, lambda one: list(read_inputs(one))):
-        with pytest.raises(UserError, match=message):
-            reader(path)
-
-
 def test_a_text_that_looks_like_json_stays_a_text(tmp_path):
     path = write_file(tmp_path / "a.txt", '{"a":' * 100_000 + "\n\nplain\n")
     table = read_table(path)
