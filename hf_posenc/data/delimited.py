@@ -10,9 +10,10 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ..errors import UserError
 from .options import DataArguments
@@ -55,12 +56,17 @@ class Dialect:
             strict=True,
         )
 
-    def cells(self, line: str) -> list[str] | None:
-        """The cells of one line by itself; None if it isn't whole."""
+    def width(self, line: str) -> int:
+        """How many cells a line has by itself; 0 if its quotes don't balance."""
         try:
-            return next(self.reader(iter([line])), [])
+            return len(next(self.reader(iter([line])), []))
         except csv.Error:
-            return None
+            return 0
+
+    @cached_property
+    def bare(self) -> Self:
+        """The same, if quotes are letters."""
+        return replace(self, quotes=False)
 
 
 class _Record(NamedTuple):
@@ -171,8 +177,7 @@ def _bad_quotes(dialect: Dialect, first: int, lines: list[str]) -> UserError:
     if last > first:
         where = f"line {first}: a quote opens there, and no quote that ends a cell follows up to line {last}"
     way_out = ' Write quotes inside a quoted cell double (""), and close it before the next cell.'
-    bare = replace(dialect, quotes=False)
-    if len(bare.cells(lines[0]) or ()) == len(dialect.names) or not dialect.names:
+    if not dialect.names or dialect.bare.width(lines[0]) == len(dialect.names):
         way_out += " If quotes are letters in this file, say --quoting none."
     backslash = any('\\"' in line for line in lines)
     return UserError(
@@ -183,15 +188,14 @@ def _bad_quotes(dialect: Dialect, first: int, lines: list[str]) -> UserError:
 
 def _has_letter_quotes(dialect: Dialect) -> bool:
     """Whether quotes don't balance in every line, and each line is a row with all its cells if they are letters."""
-    bare = replace(dialect, quotes=False)
     widths: set[int] = set()
     balanced = True
     for line in dialect.lines():
         if line.strip(" \r\n"):
-            if not widths and '"' in line and dialect.cells(line) is not None:
+            if not widths and '"' in line and dialect.width(line):
                 return False  # who quotes names quotes cells
-            widths.add(len(bare.cells(line) or ()))
-            balanced = balanced and ('"' not in line or dialect.cells(line) is not None)
+            widths.add(dialect.bare.width(line))
+            balanced = balanced and ('"' not in line or dialect.width(line) > 0)
     return not balanced and len(widths) == 1
 
 
@@ -208,8 +212,7 @@ def _may_be_rows(dialect: Dialect, record: _Record) -> bool:
     quoted = ('"' + cell.replace('"', '""') + '"' for cell in record.cells)
     if width > 1 and text == dialect.delimiter.join(quoted):  # a writer that quotes every cell
         return False
-    bare = replace(dialect, quotes=False)
-    return all(len(bare.cells(line) or ()) == width for line in record.lines)
+    return all(dialect.bare.width(line) == width for line in record.lines)
 
 
 def _require_consistent(path: Path, joined: _Record, lone_quote: int, may_be_rows: bool) -> None:

@@ -40,17 +40,10 @@ def read_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
     """
     name = (encoding or UTF8).replace("utf8", UTF8)
     with readable(path), open_bytes(path) as content:
-        text = io.TextIOWrapper(content, "utf-8-sig" if name == UTF8 else name, newline="")
-        count = 0
-        while True:
-            try:
-                line = next(text)
-            except StopIteration:
-                return
-            except UnicodeError as error:
-                raise _not_decoded(path, encoding, error) from error
-            count += 1
-            yield line
+        try:
+            yield from io.TextIOWrapper(content, "utf-8-sig" if name == UTF8 else name, newline="")
+        except UnicodeError as error:
+            raise _not_decoded(path, encoding, error) from error
 
 
 def _not_decoded(path: Path, encoding: str | None, error: UnicodeError) -> UserError:

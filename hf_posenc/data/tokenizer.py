@@ -1,8 +1,8 @@
 """Tokenizers: a trained one by name, or one trained here on the training text."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
+from itertools import chain, islice
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -98,7 +98,7 @@ def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool)
     )
     raw = Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    raw.train_from_iterator(_repeat(words), trainer)
+    raw.train_from_iterator(([word] * count for word, count in sorted(words.items())), trainer)
     # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special.
     vocabulary = sorted(raw.get_vocab().items(), key=lambda item: item[1])
     backend = Tokenizer(
@@ -126,14 +126,8 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator((text for part in (first, iterator) for text in part), trainer)
+    backend.train_from_iterator(chain(first, iterator), trainer)
     return backend
-
-
-def _repeat(words: Counter[str]) -> Iterator[list[str]]:
-    """Each word repeated by its count, in a fixed order."""
-    for word, count in sorted(words.items()):
-        yield [word] * count
 
 
 def _require(text: Any) -> None:
