@@ -39,9 +39,7 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
     columns, labels, texts, numbers = _read(tables, data, use)
     _leave_unlabelled_test_out(tables, numbers, columns, use)
     summary = DataSummary.start(columns, labels, tables)
-    parts = {
-        split: _usable(split, table, texts[split], numbers[split], data, summary) for split, table in tables.items()
-    }
+    parts = _usable(tables, texts, numbers, data, summary)
     if use.validate and "validation" not in splits:
         _set_aside(parts, labels, data, use, summary)
     for split in parts:
@@ -120,26 +118,27 @@ def _leave_unlabelled_test_out(
 
 
 def _usable(
-    split: str,
-    table: Table,
-    texts: tuple[Sequence[Any], ...],
-    numbers: list[Any] | None,
+    tables: Mapping[str, Table],
+    texts: Mapping[str, tuple[Sequence[Any], ...]],
+    numbers: Mapping[str, list[Any] | None],
     data: DataArguments,
     summary: DataSummary,
-) -> Part:
-    """The rows that have a label, and with `--skip-missing` those that have a text."""
-    blank = {row for row, cells in enumerate(zip(*texts, strict=True)) if not any(map(_holds_text, cells))}
-    unlabelled = {row for row, number in enumerate(numbers or ()) if number is None}
-    dropped = unlabelled | (blank if data.skip_missing else set())
-    part = Part.of(table, texts, numbers)
-    if dropped:
-        part = part.select([row for row in range(len(table)) if row not in dropped])
-    of_split = summary.splits[split]
-    of_split.without_label, of_split.without_text, of_split.left_out = len(unlabelled), len(blank), len(dropped)
-    of_split.rows = len(part)
-    if not len(part):
-        raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
-    return part
+) -> dict[str, Part]:
+    """The rows of each split that have a label, and with `--skip-missing` those that have a text."""
+    parts = {}
+    for split, table in tables.items():
+        part, of_split = Part.of(table, texts[split], numbers[split]), summary.splits[split]
+        blank = {row for row, cells in enumerate(zip(*part.texts, strict=True)) if not any(map(_holds_text, cells))}
+        unlabelled = {row for row, number in enumerate(part.labels or ()) if number is None}
+        dropped = unlabelled | (blank if data.skip_missing else set())
+        if dropped:
+            part = part.select([row for row in part.rows if row not in dropped])
+        if not len(part):
+            raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
+        of_split.without_label, of_split.without_text, of_split.left_out = len(unlabelled), len(blank), len(dropped)
+        of_split.rows = len(part)
+        parts[split] = part
+    return parts
 
 
 def _holds_text(cell: Any) -> bool:
@@ -237,9 +236,7 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
     labels, numbers = number_labels(numbered, columns, data, label_names=_label_names(data, use))
     _leave_unlabelled_test_out(tables, numbers, columns, use)
     summary = DataSummary.start(columns, labels, {"train": sample, **tables})
-    parts = {
-        split: _usable(split, table, texts[split], numbers[split], data, summary) for split, table in tables.items()
-    }
+    parts = _usable(tables, texts, numbers, data, summary)
     held: set[int] = set()
     if first_reading is not None:
         if kept is not None:

@@ -99,14 +99,14 @@ class FirstReading:
         """The watched marks that were met."""
         self._single: dict[Any, None] = {}
         self._listed: dict[Any, None] = {}
-        self._column, self._delimiter, self._task = columns.label, columns.label_delimiter, task
-        self._is_text, self._are_numbers = stream.delimiter is not None, False
+        self._stream, self._columns, self._task = stream, columns, task
+        self._are_numbers = False
         for row in stream.rows():
             if is_whole is not None and not is_whole(row.cells):
                 self.left_out += 1
                 continue
             if not columns.one_hot:
-                self._add(row.cells.get(columns.label), row.where(stream.unit))
+                self._add_label(row)
             self.without_text += all(is_missing(row.cells.get(name)) for name in columns.text)
             if most_held or watched:
                 mark = mark_of_row(row, columns)
@@ -116,26 +116,31 @@ class FirstReading:
                     self.least.add(mark, self.count, row)
             self.count += 1
 
-    def _add(self, cell: Any, where: str) -> None:
-        if self._delimiter is not None:
-            cell = parts_of(cell, self._delimiter)
+    def _add_label(self, row: Row) -> None:
+        column, delimiter = self._columns.label, self._columns.label_delimiter
+        cell = row.cells.get(column)
+        if delimiter is not None:
+            cell = parts_of(cell, delimiter)
         if isinstance(cell, list | tuple):
             self._listed.update(dict.fromkeys(cell))
         elif is_missing(cell):
-            raise missing_label("train", where, self._column)
+            raise missing_label("train", row.where(self._stream.unit), column)
         elif isinstance(cell, dict):
-            raise UserError(f"Column {self._column!r} has {cell!r:.60} in {where}, which is no label.")
+            where = row.where(self._stream.unit)
+            raise UserError(f"Column {column!r} has {cell!r:.60} in {where}, which is no label.")
         elif not self._are_numbers:
             self._single[cell] = None
         if len(self._listed) > MOST_LABELS or (len(self._single) > MOST_LABELS and not self._are_numbers):
             self._require_numbers()
 
     def _require_numbers(self) -> None:
-        cells = as_written(list(self._single)) if self._is_text else list(self._single)
+        cells = list(self._single)
+        if self._stream.delimiter is not None:
+            cells = as_written(cells)
         numbers = not self._listed and self._task != "classification" and any(isinstance(cell, float) for cell in cells)
         if not numbers or not all(isinstance(cell, int | float) for cell in cells):
             raise UserError(
-                f"Column {self._column!r} has more than {MOST_LABELS} different labels. Name the right column with "
+                f"Column {self._columns.label!r} has more than {MOST_LABELS} different labels. Name the right column with "
                 "--label-column-name, or predict a number with --task regression."
             )
         self._are_numbers = True
