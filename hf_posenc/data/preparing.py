@@ -214,6 +214,7 @@ def _count_shared(parts: Mapping[str, Part], trained: Set[int], summary: DataSum
 def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> PreparedData:
     read = splits["train"].taking(data.max_train_samples)
     sample = read.table(SAMPLE)
+    read = replace(read, names=tuple(sample.names))  # an object of JSON may lack a key
     columns = find_columns(sample, data)
     require_columns(sample, columns.labels, "--label-column-name")
     is_whole = partial(_is_whole, columns) if data.skip_missing else None
@@ -235,7 +236,7 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
     numbered = {**tables, "train": labelled} | ({} if kept is None else {"validation": kept})
     labels, numbers = number_labels(numbered, columns, data, label_names=_label_names(data, use))
     _leave_unlabelled_test_out(tables, numbers, columns, use)
-    summary = DataSummary.start(columns, labels, {"train": sample, **tables})
+    summary = DataSummary.start(columns, labels, {"train": replace(sample, tally=read.tally), **tables})
     parts = _usable(tables, texts, numbers, data, summary)
     held: set[int] = set()
     if first_reading is not None:

@@ -243,7 +243,8 @@ def _stream_of_parquet(path: Path) -> Stream:
 
     with readable(path, *_PARQUET):
         schema = pq.read_schema(path)
-        classes = classes_of(Features.from_arrow_schema(schema))
+        is_of_datasets = b"huggingface" in (schema.metadata or {})
+        classes = classes_of(Features.from_arrow_schema(schema)) if is_of_datasets else {}
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
     return Stream(str(path), read, classes=classes, names=tuple(schema.names), whole=whole)

@@ -140,8 +140,8 @@ class FirstReading:
         numbers = not self._listed and self._task != "classification" and any(isinstance(cell, float) for cell in cells)
         if not numbers or not all(isinstance(cell, int | float) for cell in cells):
             raise UserError(
-                f"Column {self._columns.label!r} has more than {MOST_LABELS} different labels. Name the right column with "
-                "--label-column-name, or predict a number with --task regression."
+                f"Column {self._columns.label!r} has more than {MOST_LABELS} different labels. Name the right column "
+                "with --label-column-name, or predict a number with --task regression."
             )
         self._are_numbers = True
 

@@ -244,7 +244,9 @@ def one_after_the_other(streams: Sequence[Stream]) -> Stream:
 
     def read(tally: Tally) -> Iterator[Row]:
         for stream in streams:
-            yield from (row._replace(file=stream.source) for row in stream.read(tally))
+            of_shard = Tally()
+            yield from (row._replace(file=stream.source) for row in stream.read(of_shard))
+            tally.add(of_shard)
 
     def whole() -> Table:
         return concatenate([stream.table() for stream in streams], source)

@@ -113,6 +113,16 @@ def test_objects_of_shards_may_lack_a_key(tmp_path):
         assert len(found.streamed.first(99) if streaming else found.splits["train"]) == 18
 
 
+def test_a_batch_of_objects_may_lack_a_key(tmp_path):
+    """The last row stands alone in its batch, and has no text."""
+    rows = [{"text": f"a b {row}", "label": "xy"[row % 2]} for row in range(256)] + [{"label": "x"}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    streamed = prepared(path, streaming=True).streamed
+    assert [len(table) for table in streamed.batches()] == [256, 1]
+    assert streamed.first(999).texts[0][-1] == ""
+    assert len(list(streamed.texts())) == 257
+
+
 def test_a_stream_of_parquet_knows_its_classes(tmp_path):
     def write(name, classes):
         features = Features({"text": Value("string"), "label": ClassLabel(names=classes)})
