@@ -109,7 +109,7 @@ def _leave_unlabelled_test_out(
     """Drops a test split that could only be scored, and has no labels to score it by; says so."""
     if "test" not in tables or numbers["test"] is not None or not use.labelled:
         return
-    if use.score_test and set(tables) == {"test"}:
+    if use.score_test and not (use.train or use.validate):
         require_columns(tables["test"], columns.labels, "--label-column-name", "test")
         raise UserError(f"The test data has no labels in column {columns.label!r}. Name it with --label-column-name.")
     if not use.test:

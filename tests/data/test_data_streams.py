@@ -74,6 +74,18 @@ def test_a_stream_says_which_texts_it_shares(tmp_path):
     assert stream.summary.shared == whole.summary.shared == {"test": 36}
 
 
+@pytest.mark.parametrize("validate", [False, True])
+def test_test_data_without_labels_is_left_out_and_that_is_said(tmp_path, caplog, validate):
+    rows = [{"text": f"a b {row}", "label": "xy"[row % 2]} for row in range(40)]
+    train = write_csv(tmp_path / "a.csv", rows)
+    test = write_csv(tmp_path / "b.csv", [{"text": "new one"}])
+    for streaming in (False, True):
+        found = prepared(train, validate=validate, test_file=test, streaming=streaming)
+        assert "test" not in found.splits
+        assert "The test split has no labels, so it isn't scored." in caplog.text
+        caplog.clear()
+
+
 def shards(tmp_path, bad=None):
     for number in range(3):
         rows = [
