@@ -64,7 +64,7 @@ class Dialect:
             return 0
 
     @cached_property
-    def bare(self) -> Self:
+    def unquoted(self) -> Self:
         """The same, if quotes are letters."""
         return replace(self, quotes=False)
 
@@ -90,7 +90,7 @@ def open_delimited(path: Path, kind: str, options: DataArguments) -> Stream:
         for line, cells, _ in _rows_below(dialect):
             yield Row(line, {name: cell or None for name, cell in zip(dialect.names, cells, strict=True)})
 
-    def whole() -> Table:
+    def load() -> Table:
         """Column by column, which takes half the time."""
         columns: dict[str, list[str | None]] = {name: [] for name in dialect.names}
         appends, places = [cells.append for cells in columns.values()], []
@@ -100,7 +100,7 @@ def open_delimited(path: Path, kind: str, options: DataArguments) -> Stream:
             places.append(line)
         return Table(str(path), columns, places, "line", is_text=True, tally=tally)
 
-    return Stream(str(path), read, "line", dialect.delimiter, names=dialect.names, tally=tally, whole=whole)
+    return Stream(str(path), read, "line", dialect.delimiter, names=dialect.names, tally=tally, load=load)
 
 
 def _survey(path: Path, kind: str, options: DataArguments) -> tuple[Dialect, Tally]:
@@ -177,7 +177,7 @@ def _bad_quotes(dialect: Dialect, first: int, lines: list[str]) -> UserError:
     if last > first:
         where = f"line {first}: a quote opens there, and no quote that ends a cell follows up to line {last}"
     way_out = ' Write quotes inside a quoted cell double (""), and close it before the next cell.'
-    if not dialect.names or dialect.bare.width(lines[0]) == len(dialect.names):
+    if not dialect.names or dialect.unquoted.width(lines[0]) == len(dialect.names):
         way_out += " If quotes are letters in this file, say --quoting none."
     backslash = any('\\"' in line for line in lines)
     return UserError(
@@ -194,7 +194,7 @@ def _has_letter_quotes(dialect: Dialect) -> bool:
         if line.strip(" \r\n"):
             if not widths and '"' in line and dialect.width(line):
                 return False  # who quotes names quotes cells
-            widths.add(dialect.bare.width(line))
+            widths.add(dialect.unquoted.width(line))
             balanced = balanced and ('"' not in line or dialect.width(line) > 0)
     return not balanced and len(widths) == 1
 
@@ -212,7 +212,7 @@ def _may_be_rows(dialect: Dialect, record: _Record) -> bool:
     quoted = ('"' + cell.replace('"', '""') + '"' for cell in record.cells)
     if width > 1 and text == dialect.delimiter.join(quoted):  # a writer that quotes every cell
         return False
-    return all(dialect.bare.width(line) == width for line in record.lines)
+    return all(dialect.unquoted.width(line) == width for line in record.lines)
 
 
 def _require_consistent(path: Path, joined: _Record, lone_quote: int, may_be_rows: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import UserError, one_line
 from .columns import Columns, find_columns
 from .options import DataArguments
-from .reading import filled_lines, open_file, parse_object
+from .reading import nonempty_lines, open_file, parse_object
 from .table import Row, Stream, Tally
 
 NO_TEXT = "and answered all the same: such an answer means nothing."
@@ -197,7 +197,7 @@ def check_input(source: str) -> Path:
 
 def _standard_input(tally: Tally) -> Iterator[Row]:
     """Lines of text; one that is a JSON object is a row."""
-    for number, line in filled_lines(_decoded_input(), tally):
+    for number, line in nonempty_lines(_decoded_input(), tally):
         tally.rows += 1
         cells = {"text": line.rstrip("\r\n")}
         if line.lstrip().startswith("{"):

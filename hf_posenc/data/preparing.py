@@ -212,14 +212,14 @@ def _count_shared(parts: Mapping[str, Part], trained: Set[int], summary: DataSum
 
 
 def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> PreparedData:
-    read = splits["train"].taking(data.max_train_samples)
-    sample = read.table(SAMPLE)
-    read = replace(read, names=tuple(sample.names))  # an object of JSON may lack a key
+    source = splits["train"].taking(data.max_train_samples)
+    sample = source.table(SAMPLE)
+    source = replace(source, names=tuple(sample.names))  # an object of JSON may lack a key
     columns = find_columns(sample, data)
     require_columns(sample, columns.labels, "--label-column-name")
-    is_whole = partial(_is_whole, columns) if data.skip_missing else None
-    stream = read.only(is_whole) if is_whole is not None else read
-    sample = stream.table(SAMPLE) if is_whole is not None else sample
+    is_complete = partial(_is_complete, columns) if data.skip_missing else None
+    stream = source.only(is_complete) if is_complete is not None else source
+    sample = stream.table(SAMPLE) if is_complete is not None else sample
     others = {split: part for split, part in _wanted(splits, use).items() if split != "train"}
     tables = {split: part.table(data.most_rows[split]) for split, part in others.items()}
     texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
@@ -230,13 +230,15 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
         logger.warning(f"Reading the training data once before training, to {' and '.join(why)}.")
         watched = {mark for columns_of_text in texts.values() for mark in marks_of(*columns_of_text)}
         most_held = (data.max_eval_samples or HELD_OUT) if sets_aside else 0
-        first_reading = FirstReading(read, columns, data.task, most_held, is_whole, watched)
+        first_reading = FirstReading(source, columns, data.task, most_held, is_complete, watched)
         labelled = _of_labels(sample, columns, first_reading.labels()) if labelled is None else labelled
-    kept = read.collect(first_reading.least.rows(), Tally()) if first_reading is not None and sets_aside else None
+    kept = (
+        source.collect(first_reading.candidates.rows(), Tally()) if first_reading is not None and sets_aside else None
+    )
     numbered = {**tables, "train": labelled} | ({} if kept is None else {"validation": kept})
     labels, numbers = number_labels(numbered, columns, data, label_names=_label_names(data, use))
     _leave_unlabelled_test_out(tables, numbers, columns, use)
-    summary = DataSummary.start(columns, labels, {"train": replace(sample, tally=read.tally), **tables})
+    summary = DataSummary.start(columns, labels, {"train": replace(sample, tally=source.tally), **tables})
     parts = _usable(tables, texts, numbers, data, summary)
     held: set[int] = set()
     if first_reading is not None:
@@ -247,13 +249,13 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
             parts["validation"] = part.select([row for row, mark in enumerate(part.marks) if mark in held])
             summary.set_aside = len(parts["validation"])
         _count_shared({split: parts[split] for split in tables}, first_reading.met - held, summary)
-    count = _say_stream(summary, first_reading)
+    count = _summarize_stream(summary, first_reading)
     streamed = TrainingStream(stream, columns, labels, held, count)
     labels = cast(Labels, _in_units(labels, streamed.numbers(SAMPLE if first_reading is None else None)))
     return PreparedData(columns, labels, parts, summary, streamed, data.shuffle_buffer_size or SHUFFLE_BUFFER)
 
 
-def _is_whole(columns: Columns, cells: Mapping[str, Any]) -> bool:
+def _is_complete(columns: Columns, cells: Mapping[str, Any]) -> bool:
     """Whether a row has a text and a label."""
     no_cell = columns.one_hot or columns.label_delimiter is not None  # each cell says which labels apply, if any
     is_labelled = no_cell or not is_missing(cells.get(columns.label))
@@ -304,7 +306,7 @@ def _label_names(data: DataArguments, use: Use) -> Sequence[str] | None:
     return names if names and set(use.label_names or ()) != set(names) else use.label_names
 
 
-def _say_stream(summary: DataSummary, first_reading: FirstReading | None) -> int | None:
+def _summarize_stream(summary: DataSummary, first_reading: FirstReading | None) -> int | None:
     """Writes what was read of the training rows into the summary; returns how many are left, where that's known."""
     of_train = summary.splits["train"]
     of_train.read = "a stream"

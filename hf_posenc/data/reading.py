@@ -14,7 +14,7 @@ from datasets import Dataset, Features
 from ..errors import UserError, sentence
 from .delimited import open_delimited
 from .options import DataArguments
-from .table import Row, Stream, Table, Tally, classes_of, one_after_the_other
+from .table import Row, Stream, Table, Tally, chain_streams, classes_of
 from .text_files import is_empty, read_lines, readable
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".conll", ".parquet")
@@ -62,7 +62,7 @@ def kind_of(path: Path) -> str:
 
 def open_files(paths: Sequence[str | Path], options: DataArguments | None = None) -> Stream:
     """A file, or its shards as one; see `open_file`."""
-    return one_after_the_other([open_file(path, options) for path in paths])
+    return chain_streams([open_file(path, options) for path in paths])
 
 
 def read_table(path: str | Path, options: DataArguments | None = None) -> Table:
@@ -78,7 +78,7 @@ def read_table(path: str | Path, options: DataArguments | None = None) -> Table:
 
 
 def _read_json_lines(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    for number, line in filled_lines(read_lines(path, encoding), tally):
+    for number, line in nonempty_lines(read_lines(path, encoding), tally):
         try:
             yield Row(number, parse_object(line))
         except ValueError as error:
@@ -165,7 +165,7 @@ def _rows_of(path: Path, whole: Any, tally: Tally) -> list[Any]:
 # ---- plain text -----------------------------------------------------------------------------------------------------
 
 
-def filled_lines(lines: Iterable[str], tally: Tally) -> Iterator[tuple[int, str]]:
+def nonempty_lines(lines: Iterable[str], tally: Tally) -> Iterator[tuple[int, str]]:
     """The lines that aren't empty, with their numbers; counts all."""
     for number, line in enumerate(lines, start=1):
         tally.lines = number
@@ -177,7 +177,7 @@ def filled_lines(lines: Iterable[str], tally: Tally) -> Iterator[tuple[int, str]
 
 def _read_text(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
     """One text per line."""
-    for number, line in filled_lines(read_lines(path, encoding), tally):
+    for number, line in nonempty_lines(read_lines(path, encoding), tally):
         yield Row(number, {"text": line.rstrip("\r\n")})
 
 
@@ -235,7 +235,7 @@ def _stream_of_parquet(path: Path) -> Stream:
                     tally.rows += 1
                     yield Row(tally.rows, cells)
 
-    def whole() -> Table:
+    def load() -> Table:
         with readable(path, *_PARQUET):
             dataset = Dataset(pq.read_table(path))
             dataset.data.validate(full=True)
@@ -247,4 +247,4 @@ def _stream_of_parquet(path: Path) -> Stream:
         classes = classes_of(Features.from_arrow_schema(schema)) if is_of_datasets else {}
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
-    return Stream(str(path), read, classes=classes, names=tuple(schema.names), whole=whole)
+    return Stream(str(path), read, classes=classes, names=tuple(schema.names), load=load)

@@ -31,7 +31,7 @@ MOST_LABELS = 10_000
 BATCH = 256
 
 
-class LeastMarks:
+class SmallestMarks:
     """The rows of the texts with the least marks, as many as may be kept.
 
     Args:
@@ -79,7 +79,7 @@ class FirstReading:
         columns: where text and label are.
         task: `--task`.
         most_held: how many rows to validate on may be kept; 0: none is set aside.
-        is_whole: whether a row is used. None: all are.
+        is_complete: whether a row is used. None: all are.
         watched: the marks of texts to look out for.
     """
 
@@ -89,11 +89,11 @@ class FirstReading:
         columns: Columns,
         task: str | None,
         most_held: int = 0,
-        is_whole: Callable[[dict[str, Any]], bool] | None = None,
+        is_complete: Callable[[dict[str, Any]], bool] | None = None,
         watched: Set[int] = frozenset(),
     ) -> None:
         self.count = self.left_out = self.without_text = 0
-        self.least = LeastMarks(most_held)
+        self.candidates = SmallestMarks(most_held)
         """The rows that may be validated on."""
         self.met: set[int] = set()
         """The watched marks that were met."""
@@ -102,7 +102,7 @@ class FirstReading:
         self._stream, self._columns, self._task = stream, columns, task
         self._are_numbers = False
         for row in stream.rows():
-            if is_whole is not None and not is_whole(row.cells):
+            if is_complete is not None and not is_complete(row.cells):
                 self.left_out += 1
                 continue
             if not columns.one_hot:
@@ -113,7 +113,7 @@ class FirstReading:
                 if mark in watched:
                     self.met.add(mark)
                 if most_held:
-                    self.least.add(mark, self.count, row)
+                    self.candidates.add(mark, self.count, row)
             self.count += 1
 
     def _add_label(self, row: Row) -> None:

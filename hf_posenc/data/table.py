@@ -162,7 +162,7 @@ class Stream:
     """The columns, where they are known before a row is read."""
     tally: Tally = field(default_factory=Tally)
     """What was counted before, of files that had to be read through."""
-    whole: Callable[[], Table] | None = None
+    load: Callable[[], Table] | None = None
     """Reads all rows into memory, where there is a faster way than one by one."""
 
     @classmethod
@@ -175,8 +175,8 @@ class Stream:
                 yield Row(number, cells)
 
         names = tuple(dataset.column_names or ())
-        whole = (lambda: Table.of_dataset(source, dataset)) if isinstance(dataset, Dataset) else None
-        return cls(source, read, classes=classes_of(dataset.features), names=names, whole=whole)
+        load = (lambda: Table.of_dataset(source, dataset)) if isinstance(dataset, Dataset) else None
+        return cls(source, read, classes=classes_of(dataset.features), names=names, load=load)
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the first on."""
@@ -184,11 +184,11 @@ class Stream:
 
     def taking(self, most: int | None) -> Self:
         """The first rows alone."""
-        return self if most is None else replace(self, read=lambda tally: islice(self.read(tally), most), whole=None)
+        return self if most is None else replace(self, read=lambda tally: islice(self.read(tally), most), load=None)
 
     def only(self, wanted: Callable[[dict[str, Any]], bool]) -> Self:
         """The rows that fulfil a condition."""
-        return replace(self, read=lambda tally: (row for row in self.read(tally) if wanted(row.cells)), whole=None)
+        return replace(self, read=lambda tally: (row for row in self.read(tally) if wanted(row.cells)), load=None)
 
     def table(self, most: int | None = None) -> Table:
         """The first rows, or all, in memory.
@@ -196,8 +196,8 @@ class Stream:
         Raises:
             UserError: it has none, or can't be read.
         """
-        if most is None and self.whole is not None:
-            table = self.whole()
+        if most is None and self.load is not None:
+            table = self.load()
         else:
             tally = Tally()
             table = self.collect(islice(self.read(tally), most), tally)
@@ -225,7 +225,7 @@ class Stream:
         return Table(self.source, columns, places, self.unit, is_text, self.classes, tally, tuple(files))
 
 
-def one_after_the_other(streams: Sequence[Stream]) -> Stream:
+def chain_streams(streams: Sequence[Stream]) -> Stream:
     """The rows of a file, or of its shards.
 
     Raises:
@@ -248,8 +248,8 @@ def one_after_the_other(streams: Sequence[Stream]) -> Stream:
             yield from (row._replace(file=stream.source) for row in stream.read(of_shard))
             tally.add(of_shard)
 
-    def whole() -> Table:
+    def load() -> Table:
         return concatenate([stream.table() for stream in streams], source)
 
     source = ", ".join(stream.source for stream in streams[:3]) + ", ..." * (len(streams) > 3)
-    return replace(first, source=source, read=read, tally=tally, whole=whole)
+    return replace(first, source=source, read=read, tally=tally, load=load)
