@@ -66,6 +66,12 @@ class Columns:
         parts = tuple(["" if (value := cells.get(name)) is None else str(value) for name in self.text])
         return parts if self.delimiter is None else (self.delimiter.join(parts),)
 
+    def is_complete(self, cells: Mapping[str, Any]) -> bool:
+        """Whether a row has a text and a label; where cells list the labels that apply, an empty one says none does."""
+        lists_labels = bool(self.one_hot) or self.label_delimiter is not None
+        is_labelled = lists_labels or not is_missing(cells.get(self.label))
+        return is_labelled and any(not is_missing(cells.get(name)) for name in self.text)
+
     def sentence(self, names: Sequence[str]) -> str:
         """In words, with the columns that aren't used."""
         joined = f" (joined with {self.delimiter!r})" if self.delimiter is not None and len(self.text) > 1 else ""

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 from ..errors import UserError
@@ -214,12 +213,12 @@ def _count_shared(parts: Mapping[str, Part], trained: Set[int], summary: DataSum
 def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> PreparedData:
     source = splits["train"].taking(data.max_train_samples)
     sample = source.table(SAMPLE)
-    source = replace(source, names=tuple(sample.names))  # an object of JSON may lack a key
+    stream = source = replace(source, names=tuple(sample.names))  # an object of JSON may lack a key
     columns = find_columns(sample, data)
     require_columns(sample, columns.labels, "--label-column-name")
-    is_complete = partial(_is_complete, columns) if data.skip_missing else None
-    stream = source.only(is_complete) if is_complete is not None else source
-    sample = stream.table(SAMPLE) if is_complete is not None else sample
+    if data.skip_missing:
+        stream = source.only(columns.is_complete)
+        sample = stream.table(SAMPLE)
     others = {split: part for split, part in _wanted(splits, use).items() if split != "train"}
     tables = {split: part.table(data.most_rows[split]) for split, part in others.items()}
     texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
@@ -230,36 +229,29 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
         logger.warning(f"Reading the training data once before training, to {' and '.join(why)}.")
         watched = {mark for columns_of_text in texts.values() for mark in marks_of(*columns_of_text)}
         most_held = (data.max_eval_samples or HELD_OUT) if sets_aside else 0
-        first_reading = FirstReading(source, columns, data.task, most_held, is_complete, watched)
+        first_reading = FirstReading(source, columns, data, most_held, watched)
         labelled = _of_labels(sample, columns, first_reading.labels()) if labelled is None else labelled
-    kept = (
-        source.collect(first_reading.candidates.rows(), Tally()) if first_reading is not None and sets_aside else None
-    )
-    numbered = {**tables, "train": labelled} | ({} if kept is None else {"validation": kept})
+    numbered = {**tables, "train": labelled}
+    if first_reading is not None and sets_aside:
+        numbered["validation"] = source.collect(first_reading.candidates.rows(), Tally())
     labels, numbers = number_labels(numbered, columns, data, label_names=_label_names(data, use))
     _leave_unlabelled_test_out(tables, numbers, columns, use)
     summary = DataSummary.start(columns, labels, {"train": replace(sample, tally=source.tally), **tables})
     parts = _usable(tables, texts, numbers, data, summary)
     held: set[int] = set()
+    if first_reading is not None and sets_aside:
+        kept = numbered["validation"]
+        whole = Part.of(kept, texts_of(kept, columns, "train"), numbers["validation"])
+        share, count = data.validation_split_percentage, first_reading.count
+        held = choose_texts(whole.marks, whole.labels, share, labels.problem_type, count=count)
+        parts["validation"] = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
+        summary.set_aside = len(parts["validation"])
     if first_reading is not None:
-        if kept is not None:
-            part = Part.of(kept, texts_of(kept, columns, "train"), numbers["validation"])
-            share, rows = data.validation_split_percentage, first_reading.count
-            held = choose_texts(part.marks, part.labels, share, labels.problem_type, count=rows)
-            parts["validation"] = part.select([row for row, mark in enumerate(part.marks) if mark in held])
-            summary.set_aside = len(parts["validation"])
         _count_shared({split: parts[split] for split in tables}, first_reading.met - held, summary)
-    count = _summarize_stream(summary, first_reading)
-    streamed = TrainingStream(stream, columns, labels, held, count)
+    left = _summarize_stream(summary, first_reading)
+    streamed = TrainingStream(stream, columns, labels, held, left)
     labels = cast(Labels, _in_units(labels, streamed.numbers(SAMPLE if first_reading is None else None)))
     return PreparedData(columns, labels, parts, summary, streamed, data.shuffle_buffer_size or SHUFFLE_BUFFER)
-
-
-def _is_complete(columns: Columns, cells: Mapping[str, Any]) -> bool:
-    """Whether a row has a text and a label."""
-    no_cell = columns.one_hot or columns.label_delimiter is not None  # each cell says which labels apply, if any
-    is_labelled = no_cell or not is_missing(cells.get(columns.label))
-    return bool(is_labelled) and any(not is_missing(cells.get(name)) for name in columns.text)
 
 
 def _known_labels(sample: Table, columns: Columns, data: DataArguments) -> Table | None:

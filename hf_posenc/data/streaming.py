@@ -8,7 +8,7 @@ is trained; and the validation and test examples, which `max_eval_samples` and `
 """
 
 import heapq
-from collections.abc import Callable, Set
+from collections.abc import Set
 from typing import Any
 
 from ..errors import UserError
@@ -16,6 +16,7 @@ from .cells import as_written, is_missing
 from .columns import Columns
 from .label_cells import parts_of
 from .labels import missing_label
+from .options import DataArguments
 from .splitting import mark_of
 from .table import Row, Stream
 
@@ -77,9 +78,8 @@ class FirstReading:
     Args:
         stream: the training rows.
         columns: where text and label are.
-        task: `--task`.
+        data: the options.
         most_held: how many rows to validate on may be kept; 0: none is set aside.
-        is_complete: whether a row is used. None: all are.
         watched: the marks of texts to look out for.
     """
 
@@ -87,9 +87,8 @@ class FirstReading:
         self,
         stream: Stream,
         columns: Columns,
-        task: str | None,
+        data: DataArguments,
         most_held: int = 0,
-        is_complete: Callable[[dict[str, Any]], bool] | None = None,
         watched: Set[int] = frozenset(),
     ) -> None:
         self.count = self.left_out = self.without_text = 0
@@ -99,10 +98,10 @@ class FirstReading:
         """The watched marks that were met."""
         self._single: dict[Any, None] = {}
         self._listed: dict[Any, None] = {}
-        self._stream, self._columns, self._task = stream, columns, task
+        self._stream, self._columns, self._task = stream, columns, data.task
         self._are_numbers = False
         for row in stream.rows():
-            if is_complete is not None and not is_complete(row.cells):
+            if data.skip_missing and not columns.is_complete(row.cells):
                 self.left_out += 1
                 continue
             if not columns.one_hot:
