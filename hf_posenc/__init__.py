@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .model.position_t5 import T5Position
     from .model.position_tupe import TupePosition
     from .model.positions import POSITIONS, make_position
+    from .model.unpadding import Tokens
     from .optimizer import speed_up_positions
     from .schemes.conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
     from .schemes.scheme_file import register_position, register_scheme_file
@@ -92,6 +93,7 @@ __all__ = [
     "RotaryPosition",
     "SinusoidalPosition",
     "T5Position",
+    "Tokens",
     "TupePosition",
     "apply_rotary",
     "check_position",

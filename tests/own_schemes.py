@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import PositionScheme
+from hf_posenc import PositionScheme, Tokens
 
 
 class Slope(PositionScheme):
@@ -13,10 +13,10 @@ class Slope(PositionScheme):
         super().__init__()
         self.num_heads = num_heads
 
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        distance = (positions[:, None, :] - positions[:, :, None]).abs().float()
-        slopes = 2.0 ** -torch.arange(self.num_heads, device=positions.device, dtype=torch.float32)
-        return is_first[:, None, None, :].float() - slopes[:, None, None] * distance[:, None]
+    def bias(self, tokens: Tokens) -> Tensor:
+        distance = tokens.distances().abs().float()
+        slopes = 2.0 ** -torch.arange(self.num_heads, device=tokens.positions.device, dtype=torch.float32)
+        return tokens.is_first[:, None, None, :].float() - slopes[:, None, None] * distance[:, None]
 
 
 class LayerDistance(PositionScheme):
@@ -29,8 +29,8 @@ class LayerDistance(PositionScheme):
         super().__init__()
         self.tables = nn.ModuleList([nn.Embedding(2 * self.reach + 1, head_dim) for _ in range(num_layers)])
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
-        distance = (positions[:, None, :] - positions[:, :, None]).clamp(-self.reach, self.reach) + self.reach
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
+        distance = tokens.distances().clamp(-self.reach, self.reach) + self.reach
         return torch.einsum("bhqd,bqkd->bhqk", q, self.tables[layer](distance)) / q.shape[-1] ** 0.5
 
 
@@ -46,8 +46,9 @@ class TurnedHeads(PositionScheme):
             for h in range(num_heads)
         ]
 
-    def rotary(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        angles = positions[..., None, None] * torch.tensor(self.speeds, device=positions.device)  # (..., H, d / 2)
+    def rotary(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        speeds = torch.tensor(self.speeds, device=tokens.positions.device)
+        angles = tokens.positions[..., None, None] * speeds  # (..., H, d / 2)
         return angles.cos(), angles.sin()
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> tuple[Tensor, Tensor]:
@@ -61,8 +62,8 @@ class TurnedHeads(PositionScheme):
 class Gate(PositionScheme):
     """A bias that isn't linear in the query: -|i - j| where q's first entry is positive, else 0."""
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
-        distance = (positions[:, None, :] - positions[:, :, None]).abs().float()
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
+        distance = tokens.distances().abs().float()
         return -distance[:, None] * (q[..., :1] > 0)
 
 
@@ -73,5 +74,5 @@ class TakesRopeParameters(PositionScheme):
         super().__init__()
         self.theta = rope_parameters["rope_theta"]
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + (positions / self.theta).unsqueeze(-1).to(x.dtype)
+    def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
+        return x + (tokens.positions / self.theta).unsqueeze(-1).to(x.dtype)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import PositionScheme
+from hf_posenc import PositionScheme, Tokens
 
 
 class Recency(PositionScheme):
@@ -24,10 +24,10 @@ class Recency(PositionScheme):
         self.slope = slope
         self.log_slopes = nn.Embedding(num_heads, 1)  # in a child module, not a parameter of its own
 
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        """(1 or B, S) -> (1 or B, H, S, S)."""
-        ahead = (positions[:, None, :] - positions[:, :, None])[:, None].float()
-        heads = torch.arange(self.log_slopes.num_embeddings, device=positions.device)
+    def bias(self, tokens: Tokens) -> Tensor:
+        """-> (1 or B, H, S, S)."""
+        ahead = tokens.distances()[:, None].float()
+        heads = torch.arange(self.log_slopes.num_embeddings, device=ahead.device)
         side = (1.0 - 2.0 * (heads % 2))[:, None, None]
         return -self.log_slopes(heads).exp()[:, None] * (side * ahead).clamp(min=0)
 

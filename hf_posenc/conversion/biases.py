@@ -85,9 +85,9 @@ def _fit_grid(part: PositionScheme, effect: Tensor, length: int, steps: int = 15
     wanted = wanted - wanted.mean(-1, keepdim=True)
 
     def bias() -> Tensor:
-        grid = part.ask("bias", positions, positions == 0, **one_text(positions))
-        assert grid is not None
-        return grid[0] - grid[0].mean(-1, keepdim=True)
+        pairs = part.bias(one_text(positions.shape[1]))
+        assert pairs is not None
+        return pairs[0] - pairs[0].mean(-1, keepdim=True)
 
     descend(part, bias, wanted, torch.ones(len(wanted)), steps, lr=1e-2)
     return 1 - float((bias() - wanted).square().sum() / wanted.square().sum().clamp(min=1e-30))
@@ -100,17 +100,15 @@ def _bias_by_distance(
 
     H is 1 for a scheme with one bias for all heads.
     """
+    length = positions.shape[1]
     if queries is None:
-        grids = [part.ask("bias", positions, positions == 0, **one_text(positions))]
+        biases = [part.bias(one_text(length))]
     else:
-        grids = []
-        for layer, (q, k) in enumerate(zip(*queries, strict=True)):
-            extras: dict[str, Any] = {
-                "x": functools.partial(lambda q: q.transpose(1, 2).flatten(-2), q),
-                **one_text(positions),
-            }
-            grids.append(part.ask("layer_bias", q, k, positions, layer, **extras))
-    found = torch.cat([grid for grid in grids if grid is not None])  # (L x samples, H or 1, S, S)
+        biases = [
+            part.layer_bias(q, k, one_text(length, q.transpose(1, 2).flatten(-2)), layer)
+            for layer, (q, k) in enumerate(zip(*queries, strict=True))
+        ]
+    found = torch.cat([bias for bias in biases if bias is not None])  # (L x samples, H or 1, S, S)
     line = torch.cat((found[:, :, -1, :-1], found[:, :, 0, :]), -1)
     return (line - _mean(line, weight).unsqueeze(-1)).permute(2, 0, 1)
 

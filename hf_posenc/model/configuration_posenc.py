@@ -55,12 +55,11 @@ if TYPE_CHECKING:
     # Never run, but found by the code that copies a checkpoint's files. So a saved config alone can build a model, and
     # a transformers that is too old to copy the imports of imports gets as far as the check above.
     from .attention import Attention  # noqa: F401
-    from .cpu_kernels import Dropout  # noqa: F401
     from .modeling_posenc import PosEncModel  # noqa: F401
     from .position_base import PositionScheme  # noqa: F401
     from .position_combined import CombinedPosition  # noqa: F401
     from .safe_loading import guarded_loading  # noqa: F401
-    from .unpadding import Batch  # noqa: F401
+    from .unpadding import Tokens  # noqa: F401
 
 logger = logging.get_logger(__name__)
 

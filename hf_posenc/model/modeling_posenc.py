@@ -5,9 +5,9 @@ on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `l
 scheme it is.
 """
 
-import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -26,15 +26,18 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .attention import Attention, check_backend, choose_attention, takes_tokens
+from .attention import Attention, backend_of, check_backend, choose_attention, kernels
 from .configuration_posenc import PosEncConfig
-from .cpu_kernels import Dropout, apply_linear
 from .position_base import PositionScheme, check_length
-from .position_math import tracing, wide
+from .position_math import accumulation_dtype, tracing
 from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code
 from .safe_loading import as_built, check_as_built, guarded_loading
 from .scheme_code import load_classes
-from .unpadding import AnyBatch, augment_positions, by_sequence, make_batch
+from .unpadding import Tokens, augment_positions, locate_tokens
+
+# In the package, kernels of its own stand in for these two on a CPU.
+apply_linear: Any = kernels.apply_linear if kernels else nn.Linear.__call__
+Dropout: Any = kernels.Dropout if kernels else nn.Dropout
 
 
 class PosEncEmbeddings(nn.Module):
@@ -55,8 +58,8 @@ class PosEncEmbeddings(nn.Module):
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         token_type_ids: Tensor | None,
-        batch: AnyBatch,
-        embed: Callable[[Tensor, Tensor], Tensor],
+        tokens: Tokens,
+        embed: Callable[[Tensor, Tokens], Tensor],
     ) -> Tensor:
         """Token ids, or embeddings (..., E), in token layout, and types (B, S) -> hidden states in token layout."""
         x = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
@@ -65,20 +68,20 @@ class PosEncEmbeddings(nn.Module):
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
             if token_type_ids is None:
-                types = batch.positions.new_zeros(1)
+                types = tokens.positions.new_zeros(1)
             elif token_type_ids.dim() != 2 or any(
-                given not in (1, wanted) for given, wanted in zip(token_type_ids.shape, batch.shape, strict=True)
+                given not in (1, wanted) for given, wanted in zip(token_type_ids.shape, tokens.shape, strict=True)
             ):
                 raise ValueError(
                     f"token_type_ids of shape {tuple(token_type_ids.shape)} don't fit an input of shape "
-                    f"{batch.shape}. Give (B, S)."
+                    f"{tokens.shape}. Give (B, S)."
                 )
             else:
-                types = batch.unpad(token_type_ids.expand(batch.shape))
+                types = tokens.unpad(token_type_ids.expand(tokens.shape))
             x = x + self.token_type_embeddings(types)
-        if not batch.unpadded:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
-            x = batch.pad(x)
-        x = self.dropout(self.norm(embed(x, batch.positions)))
+        if tokens.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
+            x = tokens.pad(x)
+        x = self.dropout(self.norm(embed(x, tokens)))
         return x if self.projection is None else apply_linear(self.projection, x)
 
 
@@ -97,11 +100,11 @@ class PosEncAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: Tensor, attend: Attention, bias: Tensor | None, *state: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
-        out, weights = attend(self, q, k, v, x, bias, *state)
+        out, weights = attend(self, q, k, v, x)
         return apply_linear(self.dense, out.flatten(-2)), weights
 
 
@@ -122,13 +125,13 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x: Tensor, attend: Attention, bias: Tensor | None, *state: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
         if self.pre_norm:
-            attended, weights = self.attention(self.attention_norm(x), attend, bias, *state)
+            attended, weights = self.attention(self.attention_norm(x), attend)
             x = self._add(x, attended)
             return self._add(x, self._feed_forward(self.output_norm(x))), weights
-        attended, weights = self.attention(x, attend, bias, *state)
+        attended, weights = self.attention(x, attend)
         x = self.attention_norm(self._add(x, attended))
         return self.output_norm(self._add(x, self._feed_forward(x))), weights
 
@@ -219,44 +222,28 @@ class PosEncPreTrainedModel(PreTrainedModel):
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
-    ) -> tuple[Tensor, AnyBatch, dict[str, Any]]:
-        """Runs the encoder for a head: hidden states in token layout, the batch, and what else the output holds."""
+    ) -> tuple[Tensor, Tokens, dict[str, Any]]:
+        """Runs the encoder for a head: hidden states in token layout, the tokens, and what else the output holds."""
         where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
-        batch = self._make_batch(input_ids, inputs_embeds, self._wants("output_attentions", kwargs), *where)
-        kwargs |= {"batch": batch, "return_dict": True}
-        outputs = self.model(input_ids, None, token_type_ids, None, inputs_embeds, **kwargs)
+        tokens = self._locate_tokens(input_ids, inputs_embeds, self._wants("output_attentions", kwargs), *where)
+        arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
+        outputs = self.model(*arguments, **kwargs | {"tokens": tokens, "return_dict": True})
         rest = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
-        return outputs.last_hidden_state, batch, rest
+        return tokens.unpad(outputs.last_hidden_state), tokens, rest
 
-    def _make_batch(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        wants_attentions: bool,
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        seq_idx: Tensor | None,
-        cu_seq_lens_q: Tensor | None,
-    ) -> AnyBatch:
-        """Where the tokens of a call's input are: see `make_batch`. Checks the input before a kernel runs."""
+    def _locate_tokens(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, wants_attentions: bool, *where: Tensor | None
+    ) -> Tokens:
+        """Where the tokens of a call's input are: see `locate_tokens`. Checks the input before a kernel runs."""
         x = self._check_input(input_ids, inputs_embeds)
-        # Attention probabilities are (B, H, S, S), so they are computed on the padded batch.
-        unpad = self.config.unpad_inputs or takes_tokens(self.config._attn_implementation)
-        batch = make_batch(
-            x.shape[0],
-            x.shape[1],
-            x.device,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            seq_idx=seq_idx,
-            cu_seq_lens_q=cu_seq_lens_q,
-            unpad=unpad and not wants_attentions,
-        )
-        self._check_length(batch, position_ids is not None)
+        # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
+        unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
+        tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, unpad=unpad and not wants_attentions)
+        self._check_length(tokens, given=where[1] is not None)
         # Positions that the caller gave are left alone.
-        if self.training and self.config.position_augmentation != "none" and batch.counted:
-            batch = augment_positions(batch, self.config.position_augmentation, self.config.augmentation_length)
-        return batch
+        if self.training and self.config.position_augmentation != "none" and tokens.counted:
+            tokens = augment_positions(tokens, self.config.position_augmentation, self.config.augmentation_length)
+        return tokens
 
     def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """The one that was given, if its shape fits."""
@@ -274,14 +261,14 @@ class PosEncPreTrainedModel(PreTrainedModel):
             raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. Leave empty batches out.")
         return x
 
-    def _check_length(self, batch: AnyBatch, given: bool) -> None:
+    def _check_length(self, tokens: Tokens, given: bool) -> None:
         scheme = self._scheme
-        if scheme.max_length is None or (not given and batch.longest <= scheme.max_length):
+        if scheme.max_length is None or (not given and tokens.longest <= scheme.max_length):
             return
         if tracing():
-            check_length(scheme, 0, batch.shape[1] - 1)
+            check_length(scheme, 0, tokens.shape[1] - 1)
             return
-        (positions,) = batch.tokens(batch.positions)
+        (positions,) = tokens.real(tokens.positions)
         if positions.numel():
             check_length(scheme, *(int(value) for value in positions.aminmax()))
 
@@ -322,14 +309,14 @@ class PosEncModel(PosEncPreTrainedModel):
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Encodes a batch.
+        """Encodes a tokens.
 
         Args:
             input_ids (Tensor): token ids (B, S).
             attention_mask (Tensor): (B, S), 1 at tokens and 0 at padding, on either side. None: all are tokens.
             token_type_ids (Tensor): (B, S). None: all 0.
             position_ids (Tensor): (B, S), 0-based. None: counted from the mask. A row of several aranges from its
-                smallest position is packed (see `unpadding.make_batch`).
+                smallest position is packed (see `unpadding.locate_tokens`).
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
             cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
@@ -346,29 +333,23 @@ class PosEncModel(PosEncPreTrainedModel):
         """
         wants_attentions = self._wants("output_attentions", kwargs)
         wants_hidden = self._wants("output_hidden_states", kwargs)
-        in_tokens = "batch" in kwargs  # called by a head, which made the batch and works in token layout
         where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
-        batch = kwargs.get("batch") or self._make_batch(input_ids, inputs_embeds, wants_attentions, *where)
-        input_ids, inputs_embeds = (None if t is None else batch.unpad(t) for t in (input_ids, inputs_embeds))
-        scheme = self.position
-        embed = functools.partial(scheme.ask, "embed", input_ids=lambda: input_ids, sequence=batch.sequences)
-        x = self.embeddings(input_ids, inputs_embeds, token_type_ids, batch, embed)
-        attend, bias = choose_attention(self.config, scheme, batch, x, input_ids, self.training, wants_attentions)
+        # A head has made the tokens, for it needs it too.
+        tokens = kwargs.get("tokens") or self._locate_tokens(input_ids, inputs_embeds, wants_attentions, *where)
+        input_ids, inputs_embeds = (None if t is None else tokens.unpad(t) for t in (input_ids, inputs_embeds))
+        tokens = replace(tokens, ids=input_ids)
+        x = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)
+        attend = choose_attention(self.config, self.position, tokens, x, self.training, wants_attentions)
         hidden_states: list[Tensor] = []
         attentions = []
         for layer in self.layers:
             if wants_hidden:  # the next layer continues from what is returned, so that gradients reach it
-                hidden_states.append(batch.pad(x))
-                x = batch.unpad(hidden_states[-1])
-            x, weights = layer(x, attend, bias, *attend.state)
+                hidden_states.append(tokens.pad(x))
+                x = tokens.unpad(hidden_states[-1])
+            x, weights = layer(x, attend)
             attentions.append(weights)
-        if self.norm is not None:
-            x = self.norm(x)
-        if wants_hidden:
-            hidden_states.append(batch.pad(x))
-            x = batch.unpad(hidden_states[-1]) if in_tokens else hidden_states[-1]
-        elif not in_tokens:
-            x = batch.pad(x)
+        x = tokens.pad(x if self.norm is None else self.norm(x))
+        hidden_states.append(x)
         return BaseModelOutput(
             last_hidden_state=x,
             hidden_states=tuple(hidden_states) if wants_hidden else None,
@@ -389,8 +370,8 @@ class PosEncPooledHead(PosEncPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, outputs)
         self.post_init()
 
-    def _classify(self, hidden: Tensor, batch: AnyBatch) -> Tensor:
-        pooled = batch.pool(hidden, self.config.classifier_pooling)
+    def _classify(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        pooled = tokens.pool(hidden, self.config.classifier_pooling)
         if self.dense is not None and self.activation is not None:
             pooled = self.activation(self.dense(pooled))
         return self.classifier(self.dropout(pooled))
@@ -427,10 +408,10 @@ class PosEncForSequenceClassification(PosEncPooledHead):
                 in the units of the data; `loss`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
-        logits = self._classify(hidden, batch)
+        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        logits = self._classify(hidden, tokens)
         if self.config.problem_type == "regression":  # in float32: bfloat16 has no number between 2000 and 2008
-            logits = logits.to(wide(logits)) * self.config.label_std + self.config.label_mean
+            logits = logits.to(accumulation_dtype(logits)) * self.config.label_std + self.config.label_mean
         loss = None
         if labels is not None:
             loss = sequence_classification_loss(logits, labels, self.config, kwargs.get("num_items_in_batch"))
@@ -476,10 +457,10 @@ class PosEncForMultipleChoice(PosEncPooledHead):
             t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
-        hidden, batch, rest = self._encode(*flat, **kwargs)
-        if batch.packed:
+        hidden, tokens, rest = self._encode(*flat, **kwargs)
+        if tokens.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
-        logits = self._classify(hidden, batch).view(-1, choices)
+        logits = self._classify(hidden, tokens).view(-1, choices)
         loss = None
         if labels is not None:
             loss = cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
@@ -537,10 +518,10 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
             MaskedLMOutput: `logits` (B, S, V), zero at padding; `loss`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         logits = self.predict_tokens(hidden)
-        loss = token_loss(logits, labels, batch, kwargs.get("num_items_in_batch"))
-        return MaskedLMOutput(loss=loss, logits=batch.pad(logits), **rest)
+        loss = token_loss(logits, labels, tokens, kwargs.get("num_items_in_batch"))
+        return MaskedLMOutput(loss=loss, logits=tokens.pad(logits), **rest)
 
 
 class PosEncForTokenClassification(PosEncPreTrainedModel):
@@ -576,10 +557,10 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
             TokenClassifierOutput: `logits` (B, S, C), zero at padding; `loss`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         logits = self.classifier(self.dropout(hidden))
-        loss = token_loss(logits, labels, batch, kwargs.get("num_items_in_batch"))
-        return TokenClassifierOutput(loss=loss, logits=batch.pad(logits), **rest)
+        loss = token_loss(logits, labels, tokens, kwargs.get("num_items_in_batch"))
+        return TokenClassifierOutput(loss=loss, logits=tokens.pad(logits), **rest)
 
 
 class PosEncForQuestionAnswering(PosEncPreTrainedModel):
@@ -620,9 +601,9 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, batch, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         scores = self.qa_outputs(hidden)
-        scores = by_sequence(batch, scores, fill=torch.finfo(scores.dtype).min)
+        scores = tokens.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -649,7 +630,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
     The mean over no label at all is 0, not NaN.
     """
     labels = labels.to(device=logits.device, dtype=torch.int64)
-    total = nn.functional.cross_entropy(logits.to(wide(logits)), labels, reduction="sum")
+    total = nn.functional.cross_entropy(logits.to(accumulation_dtype(logits)), labels, reduction="sum")
     return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
 
 
@@ -659,19 +640,19 @@ def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int |
 
 
 def token_loss(
-    logits: Tensor, labels: Tensor | None, batch: AnyBatch, num_items_in_batch: Tensor | int | None
+    logits: Tensor, labels: Tensor | None, tokens: Tokens, num_items_in_batch: Tensor | int | None
 ) -> Tensor | None:
     """Cross-entropy of logits in token layout against labels (B, S); labels at padding don't count."""
     if labels is None:
         return None
-    if tuple(labels.shape) != batch.shape:
+    if tuple(labels.shape) != tokens.shape:
         raise ValueError(
-            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {batch.shape}. Give one label per "
+            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {tokens.shape}. Give one label per "
             "token, -100 where it doesn't count."
         )
-    if batch.mask is not None:
-        labels = labels.to(batch.mask.device).masked_fill(~batch.mask, -100)
-    return cross_entropy(logits.flatten(0, 1), batch.unpad(labels).flatten(), num_items_in_batch)
+    if tokens.mask is not None:
+        labels = labels.to(tokens.mask.device).masked_fill(~tokens.mask, -100)
+    return cross_entropy(logits.flatten(0, 1), tokens.unpad(labels).flatten(), num_items_in_batch)
 
 
 def sequence_classification_loss(
@@ -703,7 +684,7 @@ def sequence_classification_loss(
         )
     if config.problem_type == "single_label_classification":
         return cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
-    precise = logits.to(wide(logits))
+    precise = logits.to(accumulation_dtype(logits))
     target = labels.reshape(logits.shape).to(precise.dtype)
     if config.problem_type == "regression":
         precise, target = precise / config.label_std, target / config.label_std

@@ -3,19 +3,13 @@
 Axes: B sequences, S places in the longest one, T tokens, D hidden width, H heads, d = D/H, L layers.
 
 Two layouts. *Token layout* holds real tokens only: (1, T, ...), or (B, S, ...) when the batch isn't unpadded; a scheme
-treats all but the last axes as one. *Grid layout* is (B, S, ...), one row per sequence, as a bias needs it; the encoder
-masks what a scheme returns for empty places, and passes a single row, (1, S), where all rows are alike.
-`positions` is int64, 0-based inside each sequence.
+treats all but the last axes as one. *Padded layout* is (B, S, ...), one row per sequence, as a bias needs it; the
+encoder masks what a scheme returns for empty places, and passes a single row, (1, S), where all rows are alike.
 
-A hook gets more if it has a keyword-only parameter of one of these names, in the hook's own layout:
-
-- `input_ids`: the tokens, int64; None where the caller gave `inputs_embeds`. For `embed`, `rotary`, `bias`.
-- `sequence`: which sequence each place belongs to, int64, counted over the batch, -1 at padding. For all but `rotate`.
-- `lengths`: the largest position + 1 of each token's sequence, int64. For `rotary`.
-- `x`: what q and k were projected from, (..., D). For `layer_bias`.
+Each hook gets `tokens`, a `Tokens` in the hook's own layout: `positions` (int64, 0-based in each sequence), `is_first`,
+`sequence`, `lengths`, `input_ids`, `hidden_states`, and in padded layout `distances()`, p_j - p_i.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -23,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .position_math import outside_autocast, per_distinct_distance, require_probability
+from .unpadding import Tokens
 
 HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias", "score_mod")
 """The methods of a scheme that the encoder calls."""
@@ -61,34 +56,12 @@ class PositionScheme(nn.Module):
     that are added or go through a matrix, 10 for vectors that are multiplied with queries and for networks whose output
     is added to attention logits, 30 for numbers that are added themselves."""
 
-    _takes: ClassVar[dict[str, tuple[inspect.Parameter, ...]]] = {}
+    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
+        """Adds positions to embeddings, once, before the first layer. Token layout: (..., D) -> (..., D)."""
+        return hidden_states
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._takes = {hook: tuple(inspect.signature(getattr(cls, hook)).parameters.values()) for hook in HOOKS}
-
-    def ask(self, hook: str, *arguments: Any, **extras: Callable[[], Any]) -> Any:
-        """Calls a hook with those of `extras` that its signature names; only these are computed.
-
-        `rotary`, `bias` and `score_mod` run outside autocast: what is computed from positions alone is float32.
-        `layer_bias` doesn't: it is computed from q, k and x, as the logits themselves are.
-        """
-        rest = self._takes[hook][1 + len(arguments) :]
-        wanted = {parameter.name: extras[parameter.name]() for parameter in rest if parameter.name in extras}
-        if hook == "rotary" and rest and rest[0].kind is rest[0].POSITIONAL_OR_KEYWORD and rest[0].name not in wanted:
-            wanted[rest[0].name] = extras["lengths"]()  # which version 0.1 passed by position
-        if hook not in ("rotary", "bias", "score_mod"):
-            found = getattr(self, hook)(*arguments, **wanted)
-            return arguments[0] if found is None and hook == "embed" else found
-        with outside_autocast(arguments[0].device):
-            return getattr(self, hook)(*arguments, **wanted)
-
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Adds positions to embeddings, once, before the first layer. Token layout: (..., D), (...) -> (..., D)."""
-        return x
-
-    def rotary(self, positions: Tensor) -> Any:
-        """Computes the state of `rotate`, float32, once per forward. Token layout: (...) -> a tensor or a tuple."""
+    def rotary(self, tokens: Tokens) -> Any:
+        """Computes the state of `rotate`, float32, once per forward. Token layout: a tensor, or several in a tuple."""
         return None
 
     def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
@@ -98,32 +71,23 @@ class PositionScheme(nn.Module):
         """
         return q, k
 
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
-        """Returns a bias on all layers' logits, once per forward. Grid layout: (1 or B, S) -> (1 or B, H or 1, S, S).
+    def bias(self, tokens: Tokens) -> Tensor | None:
+        """Returns a bias on all layers' logits, once per forward. Padded layout: (1 or B, H or 1, S, S)."""
+        return None
 
-        `is_first` (1 or B, S) marks the first token of each sequence, whatever its position is.
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
+        """A bias on one layer's logits. Padded layout: q and k (B, H, S, d), unrotated and unscaled.
+
+        `tokens.hidden_states` (B, S, D) is what q and k were projected from. Returns (1 or B, H or 1, S, S), already
+        divided by sqrt(d).
         """
         return None
 
-    def untie_first(self, bias: Tensor, is_first: Tensor) -> Tensor:
-        """Overwrites the sum of all schemes' `bias` at first tokens: TUPE unties them from positions.
-
-        (1 or B, H, S, S), (1 or B, S) -> (1 or B, H, S, S).
-        """
-        return bias
-
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
-        """A bias on one layer's logits. Grid layout: q, k (B, H, S, d), unrotated and unscaled; positions (1 or B, S).
-
-        Returns (1 or B, H or 1, S, S), already divided by sqrt(d).
-        """
-        return None
-
-    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor] | None:
+    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor] | None:
         """Returns the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
 
-        `DistanceBias` has it. Flex attention computes entry by entry, so a bias that is a product of vectors
-        (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
+        In token layout. `DistanceBias` has it. Flex attention computes entry by entry, so a bias that is a product of
+        vectors (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
         """
         return None
 
@@ -142,7 +106,7 @@ class DistanceBias(PositionScheme):
     """A scheme whose bias is a function of head and distance: b_h(i, j) = f_h(p_j - p_i).
 
     Subclass it and write `of_distance`; `bias`, `layer_bias` and `score_mod` follow. The function runs once for each
-    distinct distance: 2 S - 1 in a grid of S tokens, not S^2.
+    distinct distance: 2 S - 1 of S tokens, not S^2.
     """
 
     shift_invariant = True
@@ -160,16 +124,17 @@ class DistanceBias(PositionScheme):
             return (hook == "layer_bias") == self.per_layer
         return super().uses(hook)
 
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor | None:
-        """f(p_j - p_i): (1 or B, S) -> (1 or B, H, S, S); None if `per_layer`."""
-        return None if self.per_layer else per_distinct_distance(self._function(0), positions)
+    def bias(self, tokens: Tokens) -> Tensor | None:
+        """f(p_j - p_i): (1 or B, H, S, S); None if `per_layer`."""
+        return None if self.per_layer else per_distinct_distance(self._function(0), tokens.positions)
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor | None:
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """The same for one layer; None unless `per_layer`."""
-        return per_distinct_distance(self._function(layer), positions) if self.per_layer else None
+        return per_distinct_distance(self._function(layer), tokens.positions) if self.per_layer else None
 
-    def score_mod(self, positions: Tensor, layer: int) -> Callable[..., Tensor]:
+    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor]:
         """The same, read entry by entry from a table of all distances in reach."""
+        positions = tokens.positions
         reach = int(positions.max() - positions.min())
         table = self._function(layer)(torch.arange(-reach, reach + 1, device=positions.device))
         rows = positions.shape[0]
@@ -184,18 +149,15 @@ class DistanceBias(PositionScheme):
     def _function(self, layer: int) -> Callable[[Tensor], Tensor]:
         def function(distance: Tensor) -> Tensor:
             with outside_autocast(distance.device):
-                found = self.of_distance(distance, layer if self.per_layer else 0)
-            if found.dim() != 2:
+                values = self.of_distance(distance, layer if self.per_layer else 0)
+            if values.dim() != 2:
                 raise ValueError(
-                    f"{type(self).__name__}.of_distance returns {tuple(found.shape)} for {len(distance)} distances. "
+                    f"{type(self).__name__}.of_distance returns {tuple(values.shape)} for {len(distance)} distances. "
                     "Give (R, H), or (R, 1) for the same in all heads."
                 )
-            return found
+            return values
 
         return function
-
-
-PositionScheme.__init_subclass__()  # the base class itself overrides no hook
 
 
 class AddedPosition(PositionScheme):
@@ -227,9 +189,9 @@ class AddedPosition(PositionScheme):
         """Returns what is added at each position: int64 (...) -> (..., D)."""
         raise NotImplementedError
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x + e(positions), in x's dtype."""
-        return self.dropout(x + self.encodings(positions).to(x.dtype))
+    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
+        """hidden_states + e(positions), in the dtype of the hidden states."""
+        return self.dropout(hidden_states + self.encodings(tokens.positions).to(hidden_states.dtype))
 
     def forward(self, x: Tensor, positions: Tensor | None = None, *, start: int = 0) -> Tensor:
         """Adds positions to plain tensors.
@@ -254,7 +216,8 @@ class AddedPosition(PositionScheme):
                 f"positions of shape {tuple(positions.shape)} don't fit x of shape {tuple(x.shape)}. Give (S,), or the "
                 "shape of x without D."
             )
-        x = self.embed(x, plain_positions(self, x.shape[-2], positions, start, x.device).expand(x.shape[:-1]))
+        positions = plain_positions(self, x.shape[-2], positions, start, x.device).expand(x.shape[:-1])
+        x = self.embed(x, Tokens.at(positions))
         return x.transpose(0, 1) if sequence_first else x
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from .position_base import PositionScheme
+from .unpadding import Tokens
 
 
 class CombinedPosition(PositionScheme):
@@ -52,42 +53,38 @@ class CombinedPosition(PositionScheme):
             ]
         return bool(using)
 
-    def ask(self, hook: str, *arguments: Any, **extras: Callable[[], Any]) -> Any:
-        """Each part gets the extras that its hooks name."""
-        return getattr(self, hook)(*arguments, **extras)
-
-    def embed(self, x: Tensor, positions: Tensor, **extras: Any) -> Tensor:
+    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """Each part's in turn."""
         for part in self._using("embed"):
-            x = part.ask("embed", x, positions, **extras)
-        return x
+            hidden_states = part.embed(hidden_states, tokens)
+        return hidden_states
 
-    def rotary(self, positions: Tensor, **extras: Any) -> tuple[Any, ...]:
+    def rotary(self, tokens: Tokens) -> tuple[Any, ...]:
         """The parts' states."""
-        return tuple(
-            part.ask("rotary", positions, **extras) if part.uses("rotary") else None for part in self._using("rotate")
-        )
+        return tuple(part.rotary(tokens) for part in self._using("rotate"))
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """Each part's in turn."""
         for part, own in zip(self._using("rotate"), state, strict=True):
-            q, k = part.rotate(q, k, own, layer) or (q, k)
+            q, k = part.rotate(q, k, own, layer)
         return q, k
 
-    def bias(self, positions: Tensor, is_first: Tensor, **extras: Any) -> Tensor | None:
-        """The sum of the parts' biases, with the parts' `untie_first` applied."""
-        total = _sum(part.ask("bias", positions, is_first, **extras) for part in self._using("bias"))
-        for part in self._using("untie_first"):
-            total = None if total is None else part.untie_first(total, is_first)
+    def bias(self, tokens: Tokens) -> Tensor | None:
+        """The sum of the parts' biases; TUPE then unties first tokens from all of it."""
+        total = _sum(part.bias(tokens) for part in self._using("bias"))
+        for part in self.parts.values():
+            untie_first: Any = getattr(part, "untie_first", None)
+            if total is not None and untie_first is not None:
+                total = untie_first(total, tokens.is_first)
         return total
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int, **extras: Any) -> Tensor | None:
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """The sum of the parts'."""
-        return _sum(part.ask("layer_bias", q, k, positions, layer, **extras) for part in self._using("layer_bias"))
+        return _sum(part.layer_bias(q, k, tokens, layer) for part in self._using("layer_bias"))
 
-    def score_mod(self, positions: Tensor, layer: int, **extras: Any) -> Callable[..., Tensor] | None:
+    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor] | None:
         """Each part's in turn; None if one part has none, because the others alone would silently drop its bias."""
-        parts = [part.ask("score_mod", positions, layer, **extras) for part in self._using("score_mod")]
+        parts: list[Any] = [part.score_mod(tokens, layer) for part in self._using("score_mod")]
         if None in parts:
             return None
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .cpu_kernels import apply_linear
 from .position_base import PositionScheme
-from .position_math import gather_by_distance, relative_positions, require_positive, require_size, tracing
+from .position_math import gather_by_distance, have_fixed_shapes, relative_positions, require_positive, require_size
+from .unpadding import Tokens
 
 
 class DebertaPosition(PositionScheme):
@@ -57,10 +57,11 @@ class DebertaPosition(PositionScheme):
         self.keys = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "p2c" else None
         self.queries = nn.ModuleList([nn.Linear(hidden_size, hidden_size) for _ in layers]) if terms != "c2p" else None
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
-        """c2p and p2c logits: q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
+        """c2p and p2c logits: q and k (B, H, S, d) -> (B, H, S, S)."""
+        positions = tokens.positions
         limit = self.max_distance
-        reach = limit if tracing() else int(positions.max() - positions.min())
+        reach = limit if have_fixed_shapes(positions) else int(positions.max() - positions.min())
         index = torch.arange(2 * limit, device=positions.device)
         if reach < limit:  # nothing is clipped: the vectors in reach alone
             index = index[limit - reach : limit + reach + 1]
@@ -68,10 +69,10 @@ class DebertaPosition(PositionScheme):
         bias = None
         if self.keys is not None:
             # Each query's row by j - i, which grows as the vectors' i - j falls.
-            keys = self._heads(apply_linear(self.keys[layer], relative)).flip(-1)
+            keys = self._heads(self.keys[layer](relative)).flip(-1)
             bias = self._gather(torch.matmul(q, keys), positions, reach, 1)
         if self.queries is not None:
-            queries = self._heads(apply_linear(self.queries[layer], relative))
+            queries = self._heads(self.queries[layer](relative))
             p2c = self._gather(torch.matmul(k, queries), positions, reach, 0).transpose(-1, -2)
             bias = p2c if bias is None else bias + p2c
         assert bias is not None

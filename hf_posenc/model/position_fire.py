@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import relative_positions, require_positive, require_size, taken_by
+from .position_math import input_dtype, require_positive, require_size
+from .unpadding import Tokens
 
 
 class FirePosition(PositionScheme):
@@ -45,14 +46,14 @@ class FirePosition(PositionScheme):
         self.down = nn.Linear(intermediate_size, num_heads)
         self.init_weights(0.02)
 
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        """MLP of the signed ratio: (1 or B, S) -> (1 or B, H, S, S)."""
+    def bias(self, tokens: Tokens) -> Tensor:
+        """MLP of the signed ratio: (1 or B, H, S, S)."""
+        positions, distance = tokens.positions, tokens.distances()
         # Learned as logarithms, so that c and T stay positive; float32, for they meet positions.
         c, threshold = self.scales(torch.arange(2, device=positions.device)).float().exp()
-        distance = relative_positions(positions)
         place = torch.maximum(positions[:, None, :], positions[:, :, None]).float()
         ratio = torch.log1p(c * distance.abs()) / torch.log1p(c * torch.maximum(place, threshold))
-        x = (distance.sign() * ratio).unsqueeze(-1).to(taken_by(self.up))
+        x = (distance.sign() * ratio).unsqueeze(-1).to(input_dtype(self.up))
         return self.down(torch.relu(self.up(x))).permute(0, 3, 1, 2)
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from .position_base import AddedPosition
-from .position_math import centre_and_scale, per_distinct_position, require_positive, require_size, taken_by
+from .position_math import centre_and_scale, input_dtype, per_distinct_position, require_positive, require_size
 
 
 class FourierPosition(AddedPosition):
@@ -93,7 +93,7 @@ class FourierPosition(AddedPosition):
         """s times the network of r(positions): (...) -> (..., D), in the weights' dtype."""
 
         def network(p: Tensor) -> Tensor:
-            return self.scale * self.down(self.activation(self.up(self.features(p).to(taken_by(self.up)))))
+            return self.scale * self.down(self.activation(self.up(self.features(p).to(input_dtype(self.up)))))
 
         return per_distinct_position(network, positions)
 

@@ -5,6 +5,7 @@ from transformers import initialization as init
 
 from .position_base import AddedPosition, plain_positions
 from .position_math import require_positive, require_size
+from .unpadding import Tokens
 
 
 class LearnedPosition(AddedPosition):
@@ -48,9 +49,9 @@ class LearnedPosition(AddedPosition):
         plain_positions(self, 0, positions, 0, positions.device)
         return self.embedding(positions)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x + E[positions], in x's dtype; positions have been checked."""
-        return self.dropout(x + self.embedding(positions).to(x.dtype))
+    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
+        """hidden_states + E[positions], in their dtype; positions have been checked."""
+        return self.dropout(hidden_states + self.embedding(tokens.positions).to(hidden_states.dtype))
 
     def init_weights(self, std: float) -> None:
         """Normal with the scheme's own standard deviation."""

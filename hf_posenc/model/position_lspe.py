@@ -6,7 +6,15 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from .position_base import AddedPosition
-from .position_math import centre_and_scale, per_distinct_position, require_positive, require_size, sinusoid, taken_by
+from .position_math import (
+    centre_and_scale,
+    input_dtype,
+    per_distinct_position,
+    require_positive,
+    require_size,
+    sinusoid,
+)
+from .unpadding import Tokens
 
 
 class LSPEPosition(AddedPosition):
@@ -88,14 +96,14 @@ class LSPEPosition(AddedPosition):
                 "With applies_to='embeddings' what is added depends on the token as well as on the position, so there "
                 "are no encodings to read. Use applies_to='positions', or call the module on embeddings."
             )
-        return per_distinct_position(lambda p: self._ffn(self._sinusoid(p).to(taken_by(self.up))), positions)
+        return per_distinct_position(lambda p: self._ffn(self._sinusoid(p).to(input_dtype(self.up))), positions)
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """x + s FFN(PE(p)), or x + s FFN(x + PE(p)) with `applies_to="embeddings"`."""
         if self.applies_to == "positions":
-            return super().embed(x, positions)
-        encoded = per_distinct_position(self._sinusoid, positions)
-        return self.dropout(x + self._ffn((x + encoded.to(x.dtype)).to(taken_by(self.up))).to(x.dtype))
+            return super().embed(hidden_states, tokens)
+        x, encoded = hidden_states, per_distinct_position(self._sinusoid, tokens.positions)
+        return self.dropout(x + self._ffn((x + encoded.to(x.dtype)).to(input_dtype(self.up))).to(x.dtype))
 
     @torch.no_grad()
     def init_weights(self, std: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch.func import debug_unwrap
 from transformers import initialization as init
 
 
@@ -68,10 +68,10 @@ def inverse_frequencies(dim: int, base: float, device: torch.device) -> Tensor:
 def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(positions)`, computed once for each distinct position and gathered: (...) -> (..., D).
 
-    A batch repeats its positions many times. While a graph is traced the number of distinct positions isn't a static
-    shape, so there the function runs on all positions.
+    A batch repeats its positions many times. Where shapes are fixed, as in a traced graph, the function runs on all
+    positions.
     """
-    if tracing():
+    if have_fixed_shapes(positions):
         return function(positions)
     distinct, index = positions.unique(return_inverse=True)
     return nn.functional.embedding(index, function(distinct))
@@ -104,28 +104,26 @@ def outside_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def tracing() -> bool:
-    """Whether the code is being compiled, exported or transformed, so that shapes must not depend on data."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+    """Whether the code is being compiled or exported."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def transformed() -> bool:
-    """Whether a function transform (`torch.func`) or forward-mode differentiation runs; fused kernels have neither."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+def is_transformed(x: Tensor) -> bool:
+    """Whether a function transform of `torch.func` (grad, jvp, vmap) runs on x; fused kernels have no such rules."""
+    return not torch.compiler.is_compiling() and debug_unwrap(x) is not x
 
 
-def plain(x: Tensor) -> bool:
-    """True for an ordinary eager tensor: no compile, functorch or dispatch mode."""
-    return bool(not tracing() and type(x) is Tensor and not torch._C._len_torch_dispatch_stack())
+def have_fixed_shapes(*tensors: Tensor | None) -> bool:
+    """Whether shapes must not depend on what these tensors hold: in a traced graph, or under `torch.func`."""
+    return tracing() or any(is_transformed(x) for x in tensors if x is not None)
 
 
-def wide(x: Tensor) -> torch.dtype:
+def accumulation_dtype(x: Tensor) -> torch.dtype:
     """The dtype to accumulate in: float32, or float64 for float64."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def taken_by(layer: nn.Linear) -> torch.dtype:
+def input_dtype(layer: nn.Linear) -> torch.dtype:
     """The dtype of inputs that a linear layer takes: its weights', or float32 where they are quantised to int8."""
     return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32
 
@@ -136,8 +134,8 @@ def relative_positions(positions: Tensor) -> Tensor:
 
 
 def are_consecutive(positions: Tensor) -> bool:
-    """Whether all rows of positions (1 or B, S) are alike, each one more than the last. Not while a graph is traced."""
-    return not tracing() and positions.shape[0] == 1 and bool((positions.diff() == 1).all())
+    """Whether all rows of positions (1 or B, S) are alike, each one more than the last. Not where shapes are fixed."""
+    return not have_fixed_shapes(positions) and positions.shape[0] == 1 and bool((positions.diff() == 1).all())
 
 
 def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
@@ -145,70 +143,51 @@ def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
 
     Args:
         x: columns hold distances p_j - p_i from -reach to reach, R = 2 reach + 1.
-        positions: grid layout (1 or B, S).
+        positions: padded layout (1 or B, S).
         reach: at least the largest distance.
     """
     length = x.shape[-2]
-    if not tracing() and x.shape[-1] == 2 * length - 1 > 1 and are_consecutive(positions):
+    if x.shape[-1] == 2 * length - 1 > 1 and are_consecutive(positions):
         # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
         return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
     index = (relative_positions(positions) + reach).unsqueeze(1)
     return x.gather(-1, index.expand(*x.shape[:2], -1, -1))
 
 
-class _Diagonals(torch.autograd.Function):
-    """(H, 2S - 1) -> (H, S, S), entry (i, j) being column j - i + S - 1; backward sums along diagonals."""
+def _by_diagonals(table: Tensor) -> Tensor:
+    """(H, 2S - 1) -> (H, S, S), entry (i, j) being column j - i + S - 1; its gradient is summed along diagonals.
 
-    @staticmethod
-    def forward(ctx: Any, table: Tensor) -> Tensor:
-        return table.unfold(1, (table.shape[1] + 1) // 2, 1).flip(1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _DiagonalSums.apply(gradients[0])
-
-
-class _DiagonalSums(torch.autograd.Function):
-    """(H, S, S) -> (H, 2S - 1), the transpose of `_Diagonals`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        # With S zeros before each row, in rows of 2S + 1, what was in column j of row i stands in column j - i + S.
-        heads, length = x.shape[:2]
-        space = x.new_zeros(length * (2 * length + 1))  # of one head: of all at once it would be two biases more
-        place = space[: 2 * length * length].view(length, 2 * length)[:, length:]
-        sums = x.new_empty(heads, 2 * length + 1)
-        for head in range(heads):
-            place.copy_(x[head])
-            torch.sum(space.view(length, 2 * length + 1), 0, out=sums[head])
-        return sums[:, 1:-1]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _Diagonals.apply(gradients[0].contiguous())
+    Rows of 2S columns, each holding the distances modulo 2S, are one column shorter than the memory says: each row
+    then starts one column further to the left.
+    """
+    heads, length = table.shape[0], (table.shape[1] + 1) // 2
+    back, ahead = table.split((length - 1, length), 1)
+    row = torch.cat((ahead, table.new_zeros(heads, 1), back), 1)
+    sheared = row.unsqueeze(1).expand(-1, length, -1).flatten(1)[:, :-length]
+    return sheared.unflatten(1, (length, 2 * length - 1))[..., :length]
 
 
 def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
 
-    A grid of L tokens has 2 L - 1 distances, not L^2 pairs. Learned biases evaluate their network or table on the
+    L tokens have 2 L - 1 distances, not L^2 pairs. Learned biases evaluate their network or table on the
     distances alone, and their gradient is summed by distance in one pass, along diagonals where positions are
     consecutive.
 
     Args:
         function: int64 (R,) -> (R, H).
-        positions: grid layout (1 or B, S).
+        positions: padded layout (1 or B, S).
 
     Returns:
         (1 or B, H, S, S).
     """
-    if tracing():
+    if have_fixed_shapes(positions):
         distance = relative_positions(positions)
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
-    if plain(positions) and are_consecutive(positions):
+    if are_consecutive(positions):
         reach = positions.shape[1] - 1
         table = function(torch.arange(-reach, reach + 1, device=positions.device))
-        return _Diagonals.apply(table.T.contiguous()).unsqueeze(0)
+        return _by_diagonals(table.T).unsqueeze(0)
     reach = int(positions.max() - positions.min())
     distance = relative_positions(positions)
     if 2 * reach + 1 > distance.numel():  # few positions, far apart, as a random sample is

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import DistanceBias
-from .position_math import require_size, taken_by
+from .position_math import input_dtype, require_size
 
 
 class MLPBiasPosition(DistanceBias):
@@ -44,7 +44,7 @@ class MLPBiasPosition(DistanceBias):
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """The network: (R,) -> (R, H)."""
         x = distance.sign() * torch.log2(1 + distance.abs().float()) / self.reference
-        return self.down(torch.relu(self.up(x.unsqueeze(-1).to(taken_by(self.up)))))
+        return self.down(torch.relu(self.up(x.unsqueeze(-1).to(input_dtype(self.up)))))
 
     def init_weights(self, std: float) -> None:
         """Inputs of unit scale, outputs of about unit scale."""

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from .position_base import PositionScheme
 from .position_math import require_probability
+from .unpadding import Tokens
 
 
 class NoPosition(PositionScheme):
@@ -28,9 +29,9 @@ class NoPosition(PositionScheme):
         super().__init__()
         self.dropout = nn.Dropout(require_probability("dropout", dropout))
 
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Returns x, after dropout."""
-        return self.dropout(x)
+    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
+        """Returns the hidden states, after dropout."""
+        return self.dropout(hidden_states)
 
     def forward(self, x: Tensor, positions: Tensor | None = None, *, start: int = 0) -> Tensor:
         """Returns x, after dropout, whatever its shape."""

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import gather_by_distance, tracing
+from .position_math import gather_by_distance, have_fixed_shapes
+from .unpadding import Tokens
 
 
 class RelativeKeyPosition(PositionScheme):
@@ -34,10 +35,11 @@ class RelativeKeyPosition(PositionScheme):
         self.max_length = max_positions
         self.tables = nn.ModuleList([nn.Embedding(2 * max_positions - 1, head_dim) for _ in range(num_layers)])
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
-        """q.E (+ k.E), over sqrt(d): q and k (B, H, S, d), positions (1 or B, S) -> (B, H, S, S)."""
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
+        """q.E (+ k.E), over sqrt(d): q and k (B, H, S, d) -> (B, H, S, S)."""
+        positions = tokens.positions
         limit = self.max_length or 0
-        reach = limit - 1 if tracing() else int(positions.max() - positions.min())
+        reach = limit - 1 if have_fixed_shapes(positions) else int(positions.max() - positions.min())
         # From the largest distance i - j to the least, so that j - i grows along the columns.
         vectors = self.tables[layer](torch.arange(limit - 1 + reach, limit - 2 - reach, -1, device=positions.device))
         bias = gather_by_distance(torch.matmul(q, vectors.T), positions, reach)

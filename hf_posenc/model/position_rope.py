@@ -9,7 +9,16 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
 from .position_base import PositionScheme, plain_positions
-from .position_math import did_you_mean, per_distinct_position, plain, require_positive, require_size, tracing, wide
+from .position_math import (
+    accumulation_dtype,
+    did_you_mean,
+    have_fixed_shapes,
+    is_transformed,
+    per_distinct_position,
+    require_positive,
+    require_size,
+)
+from .unpadding import Tokens
 
 logger = logging.get_logger(__name__)
 
@@ -160,22 +169,9 @@ def _partner(x: Tensor, interleaved: bool) -> Tensor:
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """x cos + partner sin; sin has the signs."""
-    return torch.addcmul(x * cos, _partner(x, interleaved), sin)
-
-
-class _Rotation(torch.autograd.Function):
-    """`_rotate`, whose backward is the rotation by the opposite angle."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        ctx.interleaved = interleaved
-        return _partner(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        cos, sin = ctx.saved_tensors
-        return _Rotation.apply(gradients[0], cos, -sin, ctx.interleaved), None, None, None
+    if is_transformed(x):
+        return x * cos + _partner(x, interleaved) * sin
+    return _partner(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
 
 
 def apply_rotary(
@@ -340,7 +336,7 @@ class RotaryPosition(PositionScheme):
             return cos, sin
         if lengths is None:
             lengths = (positions.amax(-1, keepdim=True) + 1).expand(positions.shape)
-        if tracing():  # how many lengths there are has no static shape
+        if have_fixed_shapes(lengths):  # how many lengths there are has no static shape
             frequencies, factor = self.frequencies(lengths, positions.device)
         else:
             distinct, index = lengths.unique(return_inverse=True)
@@ -372,19 +368,18 @@ class RotaryPosition(PositionScheme):
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotates x (..., d) by angles that broadcast against it, in float32, and gives x's dtype back."""
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
-        precise = turned.to(wide(turned))
+        precise = turned.to(accumulation_dtype(turned))
         half = sin.shape[-1] // 2
         if self.interleaved:
             signed = torch.stack((-sin[..., ::2], sin[..., 1::2]), -1).flatten(-2)
         else:
             signed = torch.cat((-sin[..., :half], sin[..., half:]), -1)
-        direct = plain(x) and not cos.requires_grad and not sin.requires_grad
-        turned = (_Rotation.apply if direct else _rotate)(precise, cos, signed, self.interleaved).to(x.dtype)
+        turned = _rotate(precise, cos, signed, self.interleaved).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
-    def rotary(self, positions: Tensor, *, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """cos and sin, with an axis for the heads: (...) -> two float32 (..., 1, rotary_dim)."""
-        cos, sin = self.angles(positions, lengths)
+    def rotary(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """cos and sin, with an axis for the heads: two float32 (..., 1, rotary_dim)."""
+        cos, sin = self.angles(tokens.positions, tokens.lengths if self.needs_lengths else None)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from transformers import initialization as init
 
 from .position_base import PositionScheme
 from .position_math import require_positive
+from .unpadding import Tokens
 
 
 class TupePosition(PositionScheme):
@@ -50,15 +51,18 @@ class TupePosition(PositionScheme):
         self.key = nn.Linear(hidden_size, hidden_size)
         self.first = nn.Embedding(2, num_heads) if reset_first else None
 
-    def bias(self, positions: Tensor, is_first: Tensor) -> Tensor:
-        """The positions' own logits: (1 or B, S) -> (1 or B, H, S, S)."""
-        p = self.norm(self.embedding(positions))
+    def bias(self, tokens: Tokens) -> Tensor:
+        """The positions' own logits: (1 or B, H, S, S)."""
+        p = self.norm(self.embedding(tokens.positions))
         q, k = (linear(p).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for linear in (self.query, self.key))
         bias = torch.matmul(q, k.transpose(-1, -2)) * (self.query_scale * q.shape[-1] ** -0.5)
-        return self.untie_first(bias, is_first)
+        return self.untie_first(bias, tokens.is_first)
 
     def untie_first(self, bias: Tensor, is_first: Tensor) -> Tensor:
-        """theta_1 in first tokens' rows, theta_2 in their columns, whatever else was added there."""
+        """theta_1 in first tokens' rows, theta_2 in their columns, whatever else was added there.
+
+        (1 or B, H, S, S), (1 or B, S) -> (1 or B, H, S, S). In a combination: of the sum of all schemes' `bias`.
+        """
         if self.first is None:
             return bias
         row, column = self.first(torch.arange(2, device=bias.device))[:, None, :, None, None]

@@ -34,7 +34,7 @@ ATTRIBUTE = "_scheme_classes"
 """Where a config keeps the classes that came with its checkpoint. Not in this module: remote code loads one copy of it
 for the config and another for the model. Never written to a file."""
 
-_BASES = {"PositionScheme", "AddedPosition", "DistanceBias"}
+_BASES = {"PositionScheme", "AddedPosition", "DistanceBias", "Tokens"}
 """What a user's module may import from `hf_posenc`; of `position_math`, every public name."""
 
 _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()

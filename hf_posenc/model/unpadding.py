@@ -1,204 +1,215 @@
 """Where the tokens of a batch are: which are real, which sequence each belongs to, and what its position is.
 
 Three layouts. *Input layout* (B, S, ...) is what the caller gave. *Token layout* is what embeddings, linear layers,
-norms and heads work on. *Grid layout* is what attention with a mask works on. In a `Padded` batch all three are the
-input's. An `Unpadded` batch has the T real tokens alone in token layout, (1, T, ...), and a row for each sequence in
-grid layout, (n, L, ...): packed rows are split, so attention crosses no border.
+norms and heads work on: the input's, or where the batch is unpadded its T real tokens alone, (1, T, ...). *Padded
+layout* is what attention with a mask works on, a row for each sequence: the input's, or (n, L, ...) where packed rows
+are split, so that attention crosses no border.
 """
 
-import functools
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
-from .position_math import tracing, wide
+from .position_math import accumulation_dtype, have_fixed_shapes, relative_positions
 
 
 @dataclass
-class Batch:
-    """The interface of both kinds: `unpad`, `pad`, `to_grid`, `from_grid`, `attention_mask`, `lengths`, `pool`, ..."""
+class Tokens:
+    """The tokens of a batch. Made by `locate_tokens`; a scheme's hooks get one in their own layout, see `rows`.
+
+    Axes: B sequences, S places, D hidden width; (...) is (B, S), or (1, T) where the batch is unpadded, or (1, S) for
+    what is the same in every row of padded layout. A hook reads `positions`, `is_first`, `sequence`, `lengths`,
+    `input_ids`, `hidden_states` and `distances()`; the rest is the encoder's.
+    """
 
     shape: tuple[int, int]
-    """(B, S) of the input."""
+    """(B, S) of the input layout."""
     positions: Tensor
-    """int64, token layout: 0-based inside each sequence, or the caller's position_ids."""
+    """int64 (...): 0-based in each sequence, or the caller's `position_ids`; 0 at padding."""
     is_first: Tensor
-    """bool, token layout: the first token of each sequence."""
+    """bool (...): the first token of each sequence, whatever its position is."""
+    sequence: Tensor
+    """int64 (...): which sequence each token belongs to, counted over the batch; -1 at padding."""
     num_sequences: int
     """N: sequences in the batch, empty rows included. More than B where rows are packed."""
+    longest: int
+    """No sequence has more tokens than this; in a padded batch it is S."""
     counted: bool
     """Whether positions are 0, 1, 2, ... within each sequence."""
+    mask: Tensor | None = None
+    """bool (B, S) in a padded batch: which places hold a token. None: all."""
+    has_borders: bool = False
+    """Whether rows of a padded batch may hold several sequences: in a traced graph, where `position_ids` are given."""
+    index: Tensor | None = None
+    """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
+    counts: Tensor | None = None
+    """int64 (n,) in an unpadded batch: tokens of each sequence that holds one, in order."""
+    row_index: Tensor | None = None
+    """int64 (T,) in an unpadded batch: place of each token in the flattened padded layout."""
+    token_layout: "Tokens | None" = None
+    """In padded layout: the tokens that it was made of, in whose layout the two below are."""
+    ids: Tensor | None = None
+    hidden: Tensor | None = None
+
+    @classmethod
+    def at(cls, positions: Tensor, input_ids: Tensor | None = None, hidden_states: Tensor | None = None) -> "Tokens":
+        """Tokens at these positions, a sequence in each row: to call a hook outside a model.
+
+        Args:
+            positions: int64 (B, S), or (S,) of one sequence; 0-based in each.
+            input_ids: int64 (B, S). None: `inputs_embeds` were given.
+            hidden_states: what q and k are projected from, (B, S, D).
+        """
+        rows, length = (1 if positions.dim() == 1 else positions.shape[0]), positions.shape[-1]
+        is_first = torch.arange(length, device=positions.device).expand_as(positions) == 0
+        sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length).view_as(positions)
+        return cls(
+            (rows, length), positions, is_first, sequence, rows, length, False, ids=input_ids, hidden=hidden_states
+        )
 
     @property
     def packed(self) -> bool:
         """Whether some row holds several sequences."""
         return self.num_sequences > self.shape[0]
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    @property
+    def lengths(self) -> Tensor:
+        """int64 (...): the largest position + 1 of the sequence that each token belongs to."""
+        positions = self.positions.expand_as(self.sequence)
+        if self.index is not None:
+            return _last_positions(positions, self.sequence, self.num_sequences)[self.sequence] + 1
+        if self.has_borders:
+            same = self.sequence[:, :, None] == self.sequence[:, None, :]
+            return positions[:, None, :].masked_fill(~same, 0).amax(-1) + 1
+        last = positions.masked_fill(self.sequence < 0, 0).amax(-1, keepdim=True)
+        return (last + 1).expand_as(positions)
+
+    @property
+    def input_ids(self) -> Tensor | None:
+        """int64 (...): the token ids; None where the caller gave `inputs_embeds`."""
+        return self._laid_out(self.ids)
+
+    @property
+    def hidden_states(self) -> Tensor | None:
+        """(..., D): what q and k were projected from, for `layer_bias`. None in other hooks."""
+        return self._laid_out(self.hidden)
+
+    def _laid_out(self, x: Tensor | None) -> Tensor | None:
+        return x if x is None or self.token_layout is None else self.token_layout.to_rows(x)
+
+    def distances(self) -> Tensor:
+        """p_j - p_i of query i and key j, int64 (1 or B, S, S). In padded layout: for `bias` and `layer_bias`.
+
+        Raises:
+            ValueError: the tokens aren't in rows, as another hook of an unpadded batch sees them.
+        """
+        if self.index is not None:
+            raise ValueError("tokens.distances() is for bias and layer_bias: other hooks see tokens without rows.")
+        return relative_positions(self.positions)
+
+    # ---- layouts
+
+    def to(self, *args: Any, **kwargs: Any) -> "Tokens":
         """All tensors on another device (accelerate calls this between devices)."""
-        tensors = [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
-        return replace(self, **{name: getattr(self, name).to(*args, **kwargs) for name in tensors})
-
-
-@dataclass
-class Padded(Batch):
-    """A padded batch: token layout and grid layout are the input's, (B, S, ...)."""
-
-    mask: Tensor | None = None
-    """bool (B, S): which places are real tokens. None: all."""
-    sequence: Tensor | None = None
-    """int64 (B, S), the sequence of each place. Set for packed rows; in a traced graph for any `position_ids`, since
-    whether a row is packed depends on their values there."""
-
-    unpadded = False
-    block_mask = None
-
-    @property
-    def sizes(self) -> list[int]:
-        """Places of each row."""
-        return [self.shape[1]] * self.shape[0]
-
-    @property
-    def longest(self) -> int:
-        """S: no sequence has more tokens. The true length would have to be read from the data."""
-        return self.shape[1]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(*args, **kwargs) for name, value in values.items() if isinstance(value, (Tensor, Tokens))
+        }
+        return replace(self, **moved)
 
     def unpad(self, x: Tensor) -> Tensor:
-        """Input layout -> token layout: nothing to do."""
-        return x
+        """Input layout -> token layout."""
+        return x if self.index is None else x.flatten(0, 1).index_select(0, self.index).unsqueeze(0)
 
     def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Token layout -> input layout, with `fill` at padding."""
+        if self.index is not None:
+            return _scatter(x[0], self.index, self.shape, fill)
         return x if self.mask is None else x.masked_fill(~self.mask.view(self.mask.shape + (1,) * (x.dim() - 2)), fill)
 
-    def to_grid(self, x: Tensor) -> Tensor:
-        """Token layout -> grid layout: nothing to do."""
-        return x
+    def to_rows(self, x: Tensor, fill: float = 0) -> Tensor:
+        """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
+        if self.counts is None or self.row_index is None:
+            return x
+        rows = (self.counts.shape[0], self.longest)
+        return x.reshape(*rows, *x.shape[2:]) if self._is_full else _scatter(x[0], self.row_index, rows, fill)
 
-    from_grid = to_grid
+    def from_rows(self, x: Tensor) -> Tensor:
+        """Padded layout -> token layout."""
+        if self.row_index is None:
+            return x
+        x = x.flatten(0, 1)
+        return (x if self._is_full else x.index_select(0, self.row_index)).unsqueeze(0)
 
     @property
-    def _rows_alike(self) -> bool:
-        return self.mask is None and self.sequence is None
+    def _is_full(self) -> bool:
+        """Whether the sequences of an unpadded batch are equally long: rows hold the tokens in order, without a gap."""
+        assert self.counts is not None
+        return self.counts.shape[0] * self.longest == self.positions.shape[1]
 
-    def grid_positions(self) -> Tensor:
-        """Positions in grid layout (B, S), or (1, S) where they are the same in every row."""
-        return self.positions[:1] if self.counted and self._rows_alike else self.positions
-
-    def grid_is_first(self) -> Tensor:
-        """Which places of the grid hold a sequence's first token: bool (B, S), or (1, S) where rows are alike."""
-        return self.is_first[:1] if self._rows_alike else self.is_first
-
-    def owner(self) -> Tensor:
-        """int64 (B, S): the sequence that each place belongs to, padding included."""
-        if self.sequence is not None:
-            return self.sequence
-        return torch.arange(self.shape[0], device=self.positions.device).unsqueeze(-1).expand(self.shape)
-
-    def sequences(self) -> Tensor:
-        """int64 (B, S): the sequence of each token, -1 at padding."""
-        return self.owner() if self.mask is None else self.owner().masked_fill(~self.mask, -1)
-
-    grid_sequences = sequences
-
-    def lengths(self) -> Tensor:
-        """int64 (B, S): the largest position + 1 of the sequence that each token belongs to."""
-        if self.sequence is None:  # positions at padding are no larger than those of tokens
-            return (self.positions.amax(-1, keepdim=True) + 1).expand(self.shape)
-        return _lengths(self.positions, self.sequence, self.shape[0] * (self.shape[1] + 1))[self.sequence]
+    def rows(self) -> "Tokens":
+        """The same tokens in padded layout. What is the same in every row has one row."""
+        if self.index is not None:
+            assert self.counts is not None
+            place = torch.arange(self.longest, device=self.positions.device).unsqueeze(0)
+            positions = place if self.counted else self.to_rows(self.positions)
+            first, sequence = place == 0, self.to_rows(self.sequence, -1)
+            shape, mask = (sequence.shape[0], self.longest), None if self._is_full else sequence >= 0
+            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, self.counted, mask)
+        elif self.mask is None and not self.has_borders:
+            rows = replace(self, positions=self.positions[:1] if self.counted else self.positions)
+            rows.is_first = self.is_first[:1]
+        else:
+            return self
+        rows.token_layout, rows.ids, rows.hidden = self, self.ids, self.hidden
+        return rows
 
     def attention_mask(self) -> Tensor | None:
-        """bool, which keys each query attends to: (B, 1, 1, S), or (B, 1, S, S) for packed rows. None: all.
+        """bool, in padded layout: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders.
 
-        A row without any token attends to all its padding, so that its softmax is finite.
+        None: all. Padding attends to padding, so that every softmax is finite.
         """
-        if self.sequence is not None:
-            same = self.sequence[:, :, None] == self.sequence[:, None, :]
-            if self.mask is not None:
-                same = same & (self.mask[:, None, :] | ~self.mask[:, :, None])
-            return same[:, None]
+        if self.index is not None:
+            return self.rows().attention_mask()
+        if self.has_borders:
+            return self.sequence[:, None, :, None] == self.sequence[:, None, None, :]
         if self.mask is None:
             return None
         return (self.mask | ~self.mask.any(-1, keepdim=True))[:, None, None, :]
 
-    def tokens(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The real tokens of tensors in token layout: (B, S, ...) -> (T, ...)."""
-        flat = (t.flatten(0, 1) for t in tensors)
-        return tuple(flat) if self.mask is None else tuple(t[self.mask.flatten()] for t in flat)
+    # As rows for attention they are a single run: see `Runs`, which cuts an unpadded batch into several.
 
-    def pool(self, x: Tensor, how: str) -> Tensor:
-        """One vector per sequence: (B, S, D) -> (N, D). Padding never counts; an empty sequence gives 0.
+    def masks(self) -> list[Tensor | None]:
+        """The attention mask of that run."""
+        return [self.attention_mask()]
 
-        Args:
-            x: hidden states in token layout.
-            how: `mean`, `max` or `cls` (the first token of each sequence).
-        """
-        if self.packed:
-            return _pool(self.num_sequences, how, *self.tokens(x, self.sequences(), self.is_first))
-        if self.mask is None:
-            if how == "cls":
-                return x[:, 0]
-            return x.amax(1) if how == "max" else x.to(wide(x)).mean(1).to(x.dtype)
-        mask = self.mask.unsqueeze(-1)
-        if how == "cls":
-            first = self.mask.to(torch.int64).argmax(-1)
-            row = torch.arange(x.shape[0], device=x.device)
-            return x[row, first] * self.mask.any(-1, keepdim=True).to(x.dtype)
-        if how == "max":
-            lowest = torch.finfo(x.dtype).min
-            return x.masked_fill(~mask, lowest).amax(1).masked_fill(~mask.any(1), 0.0)
-        total = x.to(wide(x)).masked_fill(~mask, 0.0).sum(1)
-        return (total / mask.sum(1).clamp(min=1)).to(x.dtype)
+    def pick(self, bias: Tensor) -> list[Tensor]:
+        """The bias of that run: the whole."""
+        return [bias]
 
+    def split(self, x: Tensor) -> list[Tensor]:
+        """The rows of that run: all."""
+        return [self.to_rows(x)]
 
-@dataclass
-class Unpadded(Batch):
-    """The real tokens alone, (1, T, ...), sequence after sequence. n of the N sequences hold a token."""
-
-    index: Tensor
-    """int64 (T,): place of each token in the flattened input."""
-    sequence: Tensor
-    """int64 (1, T): which of the N sequences each token belongs to."""
-    counts: Tensor
-    """int64 (n,): tokens in each sequence that holds one."""
-    grid_index: Tensor
-    """int64 (T,): place of each token in the flattened grid."""
-    longest: int
-    """Tokens in the longest sequence."""
-
-    unpadded = True
-    mask = None
-
-    def unpad(self, x: Tensor) -> Tensor:
-        """Input layout (B, S, ...) -> token layout (1, T, ...)."""
-        return x.flatten(0, 1).index_select(0, self.index).unsqueeze(0)
-
-    def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
-        """Token layout -> input layout, with `fill` at padding."""
-        return _scatter(x[0], self.index, self.shape, fill)
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """Undoes `split`."""
+        return self.from_rows(parts[0])
 
     @property
-    def _is_full(self) -> bool:
-        """Whether all sequences are equally long: the grid then holds the tokens in order, without a gap."""
-        return self.counts.shape[0] * self.longest == self.index.shape[0]
-
-    @functools.cached_property
     def cu_seqlens(self) -> Tensor:
-        """int32 (n + 1,): where each sequence starts, and where the last one ends."""
+        """int32 (n + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
+        assert self.counts is not None
         return torch.nn.functional.pad(self.counts.cumsum(0), (1, 0)).to(torch.int32)
 
-    @functools.cached_property
-    def sizes(self) -> list[int]:
-        """Tokens of each sequence that holds one."""
-        return self.counts.tolist()
-
-    @functools.cached_property
     def block_mask(self) -> Any:
-        """For flex_attention: tokens attend to their own sequence."""
+        """For flex_attention: tokens of an unpadded batch attend to their own sequence. None: all."""
+        if self.index is None:
+            return None
         document, length = self.sequence[0], self.sequence.shape[1]
 
         def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -206,85 +217,112 @@ class Unpadded(Batch):
 
         return create_block_mask(same, None, None, length, length, device=document.device)
 
-    def to_grid(self, x: Tensor, fill: float = 0) -> Tensor:
-        """Token layout -> grid layout (n, L, ...), `fill` at empty places."""
-        grid = (self.counts.shape[0], self.longest)
-        return x.reshape(*grid, *x.shape[2:]) if self._is_full else _scatter(x[0], self.grid_index, grid, fill)
+    # ---- sequences
 
-    def from_grid(self, x: Tensor) -> Tensor:
-        """Grid layout (n, L, ...) -> token layout."""
-        if self._is_full:
-            return x.reshape(1, -1, *x.shape[2:])
-        return x.flatten(0, 1).index_select(0, self.grid_index).unsqueeze(0)
-
-    def grid_positions(self) -> Tensor:
-        """Positions in grid layout (n, L), or (1, L) where they are the same in every row."""
-        if self.counted:
-            return torch.arange(self.longest, device=self.positions.device).unsqueeze(0)
-        return self.to_grid(self.positions)
-
-    def grid_is_first(self) -> Tensor:
-        """Which places of the grid hold a sequence's first token: bool (1, L), for rows are alike."""
-        return (torch.arange(self.longest, device=self.positions.device) == 0).unsqueeze(0)
-
-    def sequences(self) -> Tensor:
-        """int64 (1, T): the sequence of each token."""
-        return self.sequence
-
-    owner = sequences
-
-    def grid_sequences(self) -> Tensor:
-        """int64 (n, L): the sequence of each token, -1 at empty places."""
-        return self.to_grid(self.sequence, -1)
-
-    def lengths(self) -> Tensor:
-        """int64 (1, T): the largest position + 1 of the sequence that each token belongs to."""
-        return _lengths(self.positions, self.sequence, self.num_sequences)[self.sequence]
-
-    def attention_mask(self) -> Tensor | None:
-        """bool (n, 1, 1, L), which keys each query of a row attends to. None: all."""
-        if self._is_full:
-            return None
-        return self.to_grid(torch.ones_like(self.sequence, dtype=torch.bool))[:, None, None, :]
-
-    def tokens(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The real tokens of tensors in token layout: (1, T, ...) -> (T, ...)."""
-        return tuple(t[0] for t in tensors)
+    def real(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The real tokens of tensors in token layout: (...) -> (T, ...)."""
+        flat = (t.flatten(0, 1) for t in tensors)
+        return tuple(flat) if self.mask is None else tuple(t[self.mask.flatten()] for t in flat)
 
     def pool(self, x: Tensor, how: str) -> Tensor:
-        """One vector per sequence: (1, T, D) -> (N, D). An empty sequence gives 0. `how`: see `Padded.pool`."""
-        return _pool(self.num_sequences, how, *self.tokens(x, self.sequence, self.is_first))
+        """One vector per sequence: token layout (..., D) -> (N, D). Padding never counts; an empty sequence gives 0.
+
+        Args:
+            x: hidden states.
+            how: `mean`, `max` or `cls` (the first token of each sequence).
+        """
+        if self.packed or self.index is not None:
+            return _pool(self.num_sequences, how, *self.real(x, self.sequence, self.is_first))
+        real = (self.sequence >= 0).unsqueeze(-1)
+        if how == "cls":
+            first = self.is_first.to(torch.int64).argmax(-1)
+            pooled = x[torch.arange(x.shape[0], device=x.device), first]
+        elif how == "max":
+            pooled = x.masked_fill(~real, torch.finfo(x.dtype).min).amax(1)
+        else:
+            total = x.to(accumulation_dtype(x)).masked_fill(~real, 0.0).sum(1)
+            pooled = (total / real.sum(1).clamp(min=1)).to(x.dtype)
+        return pooled.masked_fill(~real.any(1), 0.0)
+
+    def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
+        """Token layout -> (N, L, ...), one row per sequence; the input layout (B, S, ...) where rows aren't packed."""
+        if not self.packed:
+            return self.pad(x, fill)
+        tokens, sequence = self.real(x, self.sequence)
+        counts = torch.bincount(sequence, minlength=self.num_sequences)
+        offset = torch.arange(sequence.shape[0], device=x.device) - (counts.cumsum(0) - counts)[sequence]
+        width = int(counts.max())
+        return _scatter(tokens, sequence * width + offset, (self.num_sequences, width), fill)
 
 
-AnyBatch = Padded | Unpadded
+class Runs:
+    """Sequences of like lengths together, those of a run padded to one length: a multiple of 8, or the longest's.
 
+    On a CPU attention over a few runs is faster than over a padded batch, and than over one sequence after the other.
 
-def by_sequence(batch: AnyBatch, x: Tensor, fill: float = 0.0) -> Tensor:
-    """Token layout -> (N, L, ...), one row per sequence; the input layout (B, S, ...) where rows aren't packed."""
-    if not batch.packed:
-        return batch.pad(x, fill)
-    hidden, sequence = batch.tokens(x, batch.sequences())
-    counts = torch.bincount(sequence, minlength=batch.num_sequences)
-    offset = torch.arange(sequence.shape[0], device=x.device) - (counts.cumsum(0) - counts)[sequence]
-    width = int(counts.max())
-    return _scatter(hidden, sequence * width + offset, (batch.num_sequences, width), fill)
+    Args:
+        counts: int64 (n,), tokens of each sequence, none empty, T in all.
+    """
+
+    step = 8
+
+    def __init__(self, counts: Tensor) -> None:
+        padded = (-(-counts // self.step) * self.step).clamp(max=counts.max())
+        rows = padded.argsort(stable=True)
+        padded, lengths, starts = padded[rows], counts[rows], (counts.cumsum(0) - counts)[rows]
+        row = torch.arange(len(rows), device=counts.device).repeat_interleave(padded)
+        places = torch.arange(len(row), device=counts.device)
+        offset = places - (padded.cumsum(0) - padded)[row]
+        real = offset < lengths[row]
+        widths, sizes = padded.unique_consecutive(return_counts=True)
+        self.shapes: list[tuple[int, int]] = list(zip(sizes.tolist(), widths.tolist(), strict=True))
+        """(m, w) of each run: m sequences, each padded to w places."""
+        self.rows = rows.split(sizes.tolist())
+        """int64 (m,) of each run: the sequences that it holds."""
+        self._masks: list[Tensor | None] = [
+            None if part.all() else part.view(-1, 1, 1, width) for part, (_, width) in self._zip(real)
+        ]
+        self._token_at = starts[row] + torch.minimum(offset, lengths[row] - 1)  # padding repeats the last token
+        self._place_of = torch.empty_like(self._token_at[: int(counts.sum())])
+        self._place_of[self._token_at[real]] = places[real]
+
+    def masks(self) -> list[Tensor | None]:
+        """bool (m, 1, 1, w) of each run, which places hold a token. None: all."""
+        return self._masks
+
+    def pick(self, bias: Tensor) -> list[Tensor]:
+        """(1 or n, H, L, L) -> (1 or m, H, w, w) of each run."""
+        rows = [bias] * len(self.shapes) if bias.shape[0] == 1 else [bias.index_select(0, rows) for rows in self.rows]
+        return [own[:, :, :width, :width] for own, (_, width) in zip(rows, self.shapes, strict=True)]
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Token layout (1, T, ...) -> (m, w, ...) of each run."""
+        return [part.unflatten(0, shape) for part, shape in self._zip(x[0].index_select(0, self._token_at))]
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """Undoes `split`."""
+        return torch.cat([part.flatten(0, 1) for part in parts]).index_select(0, self._place_of).unsqueeze(0)
+
+    def _zip(self, x: Tensor) -> Iterable[tuple[Tensor, tuple[int, int]]]:
+        return zip(x.split([size * width for size, width in self.shapes]), self.shapes, strict=True)
 
 
 def _pool(count: int, how: str, x: Tensor, sequence: Tensor, is_first: Tensor) -> Tensor:
-    """(T, D), (T,), (T,) -> (count, D), as `Padded.pool` says."""
+    """(T, D), (T,), (T,) -> (count, D), as `Tokens.pool` says."""
     pooled = x.new_zeros(count, x.shape[-1])
     if how == "cls":
         return pooled.index_copy(0, sequence[is_first], x[is_first])
     if how == "max":
         return pooled.scatter_reduce(0, sequence.unsqueeze(-1).expand_as(x), x, "amax", include_self=False)
-    total = pooled.to(wide(x)).index_add(0, sequence, x.to(wide(x)))
+    total = pooled.to(accumulation_dtype(x)).index_add(0, sequence, x.to(accumulation_dtype(x)))
     tokens = torch.bincount(sequence, minlength=count).clamp(min=1)
     return (total / tokens.unsqueeze(-1)).to(x.dtype)
 
 
-def _lengths(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
-    """The largest position + 1 of each sequence: int64 (count,)."""
-    return positions.new_zeros(count).scatter_reduce(0, sequence.flatten(), positions.flatten() + 1, "amax")
+def _last_positions(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
+    """The largest position of each sequence: int64 (count,)."""
+    numbers = sequence.flatten().clamp(min=0)  # positions at padding are 0
+    return positions.new_zeros(count).scatter_reduce(0, numbers, positions.flatten(), "amax")
 
 
 def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> Tensor:
@@ -293,13 +331,13 @@ def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> T
     return flat.index_copy(0, index, x).unflatten(0, shape)
 
 
-def augment_positions(batch: AnyBatch, how: str, limit: int) -> AnyBatch:
-    """The batch with each sequence's positions moved, at random but in order, within 0 .. limit - 1.
+def augment_positions(tokens: Tokens, how: str, limit: int) -> Tokens:
+    """The tokens with each sequence's positions moved, at random but in order, within 0 .. limit - 1.
 
     One draw per sequence from torch's default generator, the same whether padding is computed on or not.
 
     Args:
-        batch: its positions count from 0 in each sequence.
+        tokens: positions count from 0 in each sequence.
         how: `shift`, p + k, k uniform such that all positions stay below `limit`; or `random`, the p-th smallest of a
             uniform sample without replacement.
         limit: number of positions to choose from.
@@ -307,39 +345,41 @@ def augment_positions(batch: AnyBatch, how: str, limit: int) -> AnyBatch:
     Raises:
         ValueError: a sequence has more tokens than there are positions.
     """
-    positions, device = batch.positions, batch.positions.device
-    longest = batch.longest  # a traced graph knows only this, padding included
-    if not tracing() and longest > limit:
+    positions, device = tokens.positions, tokens.positions.device
+    longest = tokens.longest  # a traced graph knows only this, padding included
+    if not have_fixed_shapes(positions) and longest > limit:
         longest = int(positions.max()) + 1
     if longest > limit:
         raise ValueError(
             f"A training sequence has {longest} tokens, but position_augmentation={how!r} has "
             f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
         )
-    sequence, count = batch.owner(), batch.num_sequences
-    lengths = _lengths(positions, sequence, count)
+    sequence, count = tokens.sequence.clamp(min=0), tokens.num_sequences
+    lengths = _last_positions(positions, sequence, count) + 1
     if how == "shift":
         room = limit - lengths + 1
         start = (torch.rand(count, device=device) * room).long()
-        return replace(batch, positions=positions + start[sequence], counted=False)
-    places = torch.arange(limit, device=device)
-    # The argsort of noise is a random order: the first n places in it are a sample without replacement.
-    order = torch.rand(count, limit, device=device).argsort(-1)
-    sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
-    return replace(batch, positions=sample[sequence, positions], counted=False)
+        moved = positions + start[sequence]
+    else:
+        places = torch.arange(limit, device=device)
+        # The argsort of noise is a random order: the first n places in it are a sample without replacement.
+        order = torch.rand(count, limit, device=device).argsort(-1)
+        sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
+        moved = sample[sequence, positions]
+    return replace(tokens, positions=moved.masked_fill(tokens.sequence < 0, 0), counted=False)
 
 
-def make_batch(
+def locate_tokens(
     batch: int,
     length: int,
     device: torch.device,
-    *,
     attention_mask: Tensor | None = None,
     position_ids: Tensor | None = None,
     seq_idx: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
+    *,
     unpad: bool = True,
-) -> AnyBatch:
+) -> Tokens:
     """Finds the real tokens, the sequences and the positions of a batch.
 
     Positions are `position_ids` where given, else (attention_mask.cumsum(-1) - 1).clamp(min=0), or the place within the
@@ -359,98 +399,89 @@ def make_batch(
         ValueError: a shape or a value doesn't fit.
     """
     shape = (batch, length)
-    mask = None
+    mask, fixed = None, have_fixed_shapes(attention_mask, position_ids)
     if attention_mask is not None:
         way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
         mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
-        if attention_mask.is_floating_point() and not tracing() and not bool((attention_mask >= 0).all()):
+        if attention_mask.is_floating_point() and not fixed and not bool((attention_mask >= 0).all()):
             least = float(attention_mask.min())  # a mask to add to logits, 0 at tokens, means the opposite
             raise ValueError(f"attention_mask holds {least}. {way_out}")
     position_ids = _check_positions(position_ids, shape)
     starts = _starts(shape, device, seq_idx, cu_seq_lens_q)
-    segment: Tensor | None = None
     if starts is None and position_ids is not None:
         starts = _starts_in_positions(position_ids, mask)
-        if tracing():  # whether a row is packed depends on data
-            segment, starts = starts.cumsum(-1), None
-        elif not bool(starts.any()):
+        if not fixed and not bool(starts.any()):  # whether a row is packed depends on data: a traced graph can't know
             starts = None
-    if mask is not None and not tracing() and bool(mask.all()):
+    if mask is not None and unpad and not fixed and bool(mask.all()):
         mask = None
-    if starts is not None:
-        found = _packed(shape, starts, mask, position_ids)
-    else:
-        found = _rows(shape, device, mask, position_ids, segment)
-    if tracing() or not unpad or (mask is None and not found.packed):
-        return found
-    return _unpadded(found)
+    tokens = _arrange(shape, device, starts, mask, position_ids)
+    if starts is not None and not fixed:
+        tokens = _renumber(tokens)
+    if fixed or not unpad or (mask is None and not tokens.packed):
+        return tokens
+    return _unpadded(tokens)
 
 
-def _rows(
+def _arrange(
     shape: tuple[int, int],
     device: torch.device,
+    starts: Tensor | None,
     mask: Tensor | None,
     position_ids: Tensor | None,
-    segment: Tensor | None,
-) -> Padded:
-    """One sequence per row. In a traced graph rows may be packed: `segment` (B, S) counts their sequences from 1."""
+) -> Tokens:
+    """A sequence per row, or where `starts` (B, S) is True another one, counted over the batch with the places."""
     place = torch.arange(shape[1], device=device).expand(shape)
-    if position_ids is not None:
-        # Values at padding may be anything; 0 is in the range of every table.
-        positions = position_ids if mask is None else position_ids.masked_fill(~mask, 0)
-    else:
-        positions = place if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
-    is_first = place == 0 if mask is None else mask & (mask.cumsum(-1) == 1)
-    sequence = None
-    if segment is not None:
-        sequence = segment + torch.arange(shape[0], device=device).unsqueeze(-1) * (shape[1] + 1)
-        is_first = is_first | (segment != segment.roll(1, -1)) & (segment > 1)
-    return Padded(shape, positions, is_first, shape[0], position_ids is None, mask, sequence)
+    row = torch.arange(shape[0], device=device).unsqueeze(-1)
+    seen = place + 1 if mask is None else mask.cumsum(-1)  # real tokens of the row, up to each place
+    sequence, rank = row.expand(shape), seen - 1
+    if starts is not None:
+        before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1).values
+        sequence, rank = row * shape[1] + (starts | (place == 0)).cumsum(-1) - 1, rank - before
+    positions, is_first = rank if position_ids is None else position_ids, rank == 0
+    if mask is not None:
+        positions, is_first = positions.masked_fill(~mask, 0), is_first & mask
+        sequence = sequence.masked_fill(~mask, -1)
+    counted, has_borders = position_ids is None, starts is not None
+    if has_borders and not counted and not have_fixed_shapes(positions):
+        as_counted = positions == rank if mask is None else (positions == rank) | ~mask
+        counted = bool(as_counted.all())
+    return Tokens(shape, positions, is_first, sequence, shape[0], shape[1], counted, mask, has_borders)
 
 
-def _packed(shape: tuple[int, int], starts: Tensor, mask: Tensor | None, position_ids: Tensor | None) -> Padded:
-    """`starts` (B, S) is True where a new sequence starts; each row's first place starts one in any case."""
-    starts = starts.clone()
-    starts[:, 0] = True
-    sequence = starts.flatten().cumsum(0).view(shape) - 1
-    real = torch.ones_like(starts) if mask is None else mask
-    # Number of real tokens before each place, since the start of its own sequence.
-    seen = real.flatten().cumsum(0)
-    before = torch.where(starts.flatten(), seen - real.flatten().long(), 0).cummax(0).values
-    rank = (seen - before - 1).clamp(min=0).view(shape)
-    positions = rank if position_ids is None else position_ids.masked_fill(~real, 0)
-    is_first = real & (rank == 0)
-    # A start at padding, such as at the end of a packed row, starts nothing. What counts as a sequence holds a token,
-    # or is a row without any, which keeps its place in the output.
-    holds = torch.zeros(int(sequence.max()) + 1, dtype=torch.bool, device=starts.device)
-    holds[sequence[is_first]] = True
-    holds[sequence[~real.any(-1), 0]] = True
-    number = (holds.cumsum(0) - 1).clamp(min=0)
-    counted = position_ids is None or bool((positions == rank)[real].all())
-    found = Padded(shape, positions, is_first, int(holds.sum()), counted, mask, number[sequence])
-    return found if found.packed else replace(found, sequence=None)
+def _renumber(tokens: Tokens) -> Tokens:
+    """The sequences of packed rows, counted without gaps: those that hold a token, and rows without any."""
+    rows, length = tokens.shape
+    number = torch.arange(rows, device=tokens.sequence.device) * length
+    holds = torch.zeros(rows * length, dtype=torch.bool, device=number.device)
+    holds[tokens.sequence[tokens.is_first]] = True
+    if tokens.mask is not None:
+        holds[number[~tokens.mask.any(-1)]] = True  # keeps its place in the output
+    sequence, count = (holds.cumsum(0) - 1)[tokens.sequence], int(holds.sum())
+    if tokens.mask is not None:
+        sequence = sequence.masked_fill(~tokens.mask, -1)
+    return replace(tokens, sequence=sequence, num_sequences=count, has_borders=count > rows)
 
 
-def _unpadded(padded: Padded) -> AnyBatch:
-    (index,) = padded.tokens(torch.arange(padded.positions.numel(), device=padded.positions.device).view(padded.shape))
+def _unpadded(padded: Tokens) -> Tokens:
+    place = torch.arange(padded.sequence.numel(), device=padded.sequence.device).view(padded.shape)
+    index, positions, is_first, sequence = padded.real(place, padded.positions, padded.is_first, padded.sequence)
     if index.numel() == 0:  # attention over nothing is undefined; over masked padding it is defined, and gives 0
         return padded
-    positions, is_first, sequence = padded.tokens(padded.positions, padded.is_first, padded.sequences())
     counts = torch.bincount(sequence, minlength=padded.num_sequences)
     longest = int(counts.max())
     rows = (counts > 0).cumsum(0) - 1  # sequences without a token get no row
-    gaps = rows * longest - (counts.cumsum(0) - counts)  # empty places of the grid before each sequence
-    return Unpadded(
+    gaps = rows * longest - (counts.cumsum(0) - counts)  # empty places of the padded layout before each sequence
+    return Tokens(
         shape=padded.shape,
         positions=positions.unsqueeze(0),
         is_first=is_first.unsqueeze(0),
+        sequence=sequence.unsqueeze(0),
         num_sequences=padded.num_sequences,
+        longest=longest,
         counted=padded.counted,
         index=index,
-        sequence=sequence.unsqueeze(0),
         counts=counts[counts > 0],
-        grid_index=torch.arange(index.shape[0], device=index.device) + gaps[sequence],
-        longest=longest,
+        row_index=torch.arange(index.shape[0], device=index.device) + gaps[sequence],
     )
 
 

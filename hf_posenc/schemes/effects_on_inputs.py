@@ -24,8 +24,7 @@ def encodings_of(subject: Subject, length: int) -> Tensor:
         width = 1  # `none` adds nothing whatever the width
     else:
         width = size_of(subject, "hidden_size", lambda config: config.embedding_width)
-    positions = torch.arange(length).unsqueeze(0)
-    return scheme.ask("embed", torch.zeros(1, length, width), positions, **one_text(positions))[0].float()
+    return scheme.embed(torch.zeros(1, length, width), one_text(length))[0].float()
 
 
 def embedding_effect(encodings: Tensor) -> Effect:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .hooks import grid_of, one_text
+from .hooks import one_text
 from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Panel, colour_limits, from_three_positions, to_numpy
 from .sources import Subject, size_of
 
@@ -116,14 +116,13 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
     """Panels of a bias of one layer: with vectors for q and k if they matter."""
     heads = size_of(subject, "num_heads", lambda config: config.num_attention_heads)
     head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
-    positions, _ = grid_of(length)
 
     def bias(q: Tensor, k: Tensor) -> Tensor:
         """q and k (n, H, d), the same at every place -> (n, H, S, S)."""
         q, k = (t[:, :, None].expand(-1, -1, length, -1) for t in (q, k))
         try:
             x = torch.zeros(len(q), length, heads * head_dim)
-            found = subject.scheme.ask("layer_bias", q, k, positions, layer, x=lambda: x, **one_text(positions))
+            found = subject.scheme.layer_bias(q, k, one_text(length, x), layer)
         except IndexError as error:
             raise UserError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
         if found is None:

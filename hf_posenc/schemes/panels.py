@@ -20,7 +20,7 @@ from hf_posenc.model.position_base import PositionScheme
 
 from .effects_on_inputs import embedding_effect, encodings_of, rotation_effect
 from .effects_on_logits import bias_effect, layer_bias_effect
-from .hooks import grid_of, one_text
+from .hooks import one_text
 from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Note, Panel, to_numpy
 from .sources import Source, Subject, initial_scheme, read_source
 
@@ -165,8 +165,7 @@ def read_effects(subject: Subject, max_positions: int | None, layer: int) -> lis
     if scheme.uses("rotate"):
         effects.append(rotation_effect(subject, length, layer))
     if scheme.uses("bias"):
-        positions, first = grid_of(length)
-        bias = scheme.ask("bias", positions, first, **one_text(positions))
+        bias = scheme.bias(one_text(length))
         if bias is not None:
             effects.append(bias_effect(bias[0].float(), "bias", ""))
     if scheme.uses("layer_bias"):

@@ -125,7 +125,7 @@ from hf_posenc import PositionScheme
 
 
 class Mine(PositionScheme):
-    def embed(self, x, positions):
+    def embed(self, x, tokens):
         return x + 1
 """
 

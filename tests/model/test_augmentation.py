@@ -6,7 +6,7 @@ from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model.position_math import per_distinct_distance
-from hf_posenc.model.unpadding import augment_positions, make_batch
+from hf_posenc.model.unpadding import augment_positions, locate_tokens
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 
@@ -14,9 +14,9 @@ IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 def augmented(how: str, limit: int, seed: int, **arrangement) -> list[list[int]]:
     """The positions of each sequence."""
     torch.manual_seed(seed)
-    batch = make_batch(*IDS.shape, IDS.device, attention_mask=MASK, **arrangement)
+    batch = locate_tokens(*IDS.shape, IDS.device, attention_mask=MASK, **arrangement)
     batch = augment_positions(batch, how, limit)
-    if batch.unpadded:
+    if batch.index is not None:
         return [batch.positions[batch.sequence == n].tolist() for n in range(3)]
     return [row[mask.bool()].tolist() for row, mask in zip(batch.positions, MASK, strict=True)]
 
@@ -69,7 +69,7 @@ def test_packed_sequences_are_moved_each_by_its_own_number():
     model = encoder("learned", position_augmentation="shift").train()
     moved = []
     forward = model.position.embed
-    model.position.embed = lambda x, positions: (moved.append(positions), forward(x, positions))[1]
+    model.position.embed = lambda x, tokens: (moved.append(tokens.positions), forward(x, tokens))[1]
     model(tokens(1, 9), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]]))
     first, second = moved[0][0, :4], moved[0][0, 4:]
     assert first.diff().eq(1).all()

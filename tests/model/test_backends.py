@@ -1,6 +1,7 @@
 """Every attention backend gives the same numbers, or refuses: none drops a bias without a word."""
 
 import logging
+import re
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_position
 from hf_posenc.model import attention
 from hf_posenc.model.attention import eager_attention_forward
-from hf_posenc.model.unpadding import make_batch
+from hf_posenc.model.unpadding import Runs, locate_tokens
 
 EVERY = [*SCHEMES, *COMBINED]
 MADE = {name: make_position(tiny_config(name)) for name in EVERY}
@@ -122,36 +123,27 @@ def test_the_attention_of_a_model_can_be_set_later():
 
 
 def test_attention_moves_to_another_device_with_its_batch():
-    batch = make_batch(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
+    batch = locate_tokens(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
     x = torch.zeros(*batch.positions.shape, 32)
-    attend, _ = attention.choose_attention(tiny_config("rope"), MADE["rope"], batch, x, None, False, False)
+    attend = attention.choose_attention(tiny_config("rope"), MADE["rope"], batch, x, False, False)
     moved = attend.to("meta")
-    assert (moved.batch.positions.device.type, attend.batch.positions.device.type) == ("meta", "cpu")
+    assert (moved.tokens.positions.device.type, attend.tokens.positions.device.type) == ("meta", "cpu")
 
 
 class Silent(PositionScheme):
-    """Overrides every hook and uses none."""
+    """A bias that adds nothing."""
 
     name = "silent"
 
-    def embed(self, x, positions):
+    def bias(self, tokens):
         return None
 
-    def rotary(self, positions):
-        return None
-
-    def rotate(self, q, k, state, layer):
-        return None
-
-    def bias(self, positions, is_first):
-        return None
-
-    def layer_bias(self, q, k, positions, layer):
+    def layer_bias(self, q, k, tokens, layer):
         return None
 
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
-def test_a_hook_may_return_none(backend, monkeypatch):
+def test_a_bias_may_be_none(backend, monkeypatch):
     monkeypatch.setitem(POSITIONS, "silent", Silent)
     silent, none = (encoder(name, attn_implementation=backend) for name in ("silent", "none"))
     none.load_state_dict(silent.state_dict())
@@ -193,10 +185,10 @@ class NoMod(PositionScheme):
 
     name = "no_mod"
 
-    def bias(self, positions, is_first):
-        return positions[:, None, None, :].float()
+    def bias(self, tokens):
+        return tokens.positions[:, None, None, :].float()
 
-    def score_mod(self, positions, layer):
+    def score_mod(self, tokens, layer):
         return None
 
 
@@ -212,14 +204,14 @@ class BySequence(PositionScheme):
 
     name = "by_sequence"
 
-    def bias(self, positions, is_first, *, sequence):
-        sign = 1.0 - 2.0 * (sequence % 2)
-        return (sign[:, :, None] * (positions[:, None, :] - positions[:, :, None]))[:, None]
+    def bias(self, tokens):
+        sign = 1.0 - 2.0 * (tokens.sequence % 2)
+        return (sign[:, :, None] * (tokens.positions[:, None, :] - tokens.positions[:, :, None]))[:, None]
 
-    def score_mod(self, positions, layer, *, sequence):
-        assert positions.shape == sequence.shape == (1, 20)
-        sign = 1.0 - 2.0 * (sequence[0] % 2)
-        return lambda score, b, h, q, k: score + sign[q] * (positions[0, k] - positions[0, q])
+    def score_mod(self, tokens, layer):
+        assert tokens.positions.shape == tokens.sequence.shape == (1, 20)
+        sign = 1.0 - 2.0 * (tokens.sequence[0] % 2)
+        return lambda score, b, h, q, k: score + sign[q] * (tokens.positions[0, k] - tokens.positions[0, q])
 
 
 def test_a_score_mod_may_ask_for_the_sequence_of_each_token(monkeypatch):
@@ -232,63 +224,37 @@ def test_a_score_mod_may_ask_for_the_sequence_of_each_token(monkeypatch):
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-def deaf(module, query, key, value, attention_mask, **options):
-    """A registered attention that never looks at its mask."""
-    return eager_attention_forward(module, query, key, value, None, **options)
+@pytest.mark.parametrize("scheme", ["none", "rope"])
+def test_a_registered_attention_gets_a_boolean_mask_and_a_line_says_what_it_must_do(scheme, monkeypatch):
+    masks, lines = [], []
+
+    def registered(module, query, key, value, attention_mask, **options):
+        masks.append(attention_mask)
+        return eager_attention_forward(module, query, key, value, attention_mask, **options)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "registered_too", registered)
+    monkeypatch.setattr(attention.logger, "warning", lines.append)
+    attention.logger.warning_once.cache_clear()
+    model = encoder(scheme, attn_implementation="registered_too")
+    model(IDS[:1, -9:])
+    assert set(masks) == {None}
+    assert lines == []
+    got = model(IDS, attention_mask=MASK).last_hidden_state
+    assert masks[-1].dtype == torch.bool
+    assert "'registered_too' must heed attention_mask" in lines[0]
+    torch.testing.assert_close(got, encoder(scheme)(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
 
 
-def one_head(module, query, key, value, attention_mask, **options):
-    """One that gives all heads the first one's mask."""
-    return eager_attention_forward(module, query, key, value, attention_mask[:, :1], **options)
-
-
-def yes_or_no(module, query, key, value, attention_mask, **options):
-    """One that reads of an additive mask only who sees whom."""
-    sees = attention_mask if attention_mask.dtype == torch.bool else attention_mask > torch.finfo(query.dtype).min
-    return eager_attention_forward(module, query, key, value, sees, **options)
-
-
-@pytest.mark.parametrize("scheme", ["rope", "t5"])
-def test_a_registered_attention_that_ignores_the_mask_is_refused(scheme, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "deaf", deaf)
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "hearing", eager_attention_forward)
-    full = {"input_ids": IDS[:1, -9:]}
-    expected = encoder(scheme)(IDS, attention_mask=MASK).last_hidden_state
-    hearing = encoder(scheme, attn_implementation="hearing")(IDS, attention_mask=MASK).last_hidden_state
-    torch.testing.assert_close(hearing, expected, atol=1e-5, rtol=1e-5)
-    model = encoder(scheme, attn_implementation="deaf")
-    if scheme == "t5":
-        for given in (full, {"input_ids": IDS, "attention_mask": MASK}):
-            with pytest.raises(ValueError, match="'deaf' drops a bias, .*'t5' is a bias.*, or a scheme without bias"):
-                model(**given)
-    else:
-        with pytest.raises(ValueError, match=r"'deaf' ignores its attention_mask, .* Use [^,]*'sdpa' or 'eager'\.$"):
-            model(IDS, attention_mask=MASK)
-        assert model(**full).last_hidden_state.isfinite().all()
-
-
-def test_a_registered_attention_is_tried_before_it_is_traced(monkeypatch):
-    def untried(*arguments, **options):
-        return eager_attention_forward(*arguments, **options)
-
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "untried", untried)
-    model = encoder("alibi", attn_implementation="untried")
-    with pytest.raises(ValueError, match="'untried' hasn't shown yet that it heeds a mask or a bias. Call the model"):
-        torch.export.export(model, (IDS,))
-    expected = model(IDS).last_hidden_state
-    got = torch.export.export(model, (IDS,)).module()(IDS).last_hidden_state
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("attend", [one_head, yes_or_no])
-def test_a_registered_attention_that_takes_masks_alone_is_refused_a_bias_alone(attend, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "half", attend)
-    model = encoder("t5", attn_implementation="half")
-    with pytest.raises(ValueError, match="attn_implementation='half' drops a bias, or a part of it, and position_emb"):
+@pytest.mark.parametrize("scheme", BIASED)
+def test_a_registered_attention_is_refused_a_bias(scheme, monkeypatch):
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "vllm", eager_attention_forward)
+    model = encoder(scheme)
+    model.set_attn_implementation("vllm")
+    refused = f"'vllm' takes no bias, and position_embedding_type='{re.escape(scheme)}' is a bias"
+    with pytest.raises(ValueError, match=refused):
         model(IDS, attention_mask=MASK)
-    expected = encoder("rope")(IDS, attention_mask=MASK).last_hidden_state
-    got = encoder("rope", attn_implementation="half")(IDS, attention_mask=MASK).last_hidden_state
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match=refused):
+        encoder(scheme, attn_implementation="vllm")
 
 
 def test_flex_attention_refuses_dropout():
@@ -306,26 +272,23 @@ def test_flex_attention_refuses_gradients_on_a_cpu():
 
 
 def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch):
-    batch = make_batch(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
-    full = make_batch(3, 8, torch.device("cpu"))
+    batch = locate_tokens(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
 
-    def chosen(backend, scheme, batch):
+    def chosen(backend, scheme):
         config, x = tiny_config(scheme), torch.zeros(*batch.positions.shape, 32)
         config._attn_implementation = backend
-        return attention.choose_attention(config, MADE[scheme], batch, x, None, training=False, weights=False)[0].run
+        return attention.choose_attention(config, MADE[scheme], batch, x, training=False, wants_weights=False)
 
-    assert chosen("sdpa", "rope", batch) is attention._by_sequence
+    assert isinstance(chosen("sdpa", "rope").rows, Runs)
+    assert chosen("eager", "rope").rows is batch
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "runs_varlen", lambda x: True)
-        assert chosen("sdpa", "rope", batch) is attention._varlen
-        assert chosen("sdpa", "t5", batch) is attention._by_sequence
-        assert chosen("sdpa", "rope", full) is attention._on_grid
-        assert chosen("eager", "rope", batch) is attention._on_grid
+        fits = attention._runs_varlen
+        patch.setattr(attention, "_runs_varlen", lambda scheme, batch, x, dropout: not attention._is_biased(scheme))
+        assert chosen("sdpa", "rope").backend is attention.BACKENDS["varlen"]
+        assert chosen("sdpa", "t5").backend is attention.BACKENDS["sdpa"]
+        assert chosen("eager", "rope").backend is attention.BACKENDS["eager"]
+    assert not fits(MADE["rope"], batch, torch.zeros(1, 20, 32, dtype=torch.bfloat16), 0.0)  # not on CUDA
     assert batch.cu_seqlens.tolist() == [0, 9, 10, 14, 20]
-    # In float32 it stands back, and the grid serves.
-    model = encoder("rope")
-    expected = encoder("rope", attn_implementation="eager")(IDS, attention_mask=MASK).last_hidden_state
-    torch.testing.assert_close(model(IDS, attention_mask=MASK).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_one_log_line_says_how_attention_runs(monkeypatch):
@@ -335,7 +298,7 @@ def test_one_log_line_says_how_attention_runs(monkeypatch):
     model = encoder("rope")
     for _ in range(2):
         model(IDS, attention_mask=MASK)
-    assert lines == ["Attention: attn_implementation='sdpa' on cpu, one sequence after the other."]
+    assert lines == ["Attention: attn_implementation='sdpa' on cpu, runs of like lengths."]
     assert logging.getLogger("hf_posenc")
 
 

@@ -14,6 +14,7 @@ from hf_posenc import (
     make_position,
 )
 from hf_posenc.model.position_combined import CombinedPosition
+from hf_posenc.model.unpadding import Tokens, locate_tokens
 
 
 def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
@@ -28,18 +29,17 @@ def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
 def test_a_combination_equals_its_parts_added_up():
     x, positions = torch.randn(1, 6, 32), torch.arange(6)[None]
     both = make_position(tiny_config("learned+sinusoidal"))
-    alone = [both.parts[name].embed(torch.zeros_like(x), positions) for name in ("learned", "sinusoidal")]
-    torch.testing.assert_close(both.embed(x, positions), x + alone[0] + alone[1])
+    alone = [both.parts[name].embed(torch.zeros_like(x), Tokens.at(positions)) for name in ("learned", "sinusoidal")]
+    torch.testing.assert_close(both.embed(x, Tokens.at(positions)), x + alone[0] + alone[1])
     kwargs = {"tupe": {"reset_first": False}}
     biases = make_position(tiny_config("alibi+kerple+tupe", position_embedding_kwargs=kwargs))
-    first = positions == 0
-    total = sum(part.bias(positions, first) for part in biases.parts.values())
-    torch.testing.assert_close(biases.bias(positions, first), total)
+    total = sum(part.bias(Tokens.at(positions)) for part in biases.parts.values())
+    torch.testing.assert_close(biases.bias(Tokens.at(positions)), total)
     assert biases.query_scale == biases.parts["tupe"].query_scale == pytest.approx(0.5**0.5)
     # Entry by entry as attention kernels ask for it, wherever every part can say it.
     pair = make_position(tiny_config("alibi+kerple"))
-    expected = pair.bias(positions, first)
-    score = pair.score_mod(positions, 0)
+    expected = pair.bias(Tokens.at(positions))
+    score = pair.score_mod(Tokens.at(positions), 0)
     for h, q, k in [(0, 1, 5), (3, 4, 2), (2, 0, 0)]:
         entry = score(torch.tensor(0.0), *(torch.tensor(place) for place in (0, h, q, k)))
         torch.testing.assert_close(entry, expected[0, h, q, k])
@@ -51,13 +51,15 @@ def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
     with torch.no_grad():
         for weight in position.parameters():
             weight.copy_(torch.randn(weight.shape))
-    positions, first = torch.arange(6)[None], torch.tensor([[True, False, False, True, False, False]])
-    bias = position.bias(positions, first)[0]
+    places, number = torch.arange(6)[None], torch.tensor([[0, 0, 0, 1, 1, 1]])
+    batch = locate_tokens(1, 6, places.device, position_ids=places, seq_idx=number, unpad=False)
+    tokens = batch.rows()
+    bias = position.bias(tokens)[0]
     row, column = position.tupe.first.weight[..., None]
     for place in (0, 3):
         assert torch.equal(bias[:, place], row.expand(-1, 6))
         assert torch.equal(bias[:, [1, 2, 4, 5], place], column.expand(-1, 4))
-    total = sum(part.bias(positions, first) for part in position.parts.values())[0]
+    total = sum(part.bias(tokens) for part in position.parts.values())[0]
     torch.testing.assert_close(bias[:, 1:3, 4:], total[:, 1:3, 4:])
 
 
@@ -148,16 +150,8 @@ def test_an_argument_given_as_a_field_is_told_where_it_belongs():
 
 def test_a_bias_that_flex_cannot_add_is_not_dropped_from_a_sum():
     class Silent(AlibiPosition):
-        def score_mod(self, positions, layer):
+        def score_mod(self, tokens, layer):
             return None
 
-    class Half(RotaryPosition):
-        def rotate(self, q, k, state, layer):
-            return super().rotate(q, k, state, layer) if layer else None
-
-    parts = {"t5": T5Position(num_heads=2, num_layers=1), "silent": Silent(num_heads=2), "turn": Half(head_dim=4)}
-    both, positions, q = CombinedPosition(parts), torch.arange(3)[None], torch.randn(1, 3, 2, 4)
-    assert both.score_mod(positions, 0) is None
-    state = both.rotary(positions)
-    assert both.rotate(q, q, state, 0)[0] is q
-    assert torch.equal(both.rotate(q, q, state, 1)[0], parts["turn"].rotate(q, q, state[0], 1)[0])
+    both = CombinedPosition({"t5": T5Position(num_heads=2, num_layers=1), "silent": Silent(num_heads=2)})
+    assert both.score_mod(Tokens.at(torch.arange(3)[None]), 0) is None

@@ -5,7 +5,7 @@ import torch
 from common import encoder, padded, tokens
 from torch import nn
 
-from hf_posenc.model.cpu_kernels import STEPS, Dropout
+from hf_posenc.kernels.dropout import STEPS, Dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 import hf_posenc
 from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel, make_position
+from hf_posenc.model.unpadding import Tokens
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
@@ -283,34 +284,29 @@ def small_encoder(scheme: str, **overrides) -> PosEncModel:
 
 
 @pytest.mark.parametrize("scheme", EVERY_HOOK)
-def test_forward_mode_and_second_derivatives_are_those_of_plain_attention(scheme):
+def test_forward_mode_and_second_derivatives_agree_in_eager_attention(scheme):
     mask = padded(SEQUENCES[1:])[1]
     x, direction = torch.randn(2, *mask.shape, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    plain, model = small_encoder(scheme, attn_implementation="eager", unpad_inputs=False), small_encoder(scheme)
+    model = small_encoder(scheme, attn_implementation="eager")
 
-    def encode(x, model=model, mask=mask):
+    def encode(x):
         return model(inputs_embeds=x, attention_mask=mask).last_hidden_state
 
+    def energy(x):
+        return encode(x).square().sum()
+
     leaf, weights = x.clone().requires_grad_(), torch.zeros_like(x).requires_grad_()
-    backward = torch.autograd.grad((encode(leaf, plain) * weights).sum(), leaf, create_graph=True)[0]
+    backward = torch.autograd.grad((encode(leaf) * weights).sum(), leaf, create_graph=True)[0]
     expected = torch.autograd.grad((backward * direction).sum(), weights)[0]
     torch.testing.assert_close(torch.func.jvp(encode, (x,), (direction,))[1], expected)
     with forward_ad.dual_level():
         dual = encode(forward_ad.make_dual(x, direction))
         torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, expected)
-
-    def energy(x, model=model):
-        return encode(x, model).square().sum()
-
-    penalties = []
-    for one in (plain, model):
-        leaf = x.clone().requires_grad_()
-        gradient = torch.autograd.grad(energy(leaf, one), leaf, create_graph=True)[0]
-        (gradient * direction).sum().backward()
-        penalties.append({"x": leaf.grad, **{n: p.grad for n, p in one.named_parameters() if p.grad is not None}})
-    torch.testing.assert_close(penalties[1], penalties[0])
+    leaf = x.clone().requires_grad_()
+    gradient = torch.autograd.grad(energy(leaf), leaf, create_graph=True)[0]
+    (gradient * direction).sum().backward()
     product = torch.func.jvp(torch.func.grad(energy), (x,), (direction,))[1]  # of the Hessian and the direction
-    torch.testing.assert_close(product, penalties[0]["x"])
+    torch.testing.assert_close(product, leaf.grad)
 
 
 @pytest.mark.parametrize("scheme", EVERY_HOOK)
@@ -685,13 +681,14 @@ def test_score_mod_gives_the_numbers_of_the_bias_and_its_gradients(scheme, kwarg
     """What flex_attention would add, entry by entry; with positions of one row and of several."""
     position = encoder(scheme, position_embedding_kwargs=kwargs).position
     for positions in (torch.arange(7)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])):
+        tokens = Tokens.at(positions)
         if position.uses("bias"):
-            expected = position.bias(positions, positions == 0)
+            expected = position.bias(tokens)
         else:
-            expected = position.layer_bias(torch.zeros(1), torch.zeros(1), positions, 1)
+            expected = position.layer_bias(torch.zeros(1), torch.zeros(1), tokens, 1)
         b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in expected.shape), indexing="ij")
         scores = torch.randn(b.shape)
-        got = position.score_mod(positions, 1)(scores, b, h, q, k) - scores
+        got = position.score_mod(tokens, 1)(scores, b, h, q, k) - scores
         torch.testing.assert_close(got, expected.to(got.dtype), atol=2e-6, rtol=1e-5)
         weights = [weight for name, weight in position.named_parameters() if "tables.0" not in name or not kwargs]
         if weights:
@@ -751,3 +748,33 @@ def test_returned_hidden_states_and_attentions_are_part_of_the_graph(scheme):
             tensor.retain_grad()
         outputs[0].flatten()[0].backward()
         assert all(tensor.grad is not None and tensor.grad.abs().sum() > 0 for tensor in kept)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("unpad", [True, False])
+def test_a_forward_hook_on_the_backbone_sees_padded_hidden_states_whoever_calls(name, unpad):
+    ids, mask = padded(SEQUENCES, "left")
+    model = head(name, "rope", unpad_inputs=unpad)
+    seen = []
+    model.model.register_forward_hook(lambda module, inputs, output: seen.append(output.last_hidden_state))
+    shape = (lambda x: x.unsqueeze(1)) if name == "MultipleChoice" else (lambda x: x)
+    model(shape(ids), attention_mask=shape(mask))
+    expected = model.model(ids, attention_mask=mask).last_hidden_state
+    assert expected.shape == (*ids.shape, 32)
+    assert len(seen) == 2
+    assert torch.equal(seen[0], expected)
+    assert not seen[0][mask == 0].any()
+
+
+def test_a_hook_on_the_backbone_changes_what_a_head_answers():
+    ids, mask = padded(SEQUENCES)
+    model = head("SequenceClassification", "rope")
+    before = model(ids, attention_mask=mask).logits
+
+    def double(module, inputs, output):
+        output.last_hidden_state = 2 * output.last_hidden_state
+
+    model.model.register_forward_hook(double)
+    expected = model.classifier(2 * torch.stack([alone(model.model, s).mean(0) / 2 for s in SEQUENCES]))
+    assert not torch.allclose(model(ids, attention_mask=mask).logits, before)
+    torch.testing.assert_close(model(ids, attention_mask=mask).logits, expected, atol=1e-5, rtol=1e-5)

@@ -19,7 +19,7 @@ from hf_posenc import (
     RotaryPosition,
 )
 from hf_posenc.model.position_rope import ROPE_TYPES
-from hf_posenc.model.unpadding import make_batch
+from hf_posenc.model.unpadding import locate_tokens
 
 f64 = torch.float64
 
@@ -184,22 +184,22 @@ def test_lengths_are_those_of_each_sequence():
     shifted = torch.tensor([[0, 1, 2, 99, 0, 1, 99], [99] * 7, [99, 5, 8, 6, 7, 9, 10]])
     whole = {"device": torch.device("cpu"), "attention_mask": mask}
     for unpad in (True, False):
-        batch = make_batch(3, 7, seq_idx=seq_idx, unpad=unpad, **whole)
-        lengths = batch.pad(batch.lengths().unsqueeze(-1)).squeeze(-1)
+        batch = locate_tokens(3, 7, seq_idx=seq_idx, unpad=unpad, **whole)
+        lengths = batch.pad(batch.lengths.unsqueeze(-1)).squeeze(-1)
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [6] * 6]
-        batch = make_batch(3, 7, seq_idx=seq_idx, position_ids=shifted, unpad=unpad, **whole)
-        lengths = batch.pad(batch.lengths().unsqueeze(-1)).squeeze(-1)
+        batch = locate_tokens(3, 7, seq_idx=seq_idx, position_ids=shifted, unpad=unpad, **whole)
+        lengths = batch.pad(batch.lengths.unsqueeze(-1)).squeeze(-1)
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
-    batch = make_batch(2, 7, torch.device("cpu"), attention_mask=mask[[0, 2]], unpad=False)
-    assert batch.lengths().tolist() == [[5] * 7, [6] * 7]
+    batch = locate_tokens(2, 7, torch.device("cpu"), attention_mask=mask[[0, 2]], unpad=False)
+    assert batch.lengths.tolist() == [[5] * 7, [6] * 7]
 
 
 class Seen(PositionScheme):
     """Turns nothing, and remembers what it was told."""
 
-    def rotary(self, positions, lengths):
-        self.told = lengths
-        return positions
+    def rotary(self, tokens):
+        self.told = tokens.lengths
+        return tokens.positions
 
     def rotate(self, q, k, state, layer):
         return q, k

@@ -25,6 +25,7 @@ from hf_posenc import (
     register_position,
     sinusoidal_table,
 )
+from hf_posenc.model.unpadding import Tokens
 
 ADDED = {
     "sinusoidal": SinusoidalPosition,
@@ -79,7 +80,7 @@ def test_dropout_acts_in_training_only(name):
     dropped = (scheme(x) == 0).float().mean()
     assert 0.4 < dropped < 0.6
     assert (scheme.eval()(x) != 0).any()
-    torch.testing.assert_close(scheme(x), ADDED[name].embed(scheme, x, torch.arange(50).expand(4, 50)))
+    torch.testing.assert_close(scheme(x), ADDED[name].embed(scheme, x, Tokens.at(torch.arange(50).expand(4, 50))))
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -270,7 +271,7 @@ def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
     torch.testing.assert_close(part_q[..., :4], apply_rotary(q[..., :4], start=2))
     # The hooks that the encoder calls agree: (B, S, H, d) there, (B, H, S, d) here.
     positions = torch.arange(2, 7).expand(2, 5)
-    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(positions), 0)
+    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(Tokens.at(positions)), 0)
     torch.testing.assert_close(hook_q.transpose(1, 2), part_q)
     torch.testing.assert_close(hook_k.transpose(1, 2)[..., 4:], k[..., 4:])
 
@@ -352,7 +353,7 @@ class Nothing(PositionScheme):
 
 
 class Something(PositionScheme):
-    def embed(self, x, positions):
+    def embed(self, x, tokens):
         return x + 1
 
 
@@ -448,7 +449,7 @@ class Demanding(PositionScheme):
     def __init__(self, *, width):
         super().__init__()
 
-    def embed(self, x, positions):
+    def embed(self, x, tokens):
         return x
 
 
@@ -461,7 +462,7 @@ def test_t5_starts_with_biases_of_the_given_scale():
 @pytest.mark.parametrize(("kernel", "most"), [("log", (2.0, 1.0)), ("power", (1.0, 1.9))])
 def test_kerple_starts_in_the_ranges_of_its_authors_code(kernel, most):
     scheme = make_position(PosEncConfig(position_embedding_type="kerple", position_embedding_kwargs={"kernel": kernel}))
-    bias = scheme.bias(torch.arange(3)[None], torch.zeros(1, 3))[0].double()
+    bias = scheme.bias(Tokens.at(torch.arange(3)[None]))[0].double()
     far = bias[:, 2, :2].flip(1)  # to the left
     torch.testing.assert_close(bias[:, 0, 1:], far.flip(0))  # to the right: the heads the other way round
     grid = torch.arange(1, 13).double() / 12

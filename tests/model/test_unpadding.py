@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.unpadding import make_batch
+from hf_posenc.model.unpadding import Runs, locate_tokens
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
     rows, before, length = batch
     mask, positions, seq_idx = arrange(rows, before, length)
     said = {"position_ids": positions} if said_by == "position_ids" else {"seq_idx": seq_idx}
-    found = make_batch(len(rows), length, CPU, attention_mask=mask, unpad=unpad, **said)
+    found = locate_tokens(len(rows), length, CPU, attention_mask=mask, unpad=unpad, **said)
 
     values = torch.randn(len(rows), length, 3)
     sequences = []  # in order of rows; a row without tokens is one empty sequence
@@ -63,27 +63,39 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
     restored = found.pad(taken)
     torch.testing.assert_close(restored, values * mask[..., None])
     sizes = [size for row in rows for size in row for _ in range(size)]
-    lengths = found.pad(found.lengths().unsqueeze(-1)).squeeze(-1)
+    lengths = found.pad(found.lengths.unsqueeze(-1)).squeeze(-1)
     assert lengths[mask == 1].tolist() == sizes
     if unpad and mask.any() and (found.packed or not mask.all()):
-        assert found.unpadded
+        assert found.index is not None
         assert taken.shape[1] == mask.sum()
         assert found.positions[0].tolist() == [i for s in sequences for i in range(len(s))]
-        grid = found.to_grid(taken)
+        padded = found.to_rows(taken)
         kept = [s for s in sequences if len(s)]
-        assert grid.shape[:2] == (len(kept), max(map(len, kept)))
-        assert (found.sizes, found.longest) == ([len(s) for s in kept], grid.shape[1])
-        belongs = found.grid_sequences()
-        for row_of_grid, s in zip(grid, kept, strict=True):
-            torch.testing.assert_close(row_of_grid[: len(s)], s)
-            assert (row_of_grid[len(s) :] == 0).all()
-        assert torch.equal(belongs >= 0, torch.arange(grid.shape[1]) < torch.tensor(found.sizes)[:, None])
+        assert padded.shape[:2] == (len(kept), max(map(len, kept)))
+        assert (found.counts.tolist(), found.longest) == ([len(s) for s in kept], padded.shape[1])
+        belongs = found.rows().sequence
+        for row, s in zip(padded, kept, strict=True):
+            torch.testing.assert_close(row[: len(s)], s)
+            assert (row[len(s) :] == 0).all()
+        assert torch.equal(belongs >= 0, torch.arange(padded.shape[1]) < found.counts[:, None])
         assert (belongs.amax(1).diff() > 0).all()
-        torch.testing.assert_close(found.from_grid(grid), taken)
+        torch.testing.assert_close(found.from_rows(padded), taken)
+        runs = Runs(found.counts)
+        torch.testing.assert_close(runs.join(runs.split(taken)), taken)
+        for part, (size, width), numbers, real in zip(
+            runs.split(taken), runs.shapes, runs.rows, runs.masks(), strict=True
+        ):
+            assert part.shape[:2] == (size, width)
+            assert width % 8 == 0 or width == found.longest
+            for row, number in zip(part, numbers, strict=True):
+                torch.testing.assert_close(row[: len(kept[number])], kept[number])
+                assert width - 8 < len(kept[number]) <= width
+            lengths = torch.tensor([len(kept[number]) for number in numbers])
+            assert (lengths == width).all() if real is None else torch.equal(real[:, 0, 0].sum(-1), lengths)
         rows_alike = torch.arange(found.longest)[None]
         if found.counted:
-            assert torch.equal(found.grid_positions(), rows_alike)
-        assert torch.equal(found.grid_is_first(), rows_alike == 0)
+            assert torch.equal(found.rows().positions, rows_alike)
+        assert torch.equal(found.rows().is_first, rows_alike == 0)
         allowed = found.attention_mask()
         lengths = torch.tensor([len(s) for s in kept])
         if allowed is None:
@@ -120,21 +132,21 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
     ],
 )
 def test_only_several_aranges_from_the_smallest_position_are_packed(position_ids, packed):
-    found = make_batch(1, 4, CPU, position_ids=torch.tensor([position_ids]))
+    found = locate_tokens(1, 4, CPU, position_ids=torch.tensor([position_ids]))
     assert found.packed == packed
     assert found.num_sequences == (2 if packed else 1)
     assert found.positions.flatten().tolist() == position_ids
 
 
 def test_one_row_of_odd_positions_does_not_unpack_the_others():
-    found = make_batch(2, 4, CPU, position_ids=torch.tensor([[0, 1, 0, 1], [0, 2, 1, 3]]))
+    found = locate_tokens(2, 4, CPU, position_ids=torch.tensor([[0, 1, 0, 1], [0, 2, 1, 3]]))
     assert found.num_sequences == 3
     assert found.sequence.flatten().tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
 
 
 def test_padding_between_packed_sequences_does_not_count():
     mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
-    found = make_batch(1, 6, CPU, attention_mask=mask, position_ids=torch.tensor([[0, 1, 9, 0, 1, 2]]))
+    found = locate_tokens(1, 6, CPU, attention_mask=mask, position_ids=torch.tensor([[0, 1, 9, 0, 1, 2]]))
     assert found.num_sequences == 2
     assert found.positions[0].tolist() == [0, 1, 0, 1, 2]
 
@@ -142,16 +154,16 @@ def test_padding_between_packed_sequences_does_not_count():
 def test_left_padding_right_padding_and_no_padding_give_the_same_positions():
     for mask in ([1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]):
         mask = torch.tensor([mask])
-        found = make_batch(1, mask.shape[1], CPU, attention_mask=mask)
+        found = locate_tokens(1, mask.shape[1], CPU, attention_mask=mask)
         assert found.positions.flatten().tolist() == [0, 1, 2]
-        padded = make_batch(1, mask.shape[1], CPU, attention_mask=mask, unpad=False)
+        padded = locate_tokens(1, mask.shape[1], CPU, attention_mask=mask, unpad=False)
         assert padded.positions[mask == 1].tolist() == [0, 1, 2]
         assert padded.is_first[mask == 1].tolist() == [True, False, False]
 
 
 def test_a_batch_without_padding_is_left_as_it_is():
-    found = make_batch(2, 3, CPU, attention_mask=torch.ones(2, 3))
-    assert not found.unpadded
+    found = locate_tokens(2, 3, CPU, attention_mask=torch.ones(2, 3))
+    assert not found.index is not None
     assert found.attention_mask() is None
     x = torch.randn(2, 3, 4)
     assert found.unpad(x) is x
@@ -159,7 +171,7 @@ def test_a_batch_without_padding_is_left_as_it_is():
 
 
 def test_moving_to_a_device_moves_every_tensor():
-    found = make_batch(2, 3, CPU, attention_mask=torch.tensor([[1, 1, 0], [1, 1, 1]]))
+    found = locate_tokens(2, 3, CPU, attention_mask=torch.tensor([[1, 1, 0], [1, 1, 1]]))
     moved = found.to("meta")
     tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
     assert len(tensors) == 6

@@ -11,6 +11,7 @@ from rotary_embedding_torch import RotaryEmbedding
 from x_transformers import x_transformers
 
 from hf_posenc import AlibiPosition, RotaryPosition, SinusoidalPosition, T5Position, apply_rotary
+from hf_posenc.model.unpadding import Tokens
 
 
 def same_gradients(mine: torch.Tensor, theirs: torch.Tensor, leaves: list, their_leaves: list) -> None:
@@ -29,9 +30,9 @@ def test_alibi_equals_x_transformers(heads):
     theirs = x_transformers.AlibiPositionalBias(heads)
     mine = AlibiPosition(num_heads=heads, directional=False, learned=False)
     positions = torch.arange(30)[None]
-    torch.testing.assert_close(mine.bias(positions, positions == 0)[0], theirs(30, 30))
+    torch.testing.assert_close(mine.bias(Tokens.at(positions))[0], theirs(30, 30))
     rows = torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])
-    torch.testing.assert_close(mine.bias(rows, rows == 0), theirs.forward_custom_pos(rows.float()))
+    torch.testing.assert_close(mine.bias(Tokens.at(rows)), theirs.forward_custom_pos(rows.float()))
 
 
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20)])
@@ -42,7 +43,7 @@ def test_t5_bias_equals_x_transformers(num_buckets, max_distance):
     mine = T5Position(num_heads=4, num_layers=1, num_buckets=num_buckets, max_distance=max_distance)
     mine.tables[0].load_state_dict(theirs.relative_attention_bias.state_dict())
     positions = torch.arange(200)[None]
-    bias = mine.bias(positions, positions == 0)[0]
+    bias = mine.bias(Tokens.at(positions))[0]
     same_gradients(bias, theirs(200, 200), [mine.tables[0].weight], [theirs.relative_attention_bias.weight])
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from hf_posenc import FirePosition, KerplePosition, PositionScheme, TupePosition
+from hf_posenc.model.unpadding import Tokens
 
 GOLDEN = load_file(Path(__file__).with_name("published.safetensors"))
 
@@ -25,7 +26,7 @@ def bias_and_gradients(name: str, scheme: PositionScheme) -> Tensor:
     """Our bias of as many positions; the gradients are those of the golden target."""
     target = GOLDEN[f"{name}.target"]
     positions = torch.arange(target.shape[-1])[None]
-    bias = scheme.bias(positions, positions == 0)[0]
+    bias = scheme.bias(Tokens.at(positions))[0]
     (bias * target).sum().backward()
     return bias
 

@@ -16,6 +16,7 @@ from transformers import AutoModel
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.model.scheme_code import _rewritten
+from hf_posenc.model.unpadding import Tokens
 from hf_posenc.schemes.scheme_file import register_scheme_file
 
 
@@ -83,7 +84,7 @@ def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, mon
     (folder / "recency.py").write_text(text.replace("return -self", "return -2 * self"))
     second = PosEncModel.from_pretrained(folder, trust_remote_code=True)
     places = torch.arange(4)[None]
-    torch.testing.assert_close(second.position.bias(places, places == 0), 2 * first.position.bias(places, places == 0))
+    torch.testing.assert_close(second.position.bias(Tokens.at(places)), 2 * first.position.bias(Tokens.at(places)))
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -131,8 +132,8 @@ import torch
 from hf_posenc import PositionScheme
 
 class Mine(PositionScheme):
-    def embed(self, x, positions):
-        return x + positions.unsqueeze(-1)
+    def embed(self, x, tokens):
+        return x + tokens.positions.unsqueeze(-1)
 """
 
 
@@ -156,7 +157,7 @@ class Mine(PositionScheme):
         (
             "my_scheme.py",
             "from hf_posenc import PositionScheme\ndef make():\n    class Inner(PositionScheme):\n"
-            "        def embed(self, x, positions):\n            return x + 1\n    return Inner\nMine = make()\n",
+            "        def embed(self, x, tokens):\n            return x + 1\n    return Inner\nMine = make()\n",
             "defined inside another class or a function",
         ),
         (
@@ -166,7 +167,7 @@ class Mine(PositionScheme):
         ),
         (
             "my_scheme.py",
-            "from hf_posenc.model.position_math import _DiagonalSums\n" + GOOD,
+            "from hf_posenc.model.position_math import _by_diagonals\n" + GOOD,
             "the public names of hf_posenc.model.position_math, and nothing else",
         ),
         ("my_scheme.py", "from hf_posenc import DistanceBias, T5Position\n" + GOOD, "T5Position' can't travel"),
@@ -213,9 +214,9 @@ def test_a_file_edited_while_its_model_trains_travels_as_it_was(
 ) -> None:
     path = own_module(tmp_path, monkeypatch, GOOD)
     with registered_file(path) as config:
-        path.write_text(GOOD.replace("x + positions", "x - positions"))
+        path.write_text(GOOD.replace("x + tokens.positions", "x - tokens.positions"))
         config.save_pretrained(tmp_path / "out")
-    assert "x + positions" in (tmp_path / "out" / "my_scheme.py").read_text()
+    assert "x + tokens.positions" in (tmp_path / "out" / "my_scheme.py").read_text()
 
 
 def test_a_relative_import_that_the_loader_would_overlook_is_refused(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("where", ["folder", "hub"])
 @pytest.mark.parametrize(
     ("file", "change", "warns"),
-    [("my_scheme.py", "", False), ("my_scheme.py", "x - positions", True), ("other.py", "x - positions", True)],
+    [("my_scheme.py", "", False), ("my_scheme.py", "x - tokens.positions", True), ("other.py", "x - tokens.positions", True)],
 )
 def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved(
     where: str, file: str, change: str, warns: bool, theirs: Path, tmp_path: Path,
@@ -250,11 +251,11 @@ def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved
     source = str(theirs)
     if where == "hub":
         put_in_hub_cache(theirs, tmp_path / "home", source := "me/theirs")
-    ours = GOOD.replace("x + positions", change or "x + positions")
+    ours = GOOD.replace("x + tokens.positions", change or "x + tokens.positions")
     with registered_file(own_module(tmp_path, monkeypatch, ours, file)):
         model = PosEncModel.from_pretrained(source, cache_dir=tmp_path / "home" / "hub")
         model.save_pretrained(tmp_path / "again")
-    assert (change or "x + positions") in (tmp_path / "again" / file).read_text()
+    assert (change or "x + tokens.positions") in (tmp_path / "again" / file).read_text()
     said = [line for line in caplog.messages if "'mine'" in line]
     assert len(said) == warns
     if warns:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from hf_posenc import PositionScheme
+from hf_posenc import PositionScheme, Tokens
 
 
 class Sound(PositionScheme):
@@ -19,16 +19,16 @@ class Sound(PositionScheme):
     def distance(self, positions):
         return (positions[:, None, :] - positions[:, :, None]).clamp(-self.reach, self.reach) + self.reach
 
-    def bias(self, positions, is_first):
-        return self.table(self.distance(positions)).permute(0, 3, 1, 2)
+    def bias(self, tokens):
+        return self.table(self.distance(tokens.positions)).permute(0, 3, 1, 2)
 
-    def score_mod(self, positions, layer):
+    def score_mod(self, tokens, layer):
         table = self.table(torch.arange(2 * self.reach + 1))
-        rows = len(positions)
+        rows = len(tokens.positions)
 
         def add(score, b, h, q, k):
             row = b if rows > 1 else b * 0
-            distance = (positions[row, k] - positions[row, q]).clamp(-self.reach, self.reach)
+            distance = (tokens.positions[row, k] - tokens.positions[row, q]).clamp(-self.reach, self.reach)
             return score + table[distance + self.reach, h]
 
         return add
@@ -44,8 +44,8 @@ class SoundWaves(PositionScheme):
     def wave(self, positions):
         return positions.float().unsqueeze(-1).sin()
 
-    def embed(self, x, positions):
-        return x + self.out(self.wave(positions).to(x.dtype)).to(x.dtype)
+    def embed(self, x, tokens):
+        return x + self.out(self.wave(tokens.positions).to(x.dtype)).to(x.dtype)
 
 
 class SoundTurn(PositionScheme):
@@ -57,9 +57,9 @@ class SoundTurn(PositionScheme):
         super().__init__()
         self.frequencies = nn.Embedding(1, head_dim // 2)
 
-    def rotary(self, positions, lengths=None):
+    def rotary(self, tokens):
         frequencies = self.frequencies(torch.zeros(1, dtype=torch.int64)).float()
-        return positions[..., None, None].float() * frequencies
+        return tokens.positions[..., None, None].float() * frequencies
 
     def rotate(self, q, k, state, layer):
         cos, sin = torch.cat((state, state), -1).cos(), torch.cat((-state, state), -1).sin()
@@ -74,16 +74,16 @@ class SoundWindow(PositionScheme):
     def distance(self, positions):
         return (positions[:, None, :] - positions[:, :, None]).abs()[:, None]
 
-    def layer_bias(self, q, k, positions, layer):
-        far = self.distance(positions)
+    def layer_bias(self, q, k, tokens, layer):
+        far = self.distance(tokens.positions)
         return (-far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
 
-    def score_mod(self, positions, layer):
-        rows = len(positions)
+    def score_mod(self, tokens, layer):
+        rows = len(tokens.positions)
 
         def add(score, b, h, q, k):
             row = b if rows > 1 else b * 0
-            far = (positions[row, k] - positions[row, q]).abs()
+            far = (tokens.positions[row, k] - tokens.positions[row, q]).abs()
             return (score - far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
 
         return add
@@ -116,41 +116,41 @@ class NameOfTwoWords(Sound):
 class NoAxisForRows(Sound):
     """Leaves out the first axis where there is one row."""
 
-    def bias(self, positions, is_first):
-        return super().bias(positions, is_first).squeeze(0)
+    def bias(self, tokens):
+        return super().bias(tokens).squeeze(0)
 
 
 class Float64Embeddings(SoundWaves):
-    def embed(self, x, positions):
-        return super().embed(x, positions).double()
+    def embed(self, x, tokens):
+        return super().embed(x, tokens).double()
 
 
 class HalfPrecisionAngles(SoundTurn):
-    def rotary(self, positions, lengths=None):
-        return super().rotary(positions).bfloat16()
+    def rotary(self, tokens):
+        return super().rotary(tokens).bfloat16()
 
 
 class FirstPlaceOfTheRow(Sound):
     """Takes the first place for the first token: wrong with padding on the left and in packed rows."""
 
-    def bias(self, positions, is_first):
-        bias = super().bias(positions, is_first)
+    def bias(self, tokens):
+        bias = super().bias(tokens)
         return bias + (torch.arange(bias.shape[-1], device=bias.device) == 0)
 
-    def score_mod(self, positions, layer):
-        add = super().score_mod(positions, layer)
+    def score_mod(self, tokens, layer):
+        add = super().score_mod(tokens, layer)
         return lambda score, b, h, q, k: add(score, b, h, q, k) + (k == 0)
 
 
 class FirstTokenOfTheRow(Sound):
     """Takes the first token of a row for the first of each sequence: wrong in packed rows."""
 
-    def bias(self, positions, is_first):
-        first = is_first & (is_first.cumsum(-1) == 1)
-        return super().bias(positions, is_first) + first[:, None, None, :]
+    def bias(self, tokens):
+        first = tokens.is_first & (tokens.is_first.cumsum(-1) == 1)
+        return super().bias(tokens) + first[:, None, None, :]
 
-    def score_mod(self, positions, layer):
-        add = super().score_mod(positions, layer)
+    def score_mod(self, tokens, layer):
+        add = super().score_mod(tokens, layer)
         return lambda score, b, h, q, k: add(score, b, h, q, k) + (k == 0)
 
 
@@ -160,8 +160,8 @@ class PlacesForPositions(Sound):
     def distance(self, positions):
         return super().distance(torch.arange(positions.shape[-1], device=positions.device)[None])
 
-    def score_mod(self, positions, layer):
-        return super().score_mod(torch.arange(positions.shape[-1])[None], layer)
+    def score_mod(self, tokens, layer):
+        return super().score_mod(Tokens.at(torch.arange(tokens.positions.shape[-1])[None]), layer)
 
 
 class ConstantVector(SoundWaves):
@@ -184,23 +184,23 @@ class SeesNoShift(Sound):
 class NotItself(Sound):
     """No token attends to itself: one alone attends to nothing."""
 
-    def bias(self, positions, is_first):
+    def bias(self, tokens):
         return (
             super()
-            .bias(positions, is_first)
-            .masked_fill(torch.eye(positions.shape[-1], device=positions.device).bool(), -torch.inf)
+            .bias(tokens)
+            .masked_fill(torch.eye(tokens.positions.shape[-1], device=tokens.positions.device).bool(), -torch.inf)
         )
 
-    def score_mod(self, positions, layer):
-        add = super().score_mod(positions, layer)
+    def score_mod(self, tokens, layer):
+        add = super().score_mod(tokens, layer)
         return lambda score, b, h, q, k: add(score, b, h, q, k).masked_fill(q == k, -torch.inf)
 
 
 class OtherSign(Sound):
     """Takes query minus key for key minus query in score_mod."""
 
-    def score_mod(self, positions, layer):
-        add = super().score_mod(positions, layer)
+    def score_mod(self, tokens, layer):
+        add = super().score_mod(tokens, layer)
         return lambda score, b, h, q, k: add(score, b, h, k, q)
 
 
@@ -211,24 +211,22 @@ class UnusedWeights(Sound):
 
 
 class ZeroTimesWeights(UnusedWeights):
-    def bias(self, positions, is_first):
-        nothing = torch.zeros(2, dtype=self.spare.weight.dtype, device=positions.device)
-        return super().bias(positions, is_first) + 0 * self.spare(nothing).sum()
+    def bias(self, tokens):
+        nothing = torch.zeros(2, dtype=self.spare.weight.dtype, device=tokens.positions.device)
+        return super().bias(tokens) + 0 * self.spare(nothing).sum()
 
 
 class CutOff(Sound):
-    def bias(self, positions, is_first):
-        return super().bias(positions, is_first).detach()
+    def bias(self, tokens):
+        return super().bias(tokens).detach()
 
 
 class InfiniteSlope(Sound):
     """sqrt has no slope at distance 0."""
 
-    def bias(self, positions, is_first):
-        far = (positions[:, None, :] - positions[:, :, None]).abs()
-        return super().bias(positions, is_first) - (far[..., None] * self.table(far * 0)).abs().sqrt().permute(
-            0, 3, 1, 2
-        )
+    def bias(self, tokens):
+        far = (tokens.positions[:, None, :] - tokens.positions[:, :, None]).abs()
+        return super().bias(tokens) - (far[..., None] * self.table(far * 0)).abs().sqrt().permute(0, 3, 1, 2)
 
     score_mod = PositionScheme.score_mod
 
@@ -242,29 +240,30 @@ class KeptTable(Sound):
         super().__init__(num_heads=num_heads)
         self.down = nn.Linear(num_heads, num_heads)
 
-    def bias(self, positions, is_first):
+    def bias(self, tokens):
         if self.kept is None or not self.kept.requires_grad:
-            self.kept = self.down(self.table(torch.arange(2 * self.reach + 1, device=positions.device)).tanh())
-        return nn.functional.embedding(self.distance(positions), self.kept).permute(0, 3, 1, 2)
+            self.kept = self.down(self.table(torch.arange(2 * self.reach + 1, device=tokens.positions.device)).tanh())
+        return nn.functional.embedding(self.distance(tokens.positions), self.kept).permute(0, 3, 1, 2)
 
     score_mod = PositionScheme.score_mod
 
 
 class SoundStateInADictionary(SoundTurn):
-    def rotary(self, positions, lengths=None):
-        return {"angle": [super().rotary(positions), None]}
+    def rotary(self, tokens):
+        return {"angle": [super().rotary(tokens), None]}
 
     def rotate(self, q, k, state, layer):
         return super().rotate(q, k, state["angle"][0], layer)
 
 
-class StateOnTheScheme(SoundTurn):
-    def rotary(self, positions, lengths=None):
-        self.angle = super().rotary(positions)
-        return self.angle.detach()
+class UsedUp(SoundTurn):
+    """Its state serves each layer once, and checkpointing runs layers again."""
+
+    def rotary(self, tokens):
+        self.left = [super().rotary(tokens)] * 2
 
     def rotate(self, q, k, state, layer):
-        return super().rotate(q, k, self.angle, layer)
+        return super().rotate(q, k, self.left.pop(), layer)
 
 
 class SavedBuffer(Sound):
@@ -272,19 +271,19 @@ class SavedBuffer(Sound):
         super().__init__(num_heads=num_heads)
         self.register_buffer("offset", torch.tensor(0.5))
 
-    def bias(self, positions, is_first):
-        return super().bias(positions, is_first) + self.offset
+    def bias(self, tokens):
+        return super().bias(tokens) + self.offset
 
-    def score_mod(self, positions, layer):
-        add = super().score_mod(positions, layer)
+    def score_mod(self, tokens, layer):
+        add = super().score_mod(tokens, layer)
         return lambda score, b, h, q, k: add(score, b, h, q, k) + self.offset
 
 
 class LateBuffer(Sound):
-    def bias(self, positions, is_first):
+    def bias(self, tokens):
         if not hasattr(self, "offset"):
             self.register_buffer("offset", torch.tensor(0.5), persistent=False)
-        return super().bias(positions, is_first) + self.offset
+        return super().bias(tokens) + self.offset
 
 
 class OwnParameter(Sound):
@@ -292,15 +291,15 @@ class OwnParameter(Sound):
         super().__init__(num_heads=num_heads)
         self.slope = nn.Parameter(torch.ones(()))
 
-    def bias(self, positions, is_first):
-        return super().bias(positions, is_first) * self.slope
+    def bias(self, tokens):
+        return super().bias(tokens) * self.slope
 
     score_mod = PositionScheme.score_mod
 
 
 class WeightWithoutItsModule(Sound):
-    def bias(self, positions, is_first):
-        return self.table.weight[self.distance(positions)].permute(0, 3, 1, 2)
+    def bias(self, tokens):
+        return self.table.weight[self.distance(tokens.positions)].permute(0, 3, 1, 2)
 
 
 class TensorFromTheConstructor(Sound):
@@ -308,8 +307,8 @@ class TensorFromTheConstructor(Sound):
         super().__init__(num_heads=num_heads)
         self.slopes = torch.tensor([1.0, 0.5, 0.25, 0.125])[:, None, None]
 
-    def bias(self, positions, is_first):
-        return super().bias(positions, is_first) * self.slopes
+    def bias(self, tokens):
+        return super().bias(tokens) * self.slopes
 
     score_mod = PositionScheme.score_mod
 
@@ -325,10 +324,10 @@ class PositionsInHalfPrecision(SoundWaves):
 
 
 class BranchOnData(Sound):
-    def bias(self, positions, is_first):
-        if int(positions.max()) > 10**6:
+    def bias(self, tokens):
+        if int(tokens.positions.max()) > 10**6:
             raise ValueError("too far")
-        return super().bias(positions, is_first)
+        return super().bias(tokens)
 
 
 class ConstantsOnTheCPU(SoundWaves):
@@ -339,9 +338,9 @@ class ConstantsOnTheCPU(SoundWaves):
 class SumsInHalfPrecision(Sound):
     """Counts tokens in what autocast makes of a product."""
 
-    def layer_bias(self, q, k, positions, layer, *, sequence):
-        before = positions[:, None] <= positions[:, :, None]
-        before = (before & (sequence[:, None] == sequence[:, :, None])).float()
+    def layer_bias(self, q, k, tokens, layer):
+        before = tokens.positions[:, None] <= tokens.positions[:, :, None]
+        before = (before & (tokens.sequence[:, None] == tokens.sequence[:, :, None])).float()
         place = torch.matmul(before, before.new_full((before.shape[-1], 1), 1.01)).float()
         return -(place.mT - place).abs().unsqueeze(1)
 
@@ -369,15 +368,15 @@ class TableWithoutLimit(OneTooFew):
 class BiasWithoutEffect(SoundWaves):
     """A bias that is equal for all keys: softmax doesn't see it."""
 
-    def bias(self, positions, is_first):
-        return positions[:, None, :, None].float().expand(-1, -1, -1, positions.shape[-1])
+    def bias(self, tokens):
+        return tokens.positions[:, None, :, None].float().expand(-1, -1, -1, tokens.positions.shape[-1])
 
 
 class ScoreModAlone(SoundWaves):
-    def score_mod(self, positions, layer):
+    def score_mod(self, tokens, layer):
         return lambda score, b, h, q, k: score
 
 
 class StateForNobody(SoundWaves):
-    def rotary(self, positions, lengths=None):
-        return positions.float()
+    def rotary(self, tokens):
+        return tokens.positions.float()

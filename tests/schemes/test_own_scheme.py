@@ -26,6 +26,7 @@ from hf_posenc import (
 )
 from hf_posenc.errors import UserError
 from hf_posenc.model.position_combined import CombinedPosition
+from hf_posenc.model.unpadding import Tokens
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_scheme" / "recency.py"
@@ -34,8 +35,8 @@ import torch
 from hf_posenc import PositionScheme
 
 class Mine(PositionScheme):
-    def embed(self, x, positions):
-        return x + positions.unsqueeze(-1) / 100
+    def embed(self, x, tokens):
+        return x + tokens.positions.unsqueeze(-1) / 100
 """
 
 
@@ -161,7 +162,7 @@ def test_what_is_no_plain_word_names_no_scheme(name):
 @pytest.mark.parametrize("name", ["bias", "train", "parts", "max_length"])
 def test_names_of_parts_of_a_scheme_are_refused(name):
     class Mine(PositionScheme):
-        def embed(self, x, positions):
+        def embed(self, x, tokens):
             return x
 
     with pytest.raises(ValueError, match=f"name='{name}' is an attribute of PositionScheme"):
@@ -176,7 +177,7 @@ def test_a_class_with_a_buffer_is_refused(monkeypatch):
             super().__init__()
             self.register_buffer("table", torch.zeros(3))
 
-        def embed(self, x, positions):
+        def embed(self, x, tokens):
             return x
 
     monkeypatch.setitem(POSITIONS, "buffered", Buffered)
@@ -189,14 +190,14 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
 
     def cell(step):
         class Here(PositionScheme):
-            def embed(self, x, positions):
-                return x + step * positions.unsqueeze(-1)
+            def embed(self, x, tokens):
+                return x + step * tokens.positions.unsqueeze(-1)
 
         register_position("here", Here)
         return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here")).position
 
     first, second = cell(1), cell(2)
-    zero, ones = torch.zeros(1, 2, 4), torch.ones(1, 2, dtype=torch.int64)
+    zero, ones = torch.zeros(1, 2, 4), Tokens.at(torch.ones(1, 2, dtype=torch.int64))
     assert float(first.embed(zero, ones).sum()) == 8
     assert float(second.embed(zero, ones).sum()) == 16
     assert POSITIONS["here"] is type(second)
@@ -243,8 +244,8 @@ import torch
 from hf_posenc import *
 
 class Here(PositionScheme):
-    def embed(self, x, positions):
-        return x + positions.unsqueeze(-1)
+    def embed(self, x, tokens):
+        return x + tokens.positions.unsqueeze(-1)
 
 register_position("here", Here)
 model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here"))
@@ -283,12 +284,13 @@ def test_a_function_of_distance_is_a_bias_for_every_backend(per_layer):
     tent = Tent(num_heads=2, num_layers=2, per_layer=per_layer)
     nothing = torch.zeros(1)
     for positions in (torch.arange(80)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]]), torch.tensor([[5]])):
-        index = (positions[:, None] - positions[:, :, None]).clamp(-3, 3) + 3
+        tokens = Tokens.at(positions)
+        index = tokens.distances().clamp(-3, 3) + 3
         for layer in (0, 1):
             expected = tent.tables[layer if per_layer else 0].weight[index].permute(0, 3, 1, 2)
             with torch.autocast("cpu", torch.bfloat16):  # the encoder calls `layer_bias` inside it
-                shared, own = tent.bias(positions, positions == 0), tent.layer_bias(nothing, nothing, positions, layer)
-                score_mod = tent.score_mod(positions, layer)
+                shared, own = tent.bias(tokens), tent.layer_bias(nothing, nothing, tokens, layer)
+                score_mod = tent.score_mod(tokens, layer)
             assert ((shared is None), (own is None)) == (per_layer, not per_layer)
             assert (tent.uses("bias"), tent.uses("layer_bias")) == (not per_layer, per_layer)
             assert torch.equal(own if per_layer else shared, expected)
@@ -306,12 +308,12 @@ class Alike(DistanceBias):
 
 
 def test_a_function_of_distance_has_an_axis_of_heads_which_may_be_one():
-    alike, positions = Alike(), torch.arange(3)[None]
+    alike, tokens = Alike(), Tokens.at(torch.arange(3)[None])
     b, h, q, k = torch.meshgrid(*map(torch.arange, (1, 2, 3, 3)), indexing="ij")
-    added = alike.score_mod(positions, 0)(torch.zeros(1, 2, 3, 3), b, h, q, k)
-    assert torch.equal(added, alike.bias(positions, positions == 0).expand(1, 2, 3, 3))
+    added = alike.score_mod(tokens, 0)(torch.zeros(1, 2, 3, 3), b, h, q, k)
+    assert torch.equal(added, alike.bias(tokens).expand(1, 2, 3, 3))
     alike.flat = True
-    for ask in (lambda: alike.bias(positions, positions == 0), lambda: alike.score_mod(positions, 0)):
+    for ask in (lambda: alike.bias(tokens), lambda: alike.score_mod(tokens, 0)):
         with pytest.raises(ValueError, match=r"Alike.of_distance returns \(5,\) for 5 distances. Give \(R, H\), or"):
             ask()
 
@@ -323,50 +325,52 @@ class Asks(PositionScheme):
         super().__init__()
         self.got = {}
 
-    def _note(self, hook, **given):
-        self.got[hook] = {**given, "autocast": torch.is_autocast_enabled("cpu")}
+    def _note(self, hook, tokens, **more):
+        shapes = {name: tuple(getattr(tokens, name).shape) for name in ("positions", "is_first", "sequence", "lengths")}
+        self.got[hook] = {**shapes, **more, "autocast": torch.is_autocast_enabled("cpu")}
 
-    def embed(self, x, positions, *, input_ids, sequence):
-        self._note("embed", input_ids=input_ids, sequence=sequence)
-        return x
+    def embed(self, hidden_states, tokens):
+        self._note("embed", tokens, ids=tokens.input_ids.tolist())
+        return hidden_states
 
-    def rotary(self, positions, *, sequence):
-        self._note("rotary", sequence=sequence)
+    def rotary(self, tokens):
+        self._note("rotary", tokens, ids=tokens.input_ids.tolist())
+        with pytest.raises(ValueError, match="for bias and layer_bias"):
+            tokens.distances()
 
-    def bias(self, positions, is_first, *, input_ids=None):
-        self._note("bias", input_ids=input_ids)
+    def rotate(self, q, k, state, layer):
+        return q, k
 
-    def layer_bias(self, q, k, positions, layer, *, x):
-        self._note("layer_bias", x=x)
+    def bias(self, tokens):
+        self._note("bias", tokens, ids=tokens.input_ids.tolist(), distances=tuple(tokens.distances().shape))
 
-    def score_mod(self, positions, layer, *, sequence):
-        self._note("score_mod", sequence=sequence)
+    def layer_bias(self, q, k, tokens, layer):
+        self._note("layer_bias", tokens, hidden_states=tuple(tokens.hidden_states.shape))
+
+    def score_mod(self, tokens, layer):
+        self._note("score_mod", tokens)
+        return lambda score, b, h, q, k: score
 
 
-def test_hooks_get_what_they_name_and_what_is_made_of_positions_is_made_outside_autocast():
-    def unwanted():
-        raise AssertionError("made for nobody")
+@pytest.mark.parametrize("name", ["asks", "asks+none_too"])
+def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(name):
+    class NoneToo(Asks):
+        pass
 
-    place, q = torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 2, 3, 4)
-    extras = {name: (lambda name=name: name) for name in ("input_ids", "sequence")} | {"lengths": unwanted}
-    alone = Asks()
-    for scheme in (alone, CombinedPosition({"one": alone, "other": Asks()})):
-        alone.got.clear()
-        with torch.autocast("cpu", torch.bfloat16):
-            for hook, given in (
-                ("embed", (q[0], place)),
-                ("rotary", (place,)),
-                ("bias", (place, place == 0)),
-                ("layer_bias", (q, q, place, 0)),
-                ("score_mod", (place, 0)),
-            ):
-                own = {"x": lambda: "x"} if hook == "layer_bias" else {}
-                found = scheme.ask(hook, *given, **extras, **own)
-                assert found is None or hook in ("embed", "rotary")
-        assert alone.got.pop("rotary", {"sequence": "sequence", "autocast": False})["sequence"] == "sequence"
-        assert alone.got == {
-            "embed": {"input_ids": "input_ids", "sequence": "sequence", "autocast": True},
-            "bias": {"input_ids": "input_ids", "autocast": False},
-            "layer_bias": {"x": "x", "autocast": True},
-            "score_mod": {"sequence": "sequence", "autocast": False},
-        }
+    scheme = Asks()
+    model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=20)).eval()
+    model.position = scheme if name == "asks" else CombinedPosition({"one": scheme, "other": NoneToo()})
+    ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model(ids, attention_mask=mask)
+        model.config._attn_implementation = "flex_attention"
+        model(ids, attention_mask=mask)
+    token = {"positions": (1, 5), "is_first": (1, 5), "sequence": (1, 5), "lengths": (1, 5)}
+    rows = {"positions": (1, 3), "is_first": (1, 3), "sequence": (2, 3), "lengths": (2, 3)}
+    assert scheme.got == {
+        "embed": {**token, "ids": [[5, 6, 7, 8, 9]], "autocast": True},
+        "rotary": {**token, "ids": [[5, 6, 7, 8, 9]], "autocast": False},
+        "bias": {**rows, "ids": [[5, 6, 7], [8, 9, 0]], "distances": (1, 3, 3), "autocast": False},
+        "layer_bias": {**rows, "hidden_states": (2, 3, 128), "autocast": True},
+        "score_mod": {**token, "autocast": False},
+    }

@@ -25,6 +25,7 @@ from hf_posenc import (
     cli,
 )
 from hf_posenc.model.position_alibi import alibi_slopes
+from hf_posenc.model.unpadding import Tokens
 from hf_posenc.schemes.panels import Lines, Maps, Note, attention_panels, initial_scheme, position_panels
 from hf_posenc.schemes.plots import plot_attention, plot_comparison, plot_position, save_figure
 
@@ -55,7 +56,7 @@ def test_what_a_scheme_does_decides_what_is_shown(scheme):
 def test_added_vectors(scheme):
     model = encoder(scheme)
     shown = panels(model)
-    added = model.position.embed(torch.zeros(1, S, 32), POSITIONS)[0].detach().double().numpy()
+    added = model.position.embed(torch.zeros(1, S, 32), Tokens.at(POSITIONS))[0].detach().double().numpy()
     np.testing.assert_allclose(shown["What is added"].values[0], added.T, atol=1e-6)
     np.testing.assert_allclose(shown["Norm"].y[0], np.linalg.norm(added, axis=1), rtol=1e-5)
     mean, deviation = shown["Mean and deviation over 32 dimensions"].y
@@ -129,7 +130,7 @@ def test_a_layers_own_bias_is_that_layers():
 def test_a_bias_that_depends_on_the_position_is_shown_for_all_pairs(scheme, kwargs):
     model = encoder(scheme, position_embedding_kwargs=kwargs)
     shown = panels(model)
-    bias = model.position.bias(POSITIONS, POSITIONS == 0)[0].detach().numpy()
+    bias = model.position.bias(Tokens.at(POSITIONS))[0].detach().numpy()
     maps = shown["Bias of each pair of positions"]
     np.testing.assert_allclose(maps.values, bias, atol=1e-6)
     assert maps.names == ("head 0", "head 1", "head 2", "head 3")
@@ -156,7 +157,7 @@ def test_deviation_is_that_of_many_random_queries_and_keys():
     model = encoder("deberta")
     shown = panels(model)["Deviation of the bias over random q, k, layer 0"]
     q, k = torch.randn(2, 4000, 4, 1, 8).expand(-1, -1, -1, S, -1)
-    bias = model.position.layer_bias(q, k, POSITIONS, 0).detach()
+    bias = model.position.layer_bias(q, k, Tokens.at(POSITIONS), 0).detach()
     measured = bias.std(0)[:, 0].numpy()
     np.testing.assert_allclose(shown.y[:, S - 1 :], measured, rtol=0.1)
 
@@ -202,13 +203,13 @@ class Both(PositionScheme):
         self.added = SinusoidalPosition(hidden_size=32)
         self.turned = RotaryPosition(head_dim=8)
 
-    def embed(self, x, positions):
-        return self.added.embed(x, positions)
+    def embed(self, x, tokens):
+        return self.added.embed(x, tokens)
 
-    def rotary(self, positions, lengths):
-        assert lengths.shape == positions.shape
-        assert int(lengths[0, 0]) == S
-        return self.turned.rotary(positions, lengths=lengths)
+    def rotary(self, tokens):
+        assert tokens.lengths.shape == tokens.positions.shape
+        assert int(tokens.lengths[0, 0]) == S
+        return self.turned.rotary(tokens)
 
     def rotate(self, q, k, state, layer):
         return self.turned.rotate(q, k, state, layer)
@@ -555,10 +556,12 @@ class UpperLayers(PositionScheme):
     name = "upper_layers"
 
     def rotate(self, q, k, state, layer):
-        return (q.flip(-1), k) if layer else None
+        return (q.flip(-1), k) if layer else (q, k)
 
-    def layer_bias(self, q, k, positions, layer):
-        return -positions[:, None, None, :].float().expand(-1, -1, positions.shape[1], -1) if layer else None
+    def layer_bias(self, q, k, tokens, layer):
+        return (
+            -tokens.positions[:, None, None, :].float().expand(-1, -1, tokens.positions.shape[1], -1) if layer else None
+        )
 
 
 def test_a_layer_in_which_a_hook_gives_none_is_drawn_without_effect(monkeypatch, tmp_path):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import PositionScheme
+from hf_posenc import PositionScheme, Tokens
 
 
 class Bipe(PositionScheme):
@@ -21,12 +21,12 @@ class Bipe(PositionScheme):
         self.num_heads, self.separator_id = num_heads, separator_id
         self.table = nn.Embedding(max_positions, hidden_size)
 
-    def embed(self, x: Tensor, positions: Tensor, *, input_ids: Tensor | None, sequence: Tensor) -> Tensor:
-        within, _ = self._places(positions, input_ids, sequence)
+    def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
+        within, _ = self._places(tokens.positions, tokens.input_ids, tokens.sequence)
         return x + self.table(within).to(x.dtype)
 
-    def bias(self, positions: Tensor, is_first: Tensor, *, input_ids: Tensor | None, sequence: Tensor) -> Tensor:
-        _, segment = self._places(positions, input_ids, sequence)
+    def bias(self, tokens: Tokens) -> Tensor:
+        _, segment = self._places(tokens.positions, tokens.input_ids, tokens.sequence)
         slopes = 2.0 ** (-8.0 * torch.arange(1, self.num_heads + 1, device=segment.device) / self.num_heads)
         far = (segment[:, None, :] - segment[:, :, None]).abs()
         return -slopes[:, None, None] * far[:, None]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import PositionScheme
+from hf_posenc import PositionScheme, Tokens
 from hf_posenc.model.position_math import outside_autocast
 
 
@@ -21,7 +21,8 @@ class Cable(PositionScheme):
         super().__init__()
         self.gates = nn.ModuleList([nn.Linear(hidden_size, num_heads) for _ in range(num_layers)])
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int, *, x: Tensor, sequence: Tensor) -> Tensor:
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
+        x, positions, sequence = tokens.hidden_states, tokens.positions, tokens.sequence
         gate = nn.functional.softplus(self.gates[layer](x).float())  # (B, S, H)
         up_to = positions[:, None, :] <= positions[:, :, None]
         up_to = up_to & (sequence[:, None, :] == sequence[:, :, None])

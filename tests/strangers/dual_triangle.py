@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from hf_posenc import PositionScheme
+from hf_posenc import PositionScheme, Tokens
 
 
 class DualTriangle(PositionScheme):
@@ -15,10 +15,10 @@ class DualTriangle(PositionScheme):
     name = "dual_triangle"
     shift_invariant = True
 
-    def layer_bias(self, q: Tensor, k: Tensor, positions: Tensor, layer: int) -> Tensor:
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         half, scale = q.shape[-1] // 2, q.shape[-1] ** -0.5
         back, ahead = (
             torch.matmul(q[..., part], k[..., part].transpose(-1, -2)) for part in (slice(half), slice(half, None))
         )
-        side = (positions[:, None, :] - positions[:, :, None]).sign().unsqueeze(1)
+        side = tokens.distances().sign().unsqueeze(1)
         return -torch.where(side < 0, ahead, torch.where(side > 0, back, 0.0)) * scale

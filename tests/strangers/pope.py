@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import PositionScheme
+from hf_posenc import PositionScheme, Tokens
 from hf_posenc.model.position_math import per_distinct_position
 
 
@@ -21,12 +21,12 @@ class Pope(PositionScheme):
         self.num_heads, self.head_dim, self.base = num_heads, head_dim, base
         self.phases = nn.ModuleList([nn.Embedding(num_heads, head_dim) for _ in range(num_layers)])
 
-    def rotary(self, positions: Tensor) -> Tensor:
+    def rotary(self, tokens: Tokens) -> Tensor:
         def angles(p: Tensor) -> Tensor:
             speed = torch.arange(self.head_dim, device=p.device, dtype=torch.float32) / self.head_dim
             return p.float().unsqueeze(-1) * self.base**-speed
 
-        return per_distinct_position(angles, positions).unsqueeze(-2)  # (..., 1, d)
+        return per_distinct_position(angles, tokens.positions).unsqueeze(-2)  # (..., 1, d)
 
     def rotate(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         phase = self.phases[layer](torch.arange(self.num_heads, device=q.device)).float()

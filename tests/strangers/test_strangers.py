@@ -1,5 +1,7 @@
 """Schemes written by a stranger from the docstrings alone: each does what its paper says, and passes every check."""
 
+from dataclasses import replace
+
 import bipe
 import cable
 import dual_triangle
@@ -8,7 +10,8 @@ import pytest
 import toeplitz
 import torch
 
-from hf_posenc import POSITION_CHECKS, check_position
+from hf_posenc import POSITION_CHECKS, Tokens, check_position
+from hf_posenc.model.unpadding import locate_tokens
 
 SEPARATOR = 75  # inside one of the texts of the checks
 STRANGERS = {
@@ -37,15 +40,17 @@ def test_a_strangers_scheme_travels():
     check_position(cable.Cable, checks=["remote_code"], raise_on_failure=True)  # with an import of position_math
 
 
-def lazily(**extras):
-    return {name: (lambda value=value: value) for name, value in extras.items()}
+def packed_tokens(positions, sequence, **contents):
+    """Tokens of one row that holds several sequences."""
+    batch = locate_tokens(*positions.shape, positions.device, position_ids=positions, seq_idx=sequence, unpad=False)
+    return replace(batch, **contents)
 
 
 def test_cable_counts_the_gates_between_two_tokens_of_a_sequence():
     scheme = cable.Cable(hidden_size=8, num_heads=2, num_layers=1)
     q, x = torch.zeros(1, 2, 5, 4), torch.randn(1, 5, 8)
     positions, sequence = torch.tensor([[1, 0, 2, 0, 1]]), torch.tensor([[0, 0, 0, 1, 1]])
-    bias = scheme.ask("layer_bias", q, q, positions, 0, **lazily(x=x, sequence=sequence))
+    bias = scheme.layer_bias(q, q, packed_tokens(positions, sequence, hidden=x), 0)
     gate = torch.nn.functional.softplus(scheme.gates[0](x))[0]
     torch.testing.assert_close(bias[0, :, 1, 2], -(gate[0] + gate[2]))
     torch.testing.assert_close(bias[0, :, 2, 1], -(gate[0] + gate[2]))
@@ -57,7 +62,7 @@ def test_pope_turns_twice_the_width_by_what_distances_say():
     q, k = torch.randn(2, 1, 5, 2, 4)
     products = []
     for start in (0, 7):
-        state = scheme.ask("rotary", torch.arange(start, start + 5)[None], **lazily(lengths=None))
+        state = scheme.rotary(Tokens.at(torch.arange(start, start + 5)[None]))
         one, other = scheme.rotate(q, k, state, 0)
         assert one.shape == other.shape == (1, 5, 2, 8)
         products.append(torch.einsum("bihd,bjhd->bhij", one, other))
@@ -71,7 +76,7 @@ def test_the_triangles_leave_one_half_of_each_head_on_each_side():
     q, k = torch.randn(2, 1, 2, 3, 4)
     logits = q @ k.transpose(-1, -2) / 2
     positions = torch.tensor([[2, 0, 1]])
-    logits = logits + dual_triangle.DualTriangle().ask("layer_bias", q, k, positions, 0)
+    logits = logits + dual_triangle.DualTriangle().layer_bias(q, k, Tokens.at(positions), 0)
     past, future = q[0, 0, 0, :2] @ k[0, 0, 1, :2] / 2, q[0, 0, 1, 2:] @ k[0, 0, 0, 2:] / 2
     torch.testing.assert_close(logits[0, 0, 0, 1], past)
     torch.testing.assert_close(logits[0, 0, 1, 0], future)
@@ -82,10 +87,10 @@ def test_bipe_counts_within_and_between_segments_of_each_sequence():
     scheme = bipe.Bipe(hidden_size=8, num_heads=2, max_positions=6, separator_id=9)
     ids = torch.tensor([[5, 9, 5, 5, 9, 5, 5]])
     positions, sequence = torch.tensor([[3, 4, 5, 0, 1, 2, 3]]), torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
-    extras = lazily(input_ids=ids, sequence=sequence)
-    added = scheme.ask("embed", torch.zeros(1, 7, 8), positions, **extras)
+    tokens = packed_tokens(positions, sequence, ids=ids)
+    added = scheme.embed(torch.zeros(1, 7, 8), tokens)
     assert torch.equal(added, scheme.table(torch.tensor([[0, 1, 0, 0, 1, 0, 1]])))
-    bias = scheme.ask("bias", positions, positions == 0, **extras)
+    bias = scheme.bias(tokens)
     assert torch.equal(bias[0, 0, 3], bias[0, 0, 4])
     assert bias[0, 0, 4, 6] == bias[0, 0, 6, 3] == bias[0, 0, 0, 2] == -(2**-4)
     assert bias[0, 0, 0, 1] == bias[0, 1, 5, 6] == 0

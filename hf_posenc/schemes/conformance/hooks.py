@@ -13,14 +13,6 @@ from ...model.position_base import PositionScheme
 from ...model.positions import _ELSEWHERE, _SIZES, own_arguments
 from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, watch
 
-_EXTRAS = {
-    "embed": ("input_ids", "sequence"),
-    "rotary": ("lengths", "input_ids", "sequence"),
-    "bias": ("input_ids", "sequence"),
-    "layer_bias": ("x", "sequence"),
-}
-"""What a hook gets by a parameter's name: see `position_base`."""
-
 
 def check_signature(case: Case) -> None:
     """Keyword-only sizes and own arguments with JSON defaults; hooks that take the encoder's arguments."""
@@ -32,13 +24,10 @@ def check_signature(case: Case) -> None:
             problems += _bad_arguments(scheme)
         for hook in (*HOOKS, "score_mod", "init_weights"):
             takes = list(inspect.signature(getattr(PositionScheme, hook)).parameters)
-            has = inspect.signature(getattr(scheme, hook))
-            extras = [name for name in _EXTRAS.get(hook, ()) if name in list(has.parameters)[len(takes) :]]
             try:
-                has.bind(*takes, **dict.fromkeys(extras))
+                inspect.signature(getattr(scheme, hook)).bind(*takes)
             except TypeError as error:
-                more = f", nor with any of {', '.join(_EXTRAS[hook])} by name" if hook in _EXTRAS else ""
-                problems.append(f"{hook} doesn't take ({', '.join(takes)}){more}: {error}")
+                problems.append(f"{hook} doesn't take ({', '.join(takes)}): {error}")
     if problems:
         raise Failure("; ".join(problems) + ". PositionScheme says what its constructor and hooks take.")
 
@@ -80,13 +69,13 @@ def _form(value: Any) -> str:
 
 
 def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
-    if found is None:  # what the hook got, or no bias
+    if found is None and hook not in ("embed", "rotate"):  # no state, or no bias
         return
     if hook == "embed":
         if not isinstance(found, Tensor) or found.shape != given[0].shape or found.dtype != given[0].dtype:
             raise Failure(
-                f"embed returns {_form(found)} for x {_form(given[0])}. Give x's shape and dtype back: "
-                "x + encodings.to(x.dtype)."
+                f"embed returns {_form(found)} for hidden states {_form(given[0])}. Give their shape and dtype "
+                "back: hidden_states + encodings.to(hidden_states.dtype)."
             )
     elif hook == "rotary":
         for part in found if isinstance(found, tuple) else (found,):
@@ -102,7 +91,7 @@ def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
                 "axis alone may have another length, the same for both."
             )
     else:
-        positions = given[0] if hook == "bias" else given[2]
+        positions = given[0 if hook == "bias" else 2].positions
         rows, length = (len(positions) if hook == "bias" else len(given[0])), positions.shape[-1]
         fits = isinstance(found, Tensor) and found.dim() == 4 and found.is_floating_point()
         if not fits or found.shape[0] not in (1, rows, len(SEQUENCES)) or tuple(found.shape[2:]) != (length, length):
@@ -144,4 +133,4 @@ def _leave_out(scheme: PositionScheme, hook: str) -> None:
     uses = scheme.uses
     scheme.uses = lambda name: name != hook and uses(name)  # type: ignore[method-assign,assignment]
     if hook == "embed":
-        scheme.embed = lambda x, positions, **extras: x  # type: ignore[method-assign]
+        scheme.embed = lambda hidden_states, tokens: hidden_states  # type: ignore[method-assign]

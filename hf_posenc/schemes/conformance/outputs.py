@@ -1,7 +1,6 @@
 """Checks of what the encoder computes: batches, positions, backends, precision, length."""
 
 import copy
-import functools
 import itertools
 from typing import Any
 
@@ -38,8 +37,8 @@ def check_padding(case: Case) -> None:
                 hidden[row][mask[row] == 1],
                 alone,
                 f"A sequence of length {len(alone)} {how} and alone",
-                "Compute from `positions` and `is_first` alone: never from the place in the row, its length, or what "
-                "stands at padding.",
+                "Compute from `tokens.positions` and `tokens.is_first` alone: never from the place in the row, its "
+                "length, or what stands at padding.",
             )
 
 
@@ -52,8 +51,8 @@ def check_packing(case: Case) -> None:
     places = torch.cat([torch.arange(length) for length in lengths])[None]
     said = {"position_ids": places, "seq_idx": number, "cu_seq_lens_q": borders}
     cause = (
-        "A row may hold several sequences: compute from `positions` and `is_first` alone, row by row, without a "
-        "cumulative sum or a maximum over the row."
+        "A row may hold several sequences: compute from `tokens.positions` and `tokens.is_first` alone, row by row, "
+        "without a cumulative sum or a maximum over the row."
     )
     start = 2 if max(lengths) + 2 <= case.longest(max(lengths) + 2) else 0  # as RoBERTa numbers its tokens
     expected, shifted = (torch.cat(hidden_alone(encoder, sequences, first)) for first in (0, start))
@@ -81,7 +80,7 @@ def check_permutation(case: Case) -> None:
             encoder(ids[order][None], position_ids=order[None]).last_hidden_state[0],
             expected,
             "Tokens permuted with their positions, and the permuted result",
-            "The place in the row was used as the position: use `positions` instead of arange(S).",
+            "The place in the row was used as the position: use `tokens.positions` instead of arange(S).",
         )
 
 
@@ -98,7 +97,7 @@ def check_order(case: Case) -> None:
     if not case.position.order_blind and not difference >= DIFFERENT:
         raise Failure(
             f"shuffled tokens change the logits by {difference:.1e}, less than {DIFFERENT:g}. What the hooks return "
-            "doesn't depend on `positions`, or no hook is overridden; a control declares order_blind = True."
+            "doesn't depend on `tokens.positions`, or no hook is overridden; a control declares order_blind = True."
         )
 
 
@@ -159,13 +158,12 @@ def check_score_mod(case: Case) -> None:
         for hook, given, found in seen:
             for layer in [given[3]] if hook == "layer_bias" else range(len(model.layers)) if hook == "bias" else []:
                 total[layer] = total.get(layer, torch.zeros(())) + (0.0 if found is None else found)
-        positions = next(given[0] if hook == "bias" else given[2] for hook, given, _ in seen if hook.endswith("bias"))
-        sequence = functools.partial(torch.arange(len(positions))[:, None].expand_as, positions)
+        tokens = next(given[0 if hook == "bias" else 2] for hook, given, _ in seen if hook.endswith("bias"))
         axes = (len(position_ids), model.config.num_attention_heads, *(2 * position_ids.shape[-1:]))
         b, h, q, k = torch.meshgrid(*map(torch.arange, axes), indexing="ij")
         scores = torch.randn(axes, generator=torch.Generator().manual_seed(3))
         for layer, bias in total.items():
-            score_mod = model.position.ask("score_mod", positions, layer, sequence=sequence)
+            score_mod = model.position.score_mod(tokens, layer)
             if score_mod is None:
                 raise Skip("score_mod returns None, so that flex attention can't run the scheme.")
             require_same(
@@ -173,7 +171,7 @@ def check_score_mod(case: Case) -> None:
                 scores + bias,
                 f"Logits with score_mod and with the bias, in layer {layer}",
                 "score_mod(score, b, h, q, k) returns the score plus the bias of query q and key k in head h; "
-                "`positions` may have one row for all b.",
+                "`tokens.positions` may have one row for all b.",
             )
     ids, mask = pad_batch(case.sequences, "left")
     flex, sdpa = (case.classifier(attn_implementation=name) for name in ("flex_attention", "sdpa"))
@@ -183,7 +181,7 @@ def check_score_mod(case: Case) -> None:
         found,
         expected,
         "Logits with flex_attention and with sdpa",
-        "score_mod gets the positions of all tokens in one row, sequence after sequence.",
+        "score_mod gets the tokens of all tokens in one row, sequence after sequence.",
     )
 
 

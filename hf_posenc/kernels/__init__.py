@@ -1,0 +1,13 @@
+"""What makes a CPU faster than plain PyTorch: oneDNN's linear layers, 16-bit dropout, the gradient of a bias.
+
+Only the package's own models use it; a checkpoint's code never does. Each computes the same as PyTorch's own, and is
+left out where an operation that PyTorch doesn't promise to keep is missing or fails. `HF_POSENC_KERNELS=0` in the
+environment, or `set_enabled(False)`, turns all of it off.
+"""
+
+from .attention import attend_with_bias, gains_from_fusion
+from .dropout import Dropout
+from .linear import apply_linear, onednn_is_faster
+from .switch import set_enabled
+
+__all__ = ["Dropout", "apply_linear", "attend_with_bias", "gains_from_fusion", "onednn_is_faster", "set_enabled"]

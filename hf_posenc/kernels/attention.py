@@ -1,0 +1,76 @@
+"""Attention with a bias that needs a gradient, to which PyTorch's fused CPU kernel gives none."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from .switch import takes
+
+BLOCK = 2**18
+"""Logits that the backward pass handles at a time (at least one head's), so that they stay in cache."""
+
+
+def gains_from_fusion(q: Tensor, bias: Tensor | None, dropout: float) -> bool:
+    """Whether `attend_with_bias` takes this: a bias that needs a gradient, no dropout, ordinary tensors on a CPU."""
+    return bias is not None and bias.requires_grad and not dropout and torch.is_grad_enabled() and takes(q)
+
+
+def attend_with_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """softmax(scale q k^T + bias) v: (m, H, l, d) three times -> (m, H, l, d).
+
+    Args:
+        q, k, v: queries, keys and values.
+        bias: (1 or m, 1 or H, l, l), in the dtype of q.
+        scale: factor on q k^T.
+    """
+    return _BiasedAttention.apply(q, k, v, bias, scale)
+
+
+class _BiasedAttention(torch.autograd.Function):
+    """The forward pass is PyTorch's fused one; the backward pass computes the probabilities again, block by block.
+
+    With P = softmax(scale q k^T + bias) and dS = P (dO v^T - rowsum(dO O)): dq = scale dS k, dk = scale dS^T q,
+    dv = P^T dO, dbias = dS.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+        mask = bias.detach()
+        out = scaled_dot_product_attention(q.detach(), k.detach(), v.detach(), attn_mask=mask, scale=scale)
+        ctx.save_for_backward(q, k, v, bias, out)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, out = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient that will be differentiated again is computed by ordinary operations
+            return *_differentiable(ctx, (q, k, v, bias), gradients[0]), None
+        dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
+        dbias = torch.zeros_like(bias)
+        size = max(1, BLOCK // (q.shape[0] * q.shape[2] ** 2))
+        with torch.autocast("cpu", enabled=False):
+            for first in range(0, q.shape[1], size):
+                block = slice(first, first + size)
+                shared = block if bias.shape[1] > 1 else slice(None)
+                one_q, one_k, one_v, d_out = (t[:, block].contiguous() for t in (q, k, v, gradients[0]))
+                p = torch.matmul(one_q * ctx.scale, one_k.transpose(-1, -2)).add_(bias[:, shared]).softmax(-1)
+                ds = torch.matmul(d_out, one_v.transpose(-1, -2))
+                ds = ds.sub_((d_out * out[:, block]).sum(-1, keepdim=True)).mul_(p)
+                dbias[:, shared] += ds.sum_to_size(dbias[:, shared].shape)
+                dq[:, block] = torch.matmul(ds, one_k).mul_(ctx.scale)
+                dk[:, block] = torch.matmul(ds.transpose(-1, -2), one_q).mul_(ctx.scale)
+                dv[:, block] = torch.matmul(p.transpose(-1, -2), d_out)
+        return dq, dk, dv, dbias, None
+
+
+def _differentiable(ctx: Any, inputs: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, bias = inputs
+    wanted = ctx.needs_input_grad[:4]
+    with torch.autocast("cpu", enabled=False):
+        out = torch.matmul((torch.matmul(q * ctx.scale, k.transpose(-1, -2)) + bias).softmax(-1), v)
+        chosen = [t for t, wants in zip(inputs, wanted, strict=True) if wants]
+        gradients = iter(torch.autograd.grad(out, chosen, gradient, create_graph=True))
+    return tuple(next(gradients) if wants else None for wants in wanted)

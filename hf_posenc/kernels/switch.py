@@ -1,0 +1,34 @@
+"""Whether the kernels are on, and whether a tensor is one that they take."""
+
+import os
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_enabled = os.environ.get("HF_POSENC_KERNELS", "1") != "0"
+
+
+def set_enabled(enabled: bool) -> None:
+    """Turns the kernels on or off in this process: for debugging, and to compare with PyTorch's own."""
+    global _enabled
+    _enabled = enabled
+
+
+def takes(x: Tensor) -> bool:
+    """Whether the kernels are on, and `x` is an ordinary eager tensor on the CPU."""
+    return _enabled and x.device.type == "cpu" and is_plain_tensor(x)
+
+
+def is_plain_tensor(x: Tensor) -> bool:
+    """True for an ordinary eager tensor: no compile, tracing, function transform or dispatch mode.
+
+    False where this PyTorch can't say: its own operations work in all of them.
+    """
+    if type(x) is not Tensor or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    try:
+        transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+        return not transformed and not torch._C._len_torch_dispatch_stack()
+    except AttributeError:
+        return False

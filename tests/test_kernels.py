@@ -1,0 +1,199 @@
+"""The package's CPU kernels give PyTorch's results, and stand back where an operation of theirs is missing."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from common import encoder, padded, tokens
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from hf_posenc import kernels
+from hf_posenc.kernels import attention, linear, switch
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """oneDNN's product, on any processor."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("PyTorch was built without oneDNN")
+    monkeypatch.setattr(linear, "onednn_is_faster", lambda: True)
+
+
+def biased(heads, rows, length, seed=0):
+    """q, k, v (3, 2, length, 4) and a bias (rows, heads, length, length) with a masked key, all with gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = torch.randn(3, 3, 2, length, 4, dtype=torch.float64, generator=generator)
+    bias = torch.randn(rows, heads, length, length, dtype=torch.float64, generator=generator)
+    bias[..., -1] = torch.finfo(torch.float64).min if length > 2 else 0.0
+    return [t.requires_grad_() for t in (q, k, v, bias)]
+
+
+@pytest.mark.parametrize(("heads", "rows", "length"), list(itertools.product((1, 2), (1, 3), (1, 2, 7))))
+def test_attention_with_a_bias_has_the_values_and_gradients_of_plain_operations(heads, rows, length, monkeypatch):
+    monkeypatch.setattr(attention, "BLOCK", 3 * length**2)  # one head at a time
+    leaves = biased(heads, rows, length)
+    q, k, v, bias = leaves
+    got = kernels.attend_with_bias(q, k, v, bias, 0.3)
+    expected = (0.3 * q @ k.transpose(-1, -2) + bias).softmax(-1) @ v
+    torch.testing.assert_close(got, expected)
+    target = torch.randn_like(got)
+    mine, theirs = (torch.autograd.grad((out * target).sum(), leaves, retain_graph=True) for out in (got, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_attention_with_a_bias_has_second_derivatives():
+    leaves = biased(2, 1, 4)
+    assert torch.autograd.gradgradcheck(lambda *inputs: kernels.attend_with_bias(*inputs, 0.3), leaves)
+
+
+@pytest.mark.parametrize("scheme", ["t5", "deberta", "alibi+relative_key"])
+def test_training_with_a_learned_bias_gives_the_gradients_of_pytorchs_own_operations(scheme):
+    ids, mask = padded([tokens(9), tokens(4), tokens(4, seed=2), tokens(17)])
+    gradients = []
+    for enabled in (True, False):
+        kernels.set_enabled(enabled)
+        try:
+            model = encoder(scheme)
+            model(ids, attention_mask=mask).last_hidden_state.square().sum().backward()
+        finally:
+            kernels.set_enabled(True)
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize(("shape", "with_bias"), list(itertools.product([(3, 16), (2, 5, 16)], [True, False])))
+def test_a_linear_layer_has_the_values_and_gradients_of_pytorchs(shape, with_bias, onednn):
+    layer, x = nn.Linear(16, 7, bias=with_bias), torch.randn(shape, requires_grad=True)
+    inputs = [x, *layer.parameters()]
+    for given in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
+        got, expected = kernels.apply_linear(layer, given), functional.linear(given, layer.weight, layer.bias)
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+        target = torch.randn_like(got)
+        mine, theirs = (torch.autograd.grad((out * target).sum(), inputs) for out in (got, expected))
+        for one, other in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(kernels.apply_linear(layer, x), functional.linear(x, layer.weight, layer.bias))
+
+
+def test_linear_is_pytorchs_own_where_somebody_watches_or_transforms(onednn):
+    layer = nn.Linear(16, 7)
+    x = torch.randn(5, 16)
+    with FlopCounterMode(display=False) as counter:
+        kernels.apply_linear(layer, x)
+    assert counter.get_total_flops() == 2 * 5 * 16 * 7
+    torch.testing.assert_close(torch.func.vmap(lambda row: kernels.apply_linear(layer, row))(x), layer(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert kernels.apply_linear(layer, x).dtype == torch.bfloat16
+    seen = []
+    handle = layer.register_forward_hook(lambda *_: seen.append("hook"))
+    kernels.apply_linear(layer, x)
+    handle.remove()
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: seen.append("global"))
+    kernels.apply_linear(layer, x)
+    handle.remove()
+    layer.forward = lambda x: seen.append("replaced")
+    kernels.apply_linear(layer, x)
+    del layer.forward
+    adapted = type("Adapted", (nn.Linear,), {"forward": lambda *_: seen.append("subclass")})(16, 7)
+    kernels.apply_linear(adapted, x)
+    assert seen == ["hook", "global", "replaced", "subclass"]
+    layer.double()
+    assert kernels.apply_linear(layer, x.double()).dtype == torch.float64
+    assert kernels.apply_linear(layer, x[:0].double()).shape == (0, 7)
+
+
+def test_a_gradient_of_a_linear_layer_can_be_differentiated_again(onednn):
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4, requires_grad=True)
+    grads = []
+    for out in (kernels.apply_linear(layer, x), layer(x)):
+        first = torch.autograd.grad(out.square().sum(), x, create_graph=True)[0]
+        grads.append(torch.autograd.grad(first.square().sum(), layer.weight)[0])
+    torch.testing.assert_close(*grads)
+
+
+def test_the_switch_turns_all_of_it_off(onednn, monkeypatch):
+    monkeypatch.setattr(linear, "_product", lambda *given: pytest.fail("oneDNN was called"))
+    kernels.set_enabled(False)
+    try:
+        kernels.apply_linear(nn.Linear(4, 3), torch.randn(2, 4))
+        assert not switch.takes(torch.zeros(1))
+        q, *_, bias = biased(1, 1, 3)
+        assert not kernels.gains_from_fusion(q, bias, 0.0)
+    finally:
+        kernels.set_enabled(True)
+
+
+def test_training_with_a_learned_bias_keeps_no_scores_of_each_layer():
+    """The bytes that autograd saves grow with the layers by token vectors, not by (H, S, S)."""
+    length, heads = 256, 4
+
+    def saved(layers: int) -> int:
+        sizes = {}
+        model = encoder("t5", num_hidden_layers=layers, max_position_embeddings=512).train()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: sizes.update({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()}) or t, lambda t: t
+        ):
+            model(tokens(1, length)).last_hidden_state.sum().backward()
+        return sum(sizes.values())
+
+    assert saved(4) - saved(2) < 2 * heads * length * length * 4 / 2
+
+
+# Each operation that PyTorch doesn't promise to keep, taken away or broken before hf_posenc is imported.
+ABSENT = """
+import torch
+{change}
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+torch.manual_seed(0)
+config = PosEncConfig.from_preset("tiny", vocab_size=50, position_embedding_type="t5", hidden_dropout_prob=0.0)
+model = PosEncForSequenceClassification(config)
+ids = torch.arange(1, 25).view(2, 12)
+mask = torch.ones_like(ids)
+mask[1, 5:] = 0
+loss = model(ids, attention_mask=mask, labels=torch.tensor([0, 1])).loss
+loss.backward()
+print(*(f"{{float(x):.5f}}" for x in (loss, model.model.position.tables[0].weight.grad.norm(),
+                                      model.model.layers[0].intermediate.weight.grad.norm())))
+model.train()
+model.model.layers[0].dropout.p = 0.5
+assert torch.isfinite(model(ids, attention_mask=mask).logits).all()
+"""
+CHANGES = {
+    "nothing": "",
+    "no oneDNN product": "import torch.ops\ntorch.ops.mkldnn.__dict__['_linear_pointwise'] = None",
+    "a oneDNN product that raises": (
+        "def broken(*given): raise RuntimeError('gone')\ntorch.ops.mkldnn.__dict__['_linear_pointwise'] = broken"
+    ),
+    "a oneDNN product of other numbers": (
+        "torch.ops.mkldnn.__dict__['_linear_pointwise'] = lambda x, w, *rest: x @ w.T * 2"
+    ),
+    "no dispatch stack": "del torch._C._len_torch_dispatch_stack",
+    "no functorch": (
+        "import types\nfrom hf_posenc.kernels import switch\n"
+        "switch.torch = types.SimpleNamespace(**{**vars(torch), '_C': types.SimpleNamespace()})"
+    ),
+    "no forward-mode level": "from torch.autograd import forward_ad\ndel forward_ad._current_level",
+    "no global hooks": "import torch.nn.modules.module as module\ndel module._has_any_global_hook",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", list(CHANGES)[1:])
+def test_results_are_the_same_without_each_private_operation(change):
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", ABSENT.format(change=CHANGES[name])], capture_output=True, text=True, check=False
+        )
+        for name in ("nothing", change)
+    ]
+    assert [answer.returncode for answer in answers] == [0, 0], answers[1].stderr[-2000:]
+    expected, got = ([float(word) for word in answer.stdout.split()] for answer in answers)
+    assert got == pytest.approx(expected, rel=1e-4)
