@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,10 +27,10 @@ from torch import Tensor
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_bytes
+from hf_posenc.kernels import apply_linear, onednn_is_faster
 from hf_posenc.machine import processor
 from hf_posenc.markdown import markdown_table
 from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
-from hf_posenc.model.cpu_kernels import apply_linear, onednn_is_faster
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
 from hf_posenc.schemes.plots import save_figure
 
@@ -65,7 +66,8 @@ def make_batches(work: str, count: int, device: torch.device | str = "cpu", seed
     """Batches as a tokenizer and DataCollatorWithPadding make them, of random tokens.
 
     Args:
-        work: `sst2`: 32 sentences with the lengths of SST-2, padded to the longest; or `8x128`: 8 texts of 128 tokens.
+        work: `sst2`: 32 sentences with the lengths of SST-2, padded to the longest; `sst2_sorted`: the sentences of all
+            batches, sorted by length; or `8x128`: 8 texts of 128 tokens.
         count: number of batches.
         device: where to put them.
         seed: of lengths and tokens.
@@ -75,14 +77,15 @@ def make_batches(work: str, count: int, device: torch.device | str = "cpu", seed
     """
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     rows, _, tokens = work.partition("x")
-    if work != "sst2" and not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
-        raise UserError(f"work={work!r} is unknown. Give sst2, or ROWSxTOKENS such as 8x128.")
+    is_sst2 = work in ("sst2", "sst2_sorted")
+    if not is_sst2 and not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
+        raise UserError(f"work={work!r} is unknown. Give sst2, sst2_sorted, or ROWSxTOKENS such as 8x128.")
+    drawn = draw.choices(range(len(SST2_LENGTHS)), SST2_LENGTHS, k=32 * count) if is_sst2 else []
+    if work == "sst2_sorted":
+        drawn.sort()
     batches = []
-    for _ in range(count):
-        if work == "sst2":
-            lengths = draw.choices(range(len(SST2_LENGTHS)), SST2_LENGTHS, k=32)
-        else:
-            lengths = [int(tokens)] * int(rows)
+    for number in range(count):
+        lengths = drawn[32 * number : 32 * (number + 1)] if is_sst2 else [int(tokens)] * int(rows)
         mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(-1)
         batch = {
             "input_ids": torch.randint(1000, VOCAB_SIZE, mask.shape, generator=generator) * mask,
@@ -137,7 +140,7 @@ def build_model(name: str, size: str, max_positions: int = 512, device: torch.de
 def make_step(
     model: torch.nn.Module, mode: str, dtype: torch.dtype = torch.float32
 ) -> Callable[[dict[str, Tensor]], None]:
-    """What one turn does with a batch: see `MODES`. `dtype` other than float32 is autocast."""
+    """What one turn does with a batch: see `MODES`. `dtype` is the weights' in inference, autocast's in training."""
     if mode not in MODES:
         raise UserError(f"mode={mode!r} is unknown. Choose one of {', '.join(MODES)}.")
     kind = next(model.parameters()).device.type
@@ -146,11 +149,13 @@ def make_step(
         return contextlib.nullcontext() if dtype == torch.float32 else torch.autocast(kind, dtype=dtype)
 
     model.train(mode != "inference")
+    if mode == "inference":
+        model.to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True) if mode == "step" else None
 
     def step(batch: dict[str, Tensor]) -> None:
         if mode == "inference":
-            with torch.no_grad(), cast():
+            with torch.no_grad():
                 model(**batch)
             return
         with cast():
@@ -230,8 +235,8 @@ def _status(field: str) -> int:
 
 PARTS = {
     "linear layers": ("OneDNNLinear", "_linear_pointwise", "aten::linear", "AddmmBackward", "MmBackward"),
-    "attention": ("BySequence", "scaled_dot_product", "oftmax", "aten::bmm", "aten::matmul", "BmmBackward"),
-    "rotation": ("Rotation",),
+    "attention": ("BiasedAttention", "scaled_dot_product", "oftmax", "aten::bmm", "aten::matmul", "BmmBackward"),
+    "rotation": ("addcmul", "Addcmul"),
     "dropout": ("Dropout", "dropout", "bernoulli"),
     "layer norms": ("layer_norm", "LayerNorm"),
     "activation": ("gelu", "Gelu"),
@@ -270,22 +275,22 @@ def profile_parts(step: Callable[[Any], Any], batch: Any, repeats: int = 3) -> d
     return {part: round(value, 2) for part, value in spent.items()}
 
 
-def matmul_peak(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> float:
-    """FLOP/s of a large matrix product as our linear layers do it: what the machine can reach, measured."""
-    size = 8192 if torch.device(device).type == "cuda" else 1024
-    layer = torch.nn.Linear(size, size, device=device, dtype=dtype)
-    x = {"x": torch.randn(size, size, device=device).to(dtype)}
-    with torch.no_grad():
-        return 2 * size**3 / min(take_turns({"peak": lambda b: apply_linear(layer, b["x"])}, [x], 7)["peak"])
+class LinearLayers(torch.nn.Module):
+    """An encoder's linear layers alone, on a batch's real tokens: what its matrix products themselves take."""
 
+    def __init__(self, size: str, most_tokens: int) -> None:
+        super().__init__()
+        width, inner = SIZES[size]["hidden_size"], SIZES[size]["intermediate_size"]
+        shapes = (*[(width, width)] * 4, (width, inner), (inner, width))
+        layers = range(SIZES[size]["num_hidden_layers"])
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(*shape) for _ in layers for shape in shapes])
+        self.inputs = torch.nn.Embedding(most_tokens, inner)
 
-def useful_flops(batch: dict[str, Tensor], size: str, mode: str) -> float:
-    """Operations that the real tokens need in matrix products; training counts three times the forward."""
-    d, layers = SIZES[size]["hidden_size"], SIZES[size]["num_hidden_layers"]
-    lengths = batch["attention_mask"].sum(-1).cpu().double()
-    linear = 2 * lengths.sum() * (4 * d * d + 2 * d * SIZES[size]["intermediate_size"])
-    attention = 4 * d * lengths.square().sum()
-    return float(layers * (linear + attention)) * (1 if mode == "inference" else 3)
+    def forward(self, **batch: Tensor) -> Any:
+        """Each layer once; a loss that reaches all of them."""
+        inputs = self.inputs.weight[: int(batch["attention_mask"].sum())]
+        outs = [apply_linear(layer, inputs[:, : layer.in_features].contiguous()) for layer in self.layers]
+        return SimpleNamespace(loss=sum(out[0, 0] for out in outs))
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -326,7 +331,8 @@ def run_benchmark(
     Args:
         contenders: schemes, and names of `PEERS`. Ratios are to the first one, and of ours to `none` where it is there.
         sizes, works, modes: see `SIZES`, `make_batches`, `MODES`.
-        dtype: `float32`, or `bfloat16` or `float16` for autocast, of all but the first contender.
+        dtype: `float32`, `bfloat16` or `float16`, of all but the first contender: of the weights in inference, of
+            autocast in training.
         reference_dtype: of the first.
         rounds: turns that count.
         device: `cpu`, `cuda`, ... None: a GPU if there is one.
@@ -338,8 +344,8 @@ def run_benchmark(
     Returns:
         `machine`, `settings` and `rows`; a row has `size`, `work`, `mode`, `contender`, `dtype`, `milliseconds`
         (median), `quartiles`, `ratio` (times as fast as the first), `cost` (times the time of `none`),
-        `tokens_per_second` (real ones), `peak_mb`, `matmul_share` (of the measured peak), and `parts` if asked (see
-        `profile_parts`).
+        `tokens_per_second` (real ones), `peak_mb`, `linear_share` (time of the linear layers alone, on the real tokens,
+        over its own: the limit is 1), and `parts` if asked (see `profile_parts`).
 
     Raises:
         UserError: a name or the device is unknown, or there is nothing to measure.
@@ -352,14 +358,15 @@ def run_benchmark(
     names = settings["contenders"] = _available(settings["contenders"], settings["sizes"], report)
     found: dict[str, Any] = {"machine": machine(device), "settings": settings, "rows": []}
     dtypes = {name: getattr(torch, reference_dtype if name == names[0] else dtype) for name in names}
-    peaks = {each: matmul_peak(each, device) for each in set(dtypes.values())}
-    found["peaks_gflops"] = {str(each).removeprefix("torch."): round(value / 1e9) for each, value in peaks.items()}
     for size, work in itertools.product(settings["sizes"], settings["works"]):
         batches = make_batches(work, min(rounds, 8), device)
         longest = max(512, *(batch["input_ids"].shape[1] for batch in batches))
         for mode in settings["modes"]:
             steps = {n: make_step(build_model(n, size, longest, device), mode, dtypes[n]) for n in names}
-            seconds = take_turns(steps, batches, rounds)
+            most = max(int(batch["attention_mask"].sum()) for batch in batches)
+            products = {each: LinearLayers(size, most).to(device, each) for each in set(dtypes.values())}
+            limits = {str(each): make_step(products[each], mode, torch.float32) for each in products}
+            seconds = take_turns({**steps, **limits}, batches, rounds)
             for name in names:
                 row = {
                     "size": size,
@@ -368,13 +375,17 @@ def run_benchmark(
                     "contender": name,
                     "dtype": str(dtypes[name]).removeprefix("torch."),
                     **_timings(seconds, name),
-                    **_throughput(seconds[name], batches, size, mode, peaks[dtypes[name]]),
+                    "tokens_per_second": _throughput(seconds[name], batches),
+                    "linear_share": round(ratio(seconds[str(dtypes[name])], seconds[name]), 3),
                     "peak_mb": _rounded(peak_memory(steps[name], batches[0])),
                 }
                 if profile:
                     row["parts"] = profile_parts(steps[name], batches[0])
                 found["rows"].append(row)
-                report(f"{size} {work} {mode} {name}: {row['milliseconds']} ms, {row['ratio']} x {names[0]}")
+                report(
+                    f"{size} {work} {mode} {name}: {row['milliseconds']} ms, {row['ratio']} x {names[0]}, "
+                    f"{row['linear_share']:.0%} of it linear layers"
+                )
             save(found)
     return found
 
@@ -409,14 +420,10 @@ def _timings(seconds: dict[str, list[float]], name: str) -> dict[str, Any]:
     }
 
 
-def _throughput(
-    seconds: list[float], batches: list[dict[str, Tensor]], size: str, mode: str, peak: float
-) -> dict[str, Any]:
-    """Real tokens per second, and the share of the machine's matrix peak; medians over the turns."""
-    turns = [(batches[turn % len(batches)], taken) for turn, taken in enumerate(seconds)]
-    tokens = statistics.median(int(batch["attention_mask"].sum()) / taken for batch, taken in turns)
-    flops = statistics.median(useful_flops(batch, size, mode) / taken for batch, taken in turns)
-    return {"tokens_per_second": round(tokens), "matmul_share": round(flops / peak, 3)}
+def _throughput(seconds: list[float], batches: list[dict[str, Tensor]]) -> int:
+    """Real tokens per second: the median over the turns."""
+    turns = ((batches[turn % len(batches)], taken) for turn, taken in enumerate(seconds))
+    return round(statistics.median(int(batch["attention_mask"].sum()) / taken for batch, taken in turns))
 
 
 def _available(names: list[str], sizes: list[str], report: Callable[[str], None]) -> list[str]:
@@ -509,13 +516,14 @@ def speed_table(found: dict[str, Any]) -> str:
     """The results of `run_benchmark` as a table, and below it `profile_table` where parts were profiled."""
     first = found["settings"]["contenders"][0]
     head = ["size", "batch", "mode", "encoder", "ms", f"times as fast as {first}", "time of `none` x", "real tokens/s"]
-    head += ["peak MB", "of the matrix peak"]
+    head += ["peak MB", "share of the linear layers"]
     rows = []
     for row in found["rows"]:
         cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
         name = row["contender"] + ("" if row["dtype"] == "float32" else f" ({row['dtype']})")
         numbers = [f"{row['milliseconds']:.0f}", f"{row['ratio']:.2f}", cost, f"{row['tokens_per_second']:,}"]
-        numbers += ["" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}", f"{row['matmul_share']:.0%}"]
+        numbers += ["" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}"]
+        numbers += [f"{row['linear_share']:.0%}" if "linear_share" in row else ""]
         rows.append([row["size"], row["work"], row["mode"], name, *numbers])
     text = markdown_table(head, rows, align="llllrrrrrr")
     return f"{text}\n\n{profile_table(found)}" if any("parts" in row for row in found["rows"]) else text

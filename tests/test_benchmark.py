@@ -66,15 +66,27 @@ def test_peak_memory_counts_what_a_step_holds():
     assert 45 < megabytes < 80
 
 
-def test_flops_are_counted_on_real_tokens():
+def test_the_limit_is_the_encoders_linear_layers_on_real_tokens():
     from torch.utils.flop_counter import FlopCounterMode
 
     batch = benchmark.make_batches("2x16", 1)[0]
-    model = benchmark.build_model("none", "tiny")
-    model.set_attn_implementation("eager")  # the counter doesn't know the fused kernel
-    with FlopCounterMode(display=False) as counter:
-        benchmark.make_step(model, "inference")(batch)
-    assert benchmark.useful_flops(batch, "tiny", "inference") == pytest.approx(counter.get_total_flops(), rel=0.02)
+    batch["attention_mask"][1, 8:] = 0  # 24 tokens are real
+    model, flops = benchmark.build_model("none", "tiny").model, []
+    for module in (benchmark.LinearLayers("tiny", 24), model):
+        step = benchmark.make_step(module.requires_grad_(False), "inference")
+        with FlopCounterMode(display=False) as counter:
+            step(batch)
+        counts = counter.get_flop_counts()
+        flops.append(sum(count.get(torch.ops.aten.addmm, 0) for name, count in counts.items() if name == "Global"))
+    assert flops[0] == flops[1] > 0
+
+
+def test_sorted_batches_hold_the_same_sentences():
+    lengths = [
+        [int(n) for batch in benchmark.make_batches(work, 3) for n in batch["attention_mask"].sum(-1)]
+        for work in ("sst2", "sst2_sorted")
+    ]
+    assert lengths[1] == sorted(lengths[0]) != lengths[0]
 
 
 def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
@@ -90,7 +102,7 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
     assert {row["ratio"] for row in found["rows"] if row["contender"] == "bert"} == {1.0}
     assert {row["cost"] for row in found["rows"] if row["contender"] == "none"} == {1.0}
     assert all(row["milliseconds"] > 0 and row["tokens_per_second"] > 0 for row in found["rows"])
-    assert all(0 < row["matmul_share"] < 1 for row in found["rows"])
+    assert all(row["linear_share"] > 0 for row in found["rows"])
     assert target.with_suffix(".md").read_text() == benchmark.speed_table(found) + "\n"
     assert benchmark.speed_table(found) in done.output
     assert target.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
@@ -99,7 +111,10 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: benchmark.make_batches("8by128", 1), r"work='8by128' is unknown\. Give sst2, or ROWSxTOKENS"),
+        (
+            lambda: benchmark.make_batches("8by128", 1),
+            r"work='8by128' is unknown\. Give sst2, sst2_sorted, or ROWSxTOKENS",
+        ),
         (lambda: benchmark.make_batches("0x8", 1), r"work='0x8' is unknown"),
         (lambda: benchmark.build_model("bert", "huge"), r"size='huge' is unknown\. Choose one of tiny, mini"),
         (
