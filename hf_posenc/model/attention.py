@@ -84,8 +84,8 @@ class Attention:
 
     def _padded(self) -> "Attention":
         """The same on a padded batch, for a layer that is compiled alone: each number of runs would be a new graph."""
-        padded = copy.copy(self)
-        padded.rows = self.tokens
+        padded = Attention(self.name, self.backend, self.scheme, self.tokens)
+        padded.row_tokens, padded.bias, padded.state, padded.dtype = self.row_tokens, self.bias, self.state, self.dtype
         padded.masks = add_bias(self.tokens.masks(), self.tokens, self.bias, self.dtype)
         return padded
 

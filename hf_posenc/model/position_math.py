@@ -147,7 +147,7 @@ def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
         reach: at least the largest distance.
     """
     length = x.shape[-2]
-    if x.shape[-1] == 2 * length - 1 > 1 and are_consecutive(positions):
+    if not tracing() and x.shape[-1] == 2 * length - 1 > 1 and are_consecutive(positions):
         # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
         return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
     index = (relative_positions(positions) + reach).unsqueeze(1)
