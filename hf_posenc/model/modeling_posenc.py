@@ -62,9 +62,9 @@ class PosEncEmbeddings(nn.Module):
         embed: Callable[[Tensor, Tokens], Tensor],
     ) -> Tensor:
         """Token ids, or embeddings (..., E), in token layout, and types (B, S) -> hidden states in token layout."""
-        x = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden_states = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if self.scale != 1.0:
-            x = x * self.scale
+            hidden_states = hidden_states * self.scale
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
             if token_type_ids is None:
@@ -78,11 +78,11 @@ class PosEncEmbeddings(nn.Module):
                 )
             else:
                 types = tokens.unpad(token_type_ids.expand(tokens.shape))
-            x = x + self.token_type_embeddings(types)
+            hidden_states = hidden_states + self.token_type_embeddings(types)
         if tokens.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
-            x = tokens.pad(x)
-        x = self.dropout(self.norm(embed(x, tokens)))
-        return x if self.projection is None else apply_linear(self.projection, x)
+            hidden_states = tokens.pad(hidden_states)
+        hidden_states = self.dropout(self.norm(embed(hidden_states, tokens)))
+        return hidden_states if self.projection is None else apply_linear(self.projection, hidden_states)
 
 
 class PosEncAttention(nn.Module):
@@ -100,11 +100,11 @@ class PosEncAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden_states: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
-        projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
+        projections = (apply_linear(layer, hidden_states) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
-        out, weights = attend(self, q, k, v, x)
+        out, weights = attend(self, q, k, v, hidden_states)
         return apply_linear(self.dense, out.flatten(-2)), weights
 
 
@@ -125,21 +125,22 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden_states: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
         if self.pre_norm:
-            attended, weights = self.attention(self.attention_norm(x), attend)
-            x = self._add(x, attended)
-            return self._add(x, self._feed_forward(self.output_norm(x))), weights
-        attended, weights = self.attention(x, attend)
-        x = self.attention_norm(self._add(x, attended))
-        return self.output_norm(self._add(x, self._feed_forward(x))), weights
+            attended, weights = self.attention(self.attention_norm(hidden_states), attend)
+            hidden_states = self._add(hidden_states, attended)
+            return self._add(hidden_states, self._feed_forward(self.output_norm(hidden_states))), weights
+        attended, weights = self.attention(hidden_states, attend)
+        hidden_states = self.attention_norm(self._add(hidden_states, attended))
+        return self.output_norm(self._add(hidden_states, self._feed_forward(hidden_states))), weights
 
-    def _add(self, x: Tensor, new: Tensor) -> Tensor:
-        return x + self.dropout(new).to(x.dtype)  # under autocast they differ, and adding unequal dtypes is slow
+    def _add(self, hidden_states: Tensor, new: Tensor) -> Tensor:
+        # Under autocast their dtypes differ, and adding unequal dtypes is slow.
+        return hidden_states + self.dropout(new).to(hidden_states.dtype)
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return apply_linear(self.output, self.activation(apply_linear(self.intermediate, x)))
+    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
+        return apply_linear(self.output, self.activation(apply_linear(self.intermediate, hidden_states)))
 
 
 class PosEncPreTrainedModel(PreTrainedModel):
@@ -338,21 +339,21 @@ class PosEncModel(PosEncPreTrainedModel):
         tokens = kwargs.get("tokens") or self._locate_tokens(input_ids, inputs_embeds, wants_attentions, *where)
         input_ids, inputs_embeds = (None if t is None else tokens.unpad(t) for t in (input_ids, inputs_embeds))
         tokens = replace(tokens, ids=input_ids)
-        x = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)
-        attend = choose_attention(self.config, self.position, tokens, x, self.training, wants_attentions)
-        hidden_states: list[Tensor] = []
+        hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)
+        attend = choose_attention(self.config, self.position, tokens, hidden_states, self.training, wants_attentions)
+        all_hidden_states: list[Tensor] = []
         attentions = []
         for layer in self.layers:
             if wants_hidden:  # the next layer continues from what is returned, so that gradients reach it
-                hidden_states.append(tokens.pad(x))
-                x = tokens.unpad(hidden_states[-1])
-            x, weights = layer(x, attend)
+                all_hidden_states.append(tokens.pad(hidden_states))
+                hidden_states = tokens.unpad(all_hidden_states[-1])
+            hidden_states, weights = layer(hidden_states, attend)
             attentions.append(weights)
-        x = tokens.pad(x if self.norm is None else self.norm(x))
-        hidden_states.append(x)
+        hidden_states = tokens.pad(hidden_states if self.norm is None else self.norm(hidden_states))
+        all_hidden_states.append(hidden_states)
         return BaseModelOutput(
-            last_hidden_state=x,
-            hidden_states=tuple(hidden_states) if wants_hidden else None,
+            last_hidden_state=hidden_states,
+            hidden_states=tuple(all_hidden_states) if wants_hidden else None,
             attentions=tuple(attentions) if wants_attentions else None,
         )
 

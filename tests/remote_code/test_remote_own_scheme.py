@@ -241,7 +241,11 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("where", ["folder", "hub"])
 @pytest.mark.parametrize(
     ("file", "change", "warns"),
-    [("my_scheme.py", "", False), ("my_scheme.py", "x - tokens.positions", True), ("other.py", "x - tokens.positions", True)],
+    [
+        ("my_scheme.py", "", False),
+        ("my_scheme.py", "x - tokens.positions", True),
+        ("other.py", "x - tokens.positions", True),
+    ],
 )
 def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved(
     where: str, file: str, change: str, warns: bool, theirs: Path, tmp_path: Path,
