@@ -24,7 +24,7 @@ from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
 
 from hf_posenc.finetuning import Setup, epoch_metrics, parse_arguments, run_script, set_up
 from hf_posenc.optimizer import speed_up_positions
-from hf_posenc.training import ClassificationTrainingArguments, UserError, ending_clearly, save_run, show_best
+from hf_posenc.training import ClassificationTrainingArguments, UserError, guarded_run, save_run, show_best
 from hf_posenc.training.inference import take_off_autocast
 
 
@@ -87,7 +87,7 @@ def main() -> None:
             accelerator.unwrap_model(setup.model).save_pretrained(folder)
             setup.tokenizer.save_pretrained(folder)
 
-    with ending_clearly(training):
+    with guarded_run(training):
         if training.do_train:
             metrics |= train(accelerator, setup, history)
         take_off_autocast(accelerator, setup.model)  # final scores are float32

@@ -48,15 +48,15 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
         setup = set_up(*make_arguments(**options, output_dir=f"{folder}/setup"))
     train: Any = setup.encoded["train"]
     labels = list(train["labels"])
-    most = most_frequent(labels, setup.labels.problem_type)
+    most = most_frequent(labels, setup.summary.problem_type)
     tests: dict[str, list[dict[str, Any]]] = {MAJORITY: []}
-    model = WordPairs(setup.labels.problem_type)
+    model = WordPairs(setup.summary.problem_type)
     try:
         model.fit(_texts(train, setup.tokenizer, len(setup.columns.text)), labels)
         tests[WORD_PAIRS] = []
     except ValueError:  # no word in the texts, or one class
         pass
-    parts = test_parts(plan, task, setup.tokenizer, setup.labels.names, setup.labels.problem_type, None)
+    parts = test_parts(plan, task, setup.tokenizer, setup.summary.labels, setup.summary.problem_type, None)
     for part in parts:
         right = np.asarray(part.dataset["labels"])
         for name, found in tests.items():
@@ -66,7 +66,7 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
             if task.metric == "accuracy":
                 outcome = right_outcome(answers == right, part.groups)
             else:
-                outcome = confusion_outcome(right, answers, len(setup.labels.names), part.groups)
+                outcome = confusion_outcome(right, answers, len(setup.summary.labels), part.groups)
             entry = {"part": part.name, "length": part.length, "examples": len(right), "data": part.fingerprint}
             found.append({**entry, "metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()})
     return [{"task": task.name, "scheme": name, "tests": found} for name, found in tests.items()]

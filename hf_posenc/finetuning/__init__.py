@@ -12,7 +12,9 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..errors import run_script
-    from .classification import Setup, epoch_metrics, set_up, train_classifier
+    from ..training.callbacks import epoch_metrics
+    from ..training.run import Setup
+    from .classification import set_up, train_classifier
     from .masked_lm import train_masked_lm
     from .options import make_arguments, parse_arguments
     from .quick_start import quickstart

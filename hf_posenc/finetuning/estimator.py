@@ -14,7 +14,6 @@ import random
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -209,10 +208,9 @@ class _Estimator(BaseEstimator):
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
-        where = replace(run, training=copy(run.training))
-        where.training.output_dir = str(folder)
+        run = replace(run, output_dir=Path(folder))
         with without_bars(), checkpoints.disk_errors(folder):
-            save_run(where, self.metrics_, self.history_, None, self.metrics_.get("train_runtime", 0.0), save_model)
+            save_run(run, self.metrics_, self.history_, None, self.metrics_.get("train_runtime", 0.0), save_model)
         return Path(folder)
 
     @classmethod

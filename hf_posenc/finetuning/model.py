@@ -16,7 +16,6 @@ from transformers import (
 from transformers.utils import logging
 
 from ..data.labels import TOKENS, Labels
-from ..data.options import DataArguments
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, about_options, check_local, dashed, sentence
 from ..model.configuration_posenc import PosEncConfig
@@ -185,12 +184,19 @@ def _check_scheme(config: Any, arguments: ModelArguments) -> None:
 
 def make_model(
     arguments: ModelArguments,
-    data: DataArguments,
     config: Any,
     tokenizer: PreTrainedTokenizerBase,
     labels: Labels | None,
+    max_length: int | None = None,
 ) -> PreTrainedModel:
     """Builds a new encoder or loads a checkpoint: a classifier, or without labels a masked language model.
+
+    Args:
+        arguments: the options.
+        config: of the checkpoint. None: a new encoder.
+        tokenizer: of the run.
+        labels: of the data.
+        max_length: tokens of the longest input. None: as many as the tokenizer gives.
 
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read or doesn't fit.
@@ -207,7 +213,7 @@ def make_model(
             raise UserError(
                 "--lora changes trained weights, and a new encoder has none. Give --pretrained, or leave --lora out."
             )
-        return _new_encoder(arguments, data, tokenizer, task, auto_class)
+        return _new_encoder(arguments, max_length, tokenizer, task, auto_class)
     with about_options(_OPTIONS):
         for name, value in {**task, **_body_options(arguments, config)}.items():
             setattr(config, name, value)
@@ -220,7 +226,7 @@ def make_model(
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if arguments.lora:
-        add_lora(model, arguments)
+        add_lora(model, arguments.lora_rank)
     return model
 
 
@@ -300,14 +306,12 @@ def load_model(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTr
 
 def _new_encoder(
     arguments: ModelArguments,
-    data: DataArguments,
+    max_length: int | None,
     tokenizer: PreTrainedTokenizerBase,
     task: dict[str, Any],
     auto_class: Any,
 ) -> PreTrainedModel:
-    length = arguments.max_position_embeddings or data.max_seq_length
-    if length is None:
-        length = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
+    length = arguments.max_position_embeddings or max_length or _longest_input(tokenizer)
     values: dict[str, Any] = {
         **task,
         "vocab_size": len(tokenizer),
@@ -357,18 +361,23 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
     return options
 
 
-def input_length(data: DataArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+def _longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
+    return tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
+
+
+def input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
     """The number of tokens to truncate inputs to; also set in the tokenizer.
 
+    Args:
+        model: whose positions may have a limit.
+        tokenizer: which may have one, too.
+        max_length: what was asked for.
+
     Raises:
-        UserError: `max_seq_length` is past the end of a table of positions, or leaves no room for text.
+        UserError: it is past the end of a table of positions, or leaves no room for text.
     """
-    limit = position_limit(model)
-    if data.max_seq_length is not None:
-        length = data.max_seq_length
-    else:
-        known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
-        length = min(known, limit or known)
+    limit, longest = position_limit(model), _longest_input(tokenizer)
+    length = min(longest, limit or longest) if max_length is None else max_length
     if length < 3:
         raise UserError(f"--max-seq-length {length} leaves no room for text. Give at least 3 tokens.")
     if limit is not None and length > limit:

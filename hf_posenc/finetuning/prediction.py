@@ -11,7 +11,6 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 from hf_posenc.data.encoding import word_pieces
 from hf_posenc.data.inputs import Text
 from hf_posenc.data.labels import TOKENS
-from hf_posenc.data.options import DataArguments
 from hf_posenc.data.tokenizer import load_tokenizer
 from hf_posenc.errors import UserError, check_is_checkpoint, one_line, sentence
 from hf_posenc.finetuning.model import hub_options, input_length, labels_words, load_model, read_config, require_head
@@ -94,7 +93,7 @@ def load_classifier(
     model: Any = load_model(arguments, config, kind)
     tokenizer = load_tokenizer(checkpoint, **hub_options(arguments))
     try:
-        input_length(DataArguments(), model, tokenizer)
+        input_length(model, tokenizer)
     except TypeError as error:  # a tokenizer_config.json with words for numbers
         raise UserError(f"{checkpoint!r} can't be loaded: {sentence(error)}") from error
     return Classifier(model.to(place), tokenizer)

@@ -18,8 +18,9 @@ from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.metrics import METRICS
 from ..training.progress import main_console, quiet_warnings, without_bars
 from ..training.report import POSENC_MODEL_TYPE
-from ..training.run import shared_folder
-from .classification import Setup, make_trainer, set_up
+from ..training.run import Setup, shared_folder
+from ..training.trainer import make_trainer
+from .classification import set_up
 
 SHARE = 3
 """A trial takes 1 / SHARE of the steps."""
@@ -61,7 +62,7 @@ def search(
         raise UserError(f"--search {training.search}: learning rate, dropout and start are all given. Leave one out.")
     metric = (setup.training.metric_for_best_model or "loss").removeprefix("eval_")
     if metric == "loss":  # the default
-        metric = METRICS[setup.labels.problem_type][0].key
+        metric = setup.metric
     defaults = {name: center for name, (center, _) in values.items()}
     trials.append({**defaults, **first})
     for point in qmc.LatinHypercube(len(values), rng=training.seed).random(cast(int, training.search) - 1):
@@ -112,6 +113,7 @@ def _trial(
         with contextlib.suppress(Diverged):
             trainer.train()
             metrics = trainer.evaluate(cast(Any, setup.encoded["validation"]))
+    assert setup.labels is not None
     names = ("loss", *(metric.key for metric in METRICS[setup.labels.problem_type]))
     return {name: float(metrics.get(f"eval_{name}", math.nan)) for name in names}, setup
 
@@ -120,8 +122,7 @@ def _steps(setup: Setup) -> int:
     training, rows = setup.training, setup.encoded["train"]
     if training.max_steps > 0 or not isinstance(rows, Dataset):
         return training.max_steps
-    batch = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
-    return math.ceil(len(rows) / batch * training.num_train_epochs)
+    return math.ceil(len(rows) / setup.batch_size * training.num_train_epochs)
 
 
 def _values(setup: Setup, model: ModelArguments, training: ClassificationTrainingArguments) -> dict[str, Any]:

@@ -2,37 +2,64 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.utils import logging
 
 from ..data.options import DataArguments
 from ..data.passes import Passes
-from ..data.prepared import PreparedData, Use
-from ..data.preparing import prepare
+from ..data.prepared import PreparedData
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError, dashed
 from ..options import plain_name, refuse_given
 from ..training import checkpoints
-from ..training.arguments import DEFAULT_STEPS, ClassificationTrainingArguments, ModelArguments, RunArguments
-from ..training.assessment import to_beat
+from ..training.arguments import (
+    DEFAULT_STEPS,
+    ClassificationTrainingArguments,
+    ModelArguments,
+    RunArguments,
+    plain_options,
+)
 from ..training.recipe import fill_in
-from ..training.report import Summary, summarize
+from ..training.report import summarize
 from ..training.resuming import check_resumed
-from ..training.run import TRAINED_ON, Run
+from ..training.run import PREFIXES, TRAINED_ON, Setup
 from .model import hub_options, input_length, load_config, make_model, require_head
 
 logger = logging.get_logger(__name__)
 
 
-def prepare_output_dir(training: RunArguments) -> Path | None:
-    """Checks the output folder and finds the checkpoint to resume from, also set in `training`; deletes nothing.
+def begin(arguments: ModelArguments, training: RunArguments, head: str) -> Any:
+    """Prepares the output folder, and finds the checkpoint to resume from and the one to start from.
+
+    Args:
+        arguments: which model.
+        training: `resume_from_checkpoint` becomes a folder, or None.
+        head: the ending of the class names of models that can be evaluated; see `require_head`.
+
+    Returns:
+        The configuration of the checkpoint to start from. None: a new encoder.
+
+    Raises:
+        UserError: see `prepare_output_dir`; or there is nothing to do, or no model to do it with.
+    """
+    if not (training.do_train or training.do_eval or training.do_predict):
+        raise UserError("Nothing to do. Give at least one of --do-train, --do-eval, --do-predict.")
+    if not training.do_train and arguments.model_name_or_path is None:
+        raise UserError("Without --do-train there is no model. Name a trained one with --model-name-or-path.")
+    prepare_output_dir(training)
+    config = load_config(arguments)
+    if not training.do_train:
+        require_head(config, str(arguments.model_name_or_path), head)
+    return config
+
+
+def prepare_output_dir(training: RunArguments) -> None:
+    """Checks the output folder and sets the checkpoint to resume from in the options; deletes nothing.
 
     Raises:
         UserError: the folder holds another run, can't be written to, or has nothing to resume from.
@@ -52,7 +79,6 @@ def prepare_output_dir(training: RunArguments) -> Path | None:
     training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
     if training.device.type == "cpu":
         training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
-    return resume_from
 
 
 def read_data(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:
@@ -61,134 +87,116 @@ def read_data(data: DataArguments, arguments: ModelArguments, training: RunArgum
         return read_splits(data, arguments.token, arguments.cache_dir)
 
 
-def check_best_metric(training: RunArguments, names: Iterable[str]) -> None:
-    """Raises a UserError if `metric_for_best_model` isn't measured, before the Trainer notices after an epoch."""
-    wanted = training.metric_for_best_model
-    accepted = ("loss", *names)
+def texts_trained_on(checkpoint: str | None) -> frozenset[int]:
+    """The marks of the texts that a checkpoint in a folder was trained on; empty where that isn't known."""
+    path = Path(str(checkpoint)) / TRAINED_ON
+    return frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
+
+
+def choose_metric(training: RunArguments, names: Iterable[str], best: str | None = None) -> None:
+    """Sets what the best weights are chosen by, where that wasn't given, and checks it before the first epoch.
+
+    Args:
+        training: the options; changed in place.
+        names: the metrics of the task.
+        best: the one to choose by. None: the loss.
+
+    Raises:
+        UserError: `metric_for_best_model` isn't measured.
+    """
+    if best is not None and training.chooses_metric and training.metric_for_best_model:
+        training.metric_for_best_model, training.greater_is_better = best, True
+    wanted, accepted = training.metric_for_best_model, ("loss", *names)
     if wanted is not None and wanted.removeprefix("eval_") not in accepted:
         raise UserError(f"--metric-for-best-model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
 
 
-@dataclass(frozen=True)
-class Start:
-    """The options of a run, and what it starts from."""
-
-    data: DataArguments
-    arguments: ModelArguments
-    training: Any
-    resume_from: Path | None
-    """The checkpoint to resume from."""
-    config: Any
-    """Of the checkpoint to start from. None: a new encoder."""
-
-    @classmethod
-    def check(cls, data: DataArguments, arguments: ModelArguments, training: RunArguments, head: str) -> "Start":
-        """Prepares the output folder, and finds the checkpoint and the configuration to start from.
-
-        Args:
-            data, arguments, training: the options.
-            head: the ending of the class names of models that can be evaluated; see `require_head`.
-
-        Raises:
-            UserError: see `prepare_output_dir`; or there is nothing to do, or no model to do it with.
-        """
-        if not (training.do_train or training.do_eval or training.do_predict):
-            raise UserError("Nothing to do. Give at least one of --do-train, --do-eval, --do-predict.")
-        if not training.do_train and arguments.model_name_or_path is None:
-            raise UserError("Without --do-train there is no model. Name a trained one with --model-name-or-path.")
-        resume_from = prepare_output_dir(training)
-        config = load_config(arguments)
-        if not training.do_train:
-            require_head(config, str(arguments.model_name_or_path), head)
-        return cls(data, arguments, training, resume_from, config)
-
-    def texts_trained_on(self) -> frozenset[int]:
-        """The marks of the texts that a checkpoint in a folder was trained on; empty where that isn't known."""
-        path = Path(str(self.arguments.model_name_or_path)) / TRAINED_ON
-        if self.training.do_train or not path.is_file():
-            return frozenset()
-        return frozenset(np.load(path, allow_pickle=False).tolist())
-
-    def prepare(self, splits: Mapping[str, Any] | None, use: Use) -> PreparedData:
-        """The splits, read if they haven't been, as a run uses them."""
-        splits = read_data(self.data, self.arguments, self.training) if splits is None else splits
-        return prepare(splits, self.data, use)
-
-    def make_tokenizer(self, prepared: PreparedData) -> PreTrainedTokenizerBase:
-        """The named tokenizer, else the model's or the resumed run's, else one trained on the training texts."""
-        arguments = self.arguments
-        name = arguments.tokenizer_name or arguments.model_name_or_path or self.resume_from
-        if name is not None:
-            options = hub_options(arguments)
-            if name == self.resume_from:
-                options["revision"] = "main"
-            return load_tokenizer(str(name), **options)
-        return train_tokenizer(
-            prepared.training_texts(),
-            arguments.tokenizer_type,
-            arguments.vocab_size,
-            model_max_length=self.data.max_seq_length or arguments.max_position_embeddings or DEFAULT_MAX_LENGTH,
-            do_lower_case=arguments.do_lower_case,
-        )
-
-    def make_run(
-        self,
-        prepared: PreparedData,
-        tokenizer: PreTrainedTokenizerBase,
-        fill: Callable[[Any, ModelArguments, Summary, int], None] = fill_in,
-    ) -> tuple[Run, Mapping[str, Any]]:
-        """Makes the model and encodes the data.
-
-        Args:
-            prepared: the data, its rows chosen.
-            tokenizer: of the run.
-            fill: sets the options that depend on data and model, as `recipe.fill_in`.
-
-        Returns:
-            The run, and the splits as token ids.
-
-        Raises:
-            UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
-        """
-        training, splits = self.training, prepared.splits
-        set_seed(training.seed)
-        model = make_model(self.arguments, self.data, self.config, tokenizer, prepared.labels)
-        max_length = input_length(self.data, model, tokenizer)
-        encoded = prepared.encode(tokenizer, max_length)
-        if isinstance(passes := encoded.get("train"), Passes):
-            passes.seed = training.seed if training.data_seed is None else training.data_seed
-            resumed = self.resume_from
-            passes.ended = resumed is not None and training.max_steps <= checkpoints.step_of(resumed)
-        batch = training.train_batch_size
-        summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
-        fill(training, self.arguments, summary, model.config.hidden_size)
-        if self.resume_from is not None:
-            check_resumed(self.resume_from, model, training, self.data)
-        run = Run(
-            data=self.data,
-            arguments=self.arguments,
-            training=training,
-            columns=prepared.columns,
-            labels=prepared.labels,
-            tokenizer=tokenizer,
-            model=model,
-            summary=summary,
-            test_rows=splits["test"].rows if "test" in splits else None,
-            trained_on=splits["train"].marks if "train" in splits else None,
-        )
-        return run, encoded
+def make_tokenizer(
+    arguments: ModelArguments, resumed: str | None, prepared: PreparedData, max_length: int | None
+) -> PreTrainedTokenizerBase:
+    """The named tokenizer, else the model's or the resumed run's, else one trained on the training texts."""
+    name = arguments.tokenizer_name or arguments.model_name_or_path or resumed
+    if name is not None:
+        options = hub_options(arguments)
+        if name == resumed:
+            options["revision"] = "main"
+        return load_tokenizer(name, **options)
+    return train_tokenizer(
+        prepared.training_texts(),
+        arguments.tokenizer_type,
+        arguments.vocab_size,
+        model_max_length=max_length or arguments.max_position_embeddings or DEFAULT_MAX_LENGTH,
+        do_lower_case=arguments.do_lower_case,
+    )
 
 
-def introduce(
-    run: Run, console: Console, baselines: Mapping[str, Mapping[str, float]] | None = None, metric: str = ""
-) -> None:
-    """Prints the sizes of a run, its precision and, by a metric, what it has to beat."""
-    run.summary.show(console)
-    if run.training.do_train and run.training.bf16:
-        text = "Training in bfloat16 mixed precision (--bf16 false: float32); scores in float32."
-        console.print(text, highlight=False)
-    if "majority" in (baselines or {}):
-        console.print(to_beat(baselines or {}, metric), highlight=False)
+def make_setup(
+    prepared: PreparedData,
+    data: DataArguments,
+    arguments: ModelArguments,
+    training: Any,
+    config: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    encode: Callable[[PreTrainedTokenizerBase, int], Mapping[str, Any]] | None = None,
+    fill: Callable[..., None] = fill_in,
+    **task: Any,
+) -> Setup:
+    """Makes the model and encodes the data.
+
+    Args:
+        prepared: the data, its rows chosen.
+        data, arguments, training: the options.
+        config: of the checkpoint to start from.
+        tokenizer: of the run.
+        encode: makes token ids of at most so many tokens. None: `prepared.encode`.
+        fill: sets the options that depend on data and model, as `recipe.fill_in`.
+        **task: how the task is trained and scored; see `Setup`.
+
+    Raises:
+        UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
+    """
+    resumed, splits = training.resume_from_checkpoint, prepared.splits
+    set_seed(training.seed)
+    model = make_model(arguments, config, tokenizer, prepared.labels, data.max_seq_length)
+    max_length = input_length(model, tokenizer, data.max_seq_length)
+    encoded = (encode or prepared.encode)(tokenizer, max_length)
+    if isinstance(passes := encoded.get("train"), Passes):
+        passes.seed = training.seed if training.data_seed is None else training.data_seed
+        passes.ended = resumed is not None and training.max_steps <= checkpoints.step_of(resumed)
+    batch = training.train_batch_size
+    summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
+    is_trained = arguments.model_name_or_path is not None
+    fill(training, summary, model.config.hidden_size, is_trained=is_trained, lora=arguments.lora)
+    options = plain_options(data, arguments, training)
+    if resumed is not None:
+        check_resumed(Path(resumed), model, options, training.world_size)
+    output_dir = Path(str(training.output_dir))
+    examples = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
+    return Setup(
+        output_dir=output_dir,
+        options=options,
+        base_model=_hub_name(arguments.pretrained or arguments.model_name_or_path),
+        repo_id=(training.hub_model_id or output_dir.resolve().name) if training.push_to_hub else None,
+        batch_size=training.examples_per_step,
+        processes=training.world_size,
+        columns=prepared.columns,
+        labels=prepared.labels,
+        tokenizer=tokenizer,
+        model=model,
+        summary=summary,
+        test_rows=splits["test"].rows if "test" in splits else None,
+        trained_on=splits["train"].marks if "train" in splits else None,
+        training=training,
+        encoded=encoded,
+        examples={prefix: part for prefix, part in examples.items() if part.labels is not None},
+        **task,
+    )
+
+
+def _hub_name(model: str | None) -> str | None:
+    """A model's name on the Hub, for the card; None for a local folder."""
+    return None if model is None or Path(model).exists() else model
 
 
 def check_streaming(data: DataArguments, training: ClassificationTrainingArguments) -> None:

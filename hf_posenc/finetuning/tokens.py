@@ -1,8 +1,8 @@
 """Training a token classifier: a label for each word, such as its part of speech or the entity it belongs to."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from rich.console import Console
@@ -10,19 +10,19 @@ from transformers import DataCollatorForTokenClassification
 
 from ..data.labels import TOKENS, Labels
 from ..data.options import DataArguments
-from ..data.prepared import PreparedData, Use
+from ..data.prepared import Part, Use
+from ..data.preparing import prepare
 from ..errors import UserError
 from ..options import refuse_given
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
-from ..training.assess import assess_words
 from ..training.baseline import word_label_answers
 from ..training.metrics import MacroF1
-from ..training.progress import main_console, without_bars
-from ..training.run import Run, TrainingResult
-from ..training.trainer import RunTrainer, add_callbacks_and_schedule, carry_out
-from ..training.word_metrics import WordMetrics, answers_and_losses, marks_spans, word_scores
+from ..training.progress import main_console, without_bars, working
+from ..training.run import Setup, TrainingResult
+from ..training.trainer import run_training
+from ..training.word_metrics import WordMetrics, answers_and_losses, uses_bio_tags, word_scores
 from .prediction import label_words
-from .start import Start, check_best_metric, introduce, read_data
+from .start import begin, choose_metric, make_setup, make_tokenizer, read_data
 
 
 @without_bars()
@@ -44,90 +44,69 @@ def train_tokens(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     started = time.time()
-    console = main_console(training, console)
-    run, encoded, prepared = _set_up(data, model, training, splits)
-    names = cast(Labels, prepared.labels).names
-    headline = "span_f1" if marks_spans(names) else "accuracy"
-    baselines = _baselines(prepared) if training.baseline and training.do_train else {}
-    introduce(run, console, baselines, headline)
-    measure = WordMetrics(names)
-    trainer = RunTrainer(
-        run,
-        encoded,
-        console,
-        data_collator=DataCollatorForTokenClassification(run.tokenizer),
-        compute_metrics=measure,
-        preprocess_logits_for_metrics=answers_and_losses,
-    )
-    add_callbacks_and_schedule(trainer)
-
-    def score(metrics: dict[str, float]) -> str | None:
-        learned = list(trainer.state.log_history)
-        scored = (("validation", "eval", training.do_eval), ("test", "test", training.do_predict))
-        for split, prefix, is_wanted in scored:
-            if is_wanted and prepared.splits[split].labels is not None:
-                metrics |= trainer.evaluate(cast(Any, encoded[split]), metric_key_prefix=prefix)
-                run.assessment = assess_words(
-                    split,
-                    *measure.last,
-                    names,
-                    headline,
-                    metrics,
-                    baselines,
-                    history=learned,
-                    **run.start,
-                )
-        if not training.do_predict:
-            return None
-        answers = label_words(run.model, run.tokenizer, prepared.splits["test"].texts[0])
-        numbered = zip(prepared.splits["test"].rows, answers, strict=True)
-        lines = ({"index": row, "labels": answer} for row, (_, answer) in numbered)
-        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-
-    return carry_out(trainer, score, started, console)
+    with working("Preparing: data, tokenizer, model, what is to be beaten", main_console(training, console)):
+        setup = _set_up(data, model, training, splits)
+    return run_training(setup, console, started)
 
 
 def _set_up(
     data: DataArguments,
-    model: ModelArguments,
+    arguments: ModelArguments,
     training: ClassificationTrainingArguments,
     splits: Mapping[str, Any] | None,
-) -> tuple[Run, Mapping[str, Any], PreparedData]:
+) -> Setup:
     why = "is for labels of texts, --task tokens labels words"
     refuse_given(data, ("streaming", "text_column_delimiter", "label_delimiter"), why)
     refuse_given(training, ("class_weights", "label_smoothing_factor", "search", "compare_none"), why)
-    start = Start.check(data, model, training, "ForTokenClassification")
-    splits = read_data(data, model, training) if splits is None else splits
-    id2label = {} if training.do_train else start.config.id2label
+    config = begin(arguments, training, "ForTokenClassification")
+    splits = read_data(data, arguments, training) if splits is None else splits
+    training.do_predict = training.do_predict or "test" in splits
+    id2label = {} if training.do_train else config.id2label
     trained = [id2label[number] for number in sorted(id2label)] or None
-    test = training.do_predict or "test" in splits
-    use = Use(training.do_train, training.do_eval, test, label_names=trained, problem_type=TOKENS)
-    prepared = start.prepare(splits, use)
-    training.do_predict = test
-    tokenizer = start.make_tokenizer(prepared)
-    names = cast(Labels, prepared.labels).names
+    use = Use(training.do_train, training.do_eval, training.do_predict, label_names=trained, problem_type=TOKENS)
+    prepared = prepare(splits, data, use)
+    tokenizer = make_tokenizer(arguments, training.resume_from_checkpoint, prepared, data.max_seq_length)
     if not tokenizer.is_fast:
         raise UserError("The tokenizer doesn't say which characters a token has. Name a fast one: --tokenizer-name.")
-    span_names = ["span_precision", "span_recall", "span_f1"] if marks_spans(names) else []
-    if training.chooses_metric and training.metric_for_best_model:
-        training.metric_for_best_model, training.greater_is_better = "span_f1" if span_names else MacroF1.key, True
-    check_best_metric(training, ["accuracy", "macro_f1", *span_names])
-    return *start.make_run(prepared, tokenizer), prepared
-
-
-def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
-    """Metrics of `word_label_answers` on validation and test words."""
     names = cast(Labels, prepared.labels).names
-    found: dict[str, dict[str, float]] = {}
-    train = prepared.splits["train"]
-    for split, prefix in (("validation", "eval"), ("test", "test")):
-        asked = prepared.splits.get(split)
-        if asked is not None and train.labels is not None and asked.labels is not None:
-            known, right = (_named(part.labels or (), names) for part in (train, asked))
-            for name, said in word_label_answers(train.texts[0], known, asked.texts[0]).items():
-                scores = {f"{prefix}_{key}": value for key, value in word_scores(names, right, said).items()}
-                found.setdefault(name, {}).update(scores)
-    return found
+    metrics, best, metric = ["accuracy", "macro_f1"], MacroF1.key, "accuracy"
+    if uses_bio_tags(names):
+        metrics += ["span_precision", "span_recall", "span_f1"]
+        best = metric = "span_f1"
+    choose_metric(training, metrics, best)
+    setup = make_setup(
+        prepared,
+        data,
+        arguments,
+        training,
+        config,
+        tokenizer,
+        collator=DataCollatorForTokenClassification(tokenizer),
+        compute_metrics=WordMetrics(names),
+        metric=metric,
+        reduce_logits=answers_and_losses,
+    )
+    if training.do_predict:
+        setup.answer_test = partial(_answers, setup, prepared.splits["test"])
+    if training.baseline and training.do_train:
+        setup.baselines = _baselines(prepared.splits["train"], setup.examples, names)
+    return setup
+
+
+def _answers(setup: Setup, test: Part) -> list[dict[str, Any]]:
+    """The labels of each test row."""
+    return [{"labels": labels} for _, labels in label_words(setup.model, setup.tokenizer, test.texts[0])]
+
+
+def _baselines(train: Part, examples: Mapping[str, Part], names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Metrics of `word_label_answers` on validation and test words."""
+    baselines: dict[str, dict[str, float]] = {}
+    for prefix, part in examples.items():
+        trained, labels = (_named(rows.labels or (), names) for rows in (train, part))
+        for name, answers in word_label_answers(train.texts[0], trained, part.texts[0]).items():
+            scores = word_scores(names, labels, answers)
+            baselines.setdefault(name, {}).update({f"{prefix}_{key}": value for key, value in scores.items()})
+    return baselines
 
 
 def _named(rows: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[str]]:

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.machine import versions
 from hf_posenc.markdown import render
-from hf_posenc.training.report import HERE
+from hf_posenc.training.card import HERE
 
 TASKS = {
     "PosEncForSequenceClassification": "text-classification",

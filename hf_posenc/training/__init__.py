@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .losses import ClassificationLoss
     from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
     from .report import Summary
-    from .run import TrainingResult, ending_clearly
+    from .run import TrainingResult, guarded_run
     from .saving import save_run
     from .trainer import show_best
 
@@ -38,7 +38,7 @@ __all__ = [
     "TrainingResult",
     "UserError",
     "compute_metrics_for",
-    "ending_clearly",
+    "guarded_run",
     "is_complete",
     "last_complete_checkpoint",
     "metrics_for",

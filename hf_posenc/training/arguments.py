@@ -20,6 +20,7 @@ __all__ = [
     "ModelArguments",
     "RunArguments",
     "as_dict",
+    "plain_options",
 ]
 
 DEFAULT_STEPS = {
@@ -77,6 +78,11 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
         if self.push_to_hub and plain_name(self.hub_strategy) != "end":
             raise UserError(f"--hub-strategy {plain_name(self.hub_strategy)} would push half a run. Leave it out.")
 
+    @property
+    def examples_per_step(self) -> int:
+        """Of all devices and processes, with accumulation."""
+        return self.train_batch_size * self.world_size * self.gradient_accumulation_steps
+
     def _saves_what_it_evaluates(self) -> bool:
         evaluated, saved = plain_name(self.eval_strategy), plain_name(self.save_strategy)
         if evaluated == "no" or saved not in ("best", evaluated):
@@ -98,8 +104,13 @@ class MaskedLMTrainingArguments(MaskedLMOptions, RunArguments):  # type: ignore[
     """`RunArguments`, and what only masked language models have."""
 
 
+def plain_options(data: Any, model: ModelArguments, training: RunArguments) -> dict[str, dict[str, Any]]:
+    """The options of a run as plain values, for what is written of it: without secrets and without local folders."""
+    return {"data": as_dict(data), "model": as_dict(model), "training": as_dict(training)}
+
+
 def as_dict(arguments: Any) -> dict[str, Any]:
-    """Options as plain values for a results file, without secrets and without local folders."""
+    """The options of one dataclass; see `plain_options`."""
     if isinstance(arguments, TrainingArguments):
         values = arguments.to_dict()
     else:

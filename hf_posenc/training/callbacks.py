@@ -1,4 +1,4 @@
-"""Trainer callbacks: stop on Ctrl-C and on divergence, resume exactly, describe checkpoints."""
+"""Trainer callbacks: metrics of each epoch, stop on Ctrl-C and divergence, resume exactly, describe checkpoints."""
 
 import signal
 import threading
@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from transformers.utils import logging
 
@@ -17,11 +19,47 @@ from .. import files
 from ..errors import Diverged
 from ..training import checkpoints
 from .arguments import RunArguments
+from .card import card_of
 from .lora import has_lora
-from .run import Run
-from .saving import card_of, metrics_at, results_of, write_trained_on
+from .metrics import metrics_from_counts
+from .run import Run, Setup
+from .saving import metrics_at, results_of, write_trained_on
 
 logger = logging.get_logger(__name__)
+
+
+class EpochMetrics(TrainerCallback):
+    """Logs `train_...` metrics of each epoch, from the predictions made while training (dropout on, weights moving)."""
+
+    def __init__(self, trainer: Trainer, setup: Setup) -> None:
+        self.trainer = trainer
+        self.setup = setup
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Logs the metrics since the last evaluation of a stream, which has no epochs."""
+        if control.should_evaluate and not isinstance(self.setup.encoded["train"], Dataset):
+            self._log(control)
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Logs the metrics of all processes' predictions since the last evaluation."""
+        if round(state.epoch or 0) % args.epochs_together == 0:  # else evaluated together with the epochs that follow
+            self._log(control)
+
+    def _log(self, control: TrainerControl) -> None:
+        wanted = control.should_log
+        if metrics := epoch_metrics(self.setup):
+            self.trainer.log(metrics)
+            # Logging answers the Trainer's own request to log, which still has the loss to report.
+            control.should_log = wanted
+
+
+def epoch_metrics(setup: Setup) -> dict[str, float]:
+    """`train_...` metrics of the predictions since the last call, of all processes; empty if there were none."""
+    assert setup.loss is not None
+    own = setup.loss.take_counts()
+    counts = [part for part in (gather_object([own]) if setup.processes > 1 else [own]) if part is not None]
+    metrics = metrics_from_counts(torch.stack(counts).sum(0), setup.loss.problem_type) if counts else {}
+    return {f"train_{name}": value for name, value in metrics.items()}
 
 
 class StopOnDivergence(TrainerCallback):
@@ -48,7 +86,7 @@ class StopOnDivergence(TrainerCallback):
 def refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
     """Raises Diverged if a weight holds NaN or infinity; the message says what is left."""
     if bad := checkpoints.not_finite(model.named_parameters()):
-        left = checkpoints.what_is_left(str(training.output_dir), has_lora(model), diverged=True)
+        left = checkpoints.recovery_hint(str(training.output_dir), has_lora(model), diverged=True)
         raise Diverged(
             f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. "
             f"Begin anew with a --learning-rate below {training.learning_rate}, more --warmup-steps, or without other "
@@ -165,7 +203,5 @@ class DescribeCheckpoints(TrainerCallback):
         metrics = metrics_at(state.global_step, state.log_history)
         files.write_text(folder / "README.md", card_of(self.run, metrics, name))
         write_trained_on(self.run, folder)
-        results = results_of(self.run, metrics, state.log_history)
-        results["arguments"]["training"]["save_total_limit"] = self.limit
-        files.write_json(folder / checkpoints.RESULTS_NAME, results)
+        files.write_json(folder / checkpoints.RESULTS_NAME, results_of(self.run, metrics, state.log_history))
         rotate_checkpoints(str(folder.parent), self.limit, state.best_model_checkpoint, use_mtime=True)

@@ -54,7 +54,7 @@ def checkpoints(output_dir: str | Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
-def damage(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
+def why_not_resumable(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
     """Why a checkpoint folder can't be resumed from; None if it is complete and readable.
 
     The Trainer writes its state last, but a crashed machine may have lost any file, so each is opened, and weights
@@ -142,8 +142,8 @@ def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
 
 
 def is_complete(checkpoint: str | Path) -> bool:
-    """Whether a checkpoint folder of a run can be resumed from; see `damage`."""
-    return damage(checkpoint) is None
+    """Whether a checkpoint folder of a run can be resumed from; see `why_not_resumable`."""
+    return why_not_resumable(checkpoint) is None
 
 
 def step_of(checkpoint: str | Path) -> int:
@@ -155,7 +155,7 @@ def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[P
     """The newest resumable checkpoint folder, or None; and what is wrong with newer ones."""
     damaged: list[str] = []
     for path in reversed(checkpoints(output_dir)):
-        if (reason := damage(path, of_a_run=of_a_run)) is None:
+        if (reason := why_not_resumable(path, of_a_run=of_a_run)) is None:
             return path, ", ".join(damaged)
         damaged.append(f"{path.name} is damaged ({reason})")
     return None, ", ".join(damaged)
@@ -199,7 +199,7 @@ def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, over
         raise UserError(
             f"--resume-from-checkpoint {name!r} is no folder. Give a checkpoint-N folder, or true for the newest."
         )
-    if reason := damage(name):
+    if reason := why_not_resumable(name):
         other = last_complete_checkpoint(Path(name).parent)
         raise UserError(
             f"--resume-from-checkpoint {name!r} is incomplete or damaged: {reason}. "
@@ -267,7 +267,7 @@ def make_folder(folder: Path, option: str = "") -> None:
 
 
 @contextlib.contextmanager
-def owned(output_dir: str | Path) -> Iterator[None]:
+def folder_lock(output_dir: str | Path) -> Iterator[None]:
     """Locks the folder against other trainings.
 
     Raises:
@@ -341,11 +341,11 @@ def disk_errors(output_dir: str | Path) -> Iterator[None]:
             raise
         raise UserError(
             f"Writing to {str(output_dir)!r} failed: {reason}. Make room or name another --output-dir. "
-            f"What is left: {what_is_left(output_dir)}"
+            f"What is left: {recovery_hint(output_dir)}"
         ) from error
 
 
-def what_is_left(output_dir: str | Path, is_lora: bool = False, diverged: bool = False) -> str:
+def recovery_hint(output_dir: str | Path, is_lora: bool = False, diverged: bool = False) -> str:
     """What an unfinished run left and how to go on; follows a colon."""
     folder = Path(output_dir)
     last, aside = last_complete_checkpoint(folder), folder / EARLIER

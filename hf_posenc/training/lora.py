@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import UserError, one_line
-from .arguments import ModelArguments
 
 _TARGETS = ["query", "key", "value", "dense"]
 _MARK = ".base_layer."
 
 
-def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
-    """Adds trainable low-rank changes, and freezes all else but the positional scheme and the classifier.
+def add_lora(model: PreTrainedModel, rank: int) -> None:
+    """Adds trainable changes of that rank, and freezes all else but the positional scheme and the classifier.
 
     Raises:
         UserError: PEFT isn't installed, or the model has no such matrices.
@@ -30,8 +29,8 @@ def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> None:
     body = f"{model.base_model_prefix}."
     others = "|".join({name.partition(".")[0] for name, _ in model.named_children()} - {model.base_model_prefix})
     config = LoraConfig(
-        r=arguments.lora_rank,
-        lora_alpha=2 * arguments.lora_rank,
+        r=rank,
+        lora_alpha=2 * rank,
         target_modules=_TARGETS,
         # Heads and the scheme's own matrices (tupe has some of these names) are trained whole.
         exclude_modules=rf"(.*\.)?position\..*|({others or '-'})(\..*)?",

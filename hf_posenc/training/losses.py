@@ -1,16 +1,18 @@
-"""The loss of each task, with class weights and label smoothing, and counts of training's predictions."""
+"""The loss of classification, with class weights and label smoothing, and what is counted and measured with it."""
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers import EvalPrediction
 
 from ..data.labels import Labels
 from ..errors import UserError
 from ..options import parse_json_option
 from .arguments import ClassificationTrainingArguments
-from .metrics import prediction_counts
+from .metrics import logits_in, prediction_counts, predictions_from_logits, score_logits
 
 
 class ClassificationLoss:
@@ -67,6 +69,33 @@ class ClassificationLoss:
         """The sum of `prediction_counts` since the last call, on the CPU; None if there were none."""
         counts, self._counts = self._counts, None
         return None if counts is None else counts.cpu()
+
+
+class LossAndMetrics:
+    """`compute_metrics` of the Trainer: `loss` and the metrics of the task, each example counting once.
+
+    The Trainer's own `eval_loss` averages over batches, which differs if batches differ in size or if examples are
+    repeated to fill the last one.
+    """
+
+    def __init__(self, loss: ClassificationLoss) -> None:
+        self.loss = loss
+        self.logits: np.ndarray | None = None
+        """Of the last evaluation."""
+        self.labels: np.ndarray | None = None
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """What these logits predict."""
+        assert self.logits is not None
+        return predictions_from_logits(self.logits, self.loss.problem_type)
+
+    @torch.no_grad()
+    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The numbers of one evaluation."""
+        self.logits, self.labels = logits_in(prediction), np.asarray(prediction.label_ids)
+        loss = self.loss((torch.from_numpy(self.logits).double(),), torch.from_numpy(self.labels))
+        return {"loss": loss.item(), **score_logits(self.logits, self.labels, self.loss.problem_type)}
 
 
 def make_loss(

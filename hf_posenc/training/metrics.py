@@ -15,6 +15,7 @@ from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
 from torch import Tensor
 from transformers import EvalPrediction
+from transformers.trainer_utils import PredictionOutput
 
 from ..errors import UserError
 
@@ -242,10 +243,15 @@ def compute_metrics_for(problem_type: str) -> Callable[[EvalPrediction], dict[st
     metrics_for(problem_type)  # refuses an unknown one before training
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
-        return score_logits(logits, np.asarray(prediction.label_ids), problem_type)
+        return score_logits(logits_in(prediction), np.asarray(prediction.label_ids), problem_type)
 
     return compute_metrics
+
+
+def logits_in(prediction: EvalPrediction | PredictionOutput) -> np.ndarray:
+    """The logits among what the Trainer collected of a model's outputs."""
+    outputs = prediction.predictions
+    return np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
 
 
 def score_logits(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> dict[str, float]:
@@ -259,7 +265,7 @@ def score(predictions: Any, references: Any, problem_type: str) -> dict[str, flo
     """`metrics_for(problem_type).compute`, without the Arrow table that evaluate makes of the examples."""
     dtype = np.float64 if problem_type == "regression" else np.int64
     predictions, references = np.asarray(predictions, dtype=dtype), np.asarray(references, dtype=dtype)
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for metric in metrics_for(problem_type).evaluation_modules:
-        found |= metric._compute(predictions, references)
-    return found
+        scores |= metric._compute(predictions, references)
+    return scores

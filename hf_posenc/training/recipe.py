@@ -5,7 +5,7 @@ import math
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..options import plain_name
-from .arguments import ModelArguments, RunArguments
+from .arguments import RunArguments
 from .report import Summary
 
 MANY = 200
@@ -57,23 +57,22 @@ def default_word_factor(is_trained: bool, seen: float) -> float:
     return 1.0 if is_trained or not seen else round(min(max(15 / math.sqrt(seen), 1.0), 4.0), 2)
 
 
-def fill_in(training: RunArguments, arguments: ModelArguments, summary: Summary, hidden_size: int) -> None:
+def fill_in(training: RunArguments, summary: Summary, hidden_size: int, *, is_trained: bool, lora: bool) -> None:
     """Sets the options that weren't given and depend on data and model.
 
     Args:
         training: the options; changed in place.
-        arguments: which model.
         summary: sizes of the data; those of a stream aren't known.
         hidden_size: of the model.
+        is_trained: whether it starts from a checkpoint.
+        lora: whether only low-rank changes of it are trained.
     """
-    is_trained = arguments.model_name_or_path is not None
     if training.learning_rate is None:
-        training.learning_rate = default_learning_rate(is_trained, hidden_size, arguments.lora)
+        training.learning_rate = default_learning_rate(is_trained, hidden_size, lora)
     seen = summary.tokens / summary.vocab_size
     if training.word_learning_rate_factor is None:
         training.word_learning_rate_factor = default_word_factor(is_trained, seen)
-    examples = summary.examples.get("train")
-    batch = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
+    examples, batch = summary.examples.get("train"), training.examples_per_step
     if training.num_train_epochs is None:
         training.num_train_epochs = 3 if examples is None else default_epochs(is_trained, seen, examples, batch)
     apart = math.ceil(training.num_train_epochs / MOST_EVALUATIONS)
@@ -82,3 +81,13 @@ def fill_in(training: RunArguments, arguments: ModelArguments, summary: Summary,
         training.eval_strategy = training.logging_strategy = IntervalStrategy.STEPS
         training.save_strategy, training.epochs_together = SaveStrategy.STEPS, apart
         training.eval_steps = training.save_steps = training.logging_steps = apart * math.ceil(examples / batch)
+
+
+def fill_in_masked_lm(
+    training: RunArguments, summary: Summary, hidden_size: int, *, is_trained: bool, lora: bool
+) -> None:
+    """`fill_in` for a masked language model, which has a learning rate and three epochs."""
+    if training.learning_rate is None:
+        training.learning_rate = default_learning_rate(is_trained, hidden_size)
+    if training.num_train_epochs is None:
+        training.num_train_epochs = 3

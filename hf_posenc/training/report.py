@@ -1,30 +1,21 @@
-"""What a run says about itself: the summary at the start, the results file, and the README of the checkpoint."""
+"""The summary of a run, which it begins with: sizes of model and data."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from huggingface_hub import EvalResult, ModelCardData
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..data.columns import Columns
-from ..data.labels import TOKENS, Labels
+from ..data.labels import Labels
 from ..data.summary import DataSummary
-from ..machine import versions
-from ..markdown import plain, render
-from .assessment import Assessment
 
 POSENC_MODEL_TYPE = "posenc"
-TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
-HERE = "path/to/this/folder"
-"""Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 
 
 @dataclass(frozen=True)
@@ -150,84 +141,3 @@ def positional_parameters(model: nn.Module) -> int:
     return sum(
         parameter.numel() for name, parameter in model.named_parameters() if any(mark in f".{name}" for mark in marks)
     )
-
-
-def model_card(
-    *,
-    name: str,
-    model: PreTrainedModel,
-    labels: Labels | None,
-    columns: Columns,
-    dataset: str,
-    metrics: dict[str, float],
-    hyperparameters: dict[str, Any],
-    assessment: Assessment | None = None,
-    data: DataSummary | None = None,
-    license: str | None = None,
-    base_model: str | None = None,
-    repo_id: str | None = None,
-) -> str:
-    """The README of a checkpoint: metadata that the Hub reads, how to load it, results, and how it was made.
-
-    With `repo_id` it is loaded from that repository, without from `HERE`.
-    """
-    is_posenc = model.config.model_type == POSENC_MODEL_TYPE
-    task, function, example = "text-classification", "classify", '"Your text."'
-    if labels is None:
-        task, function, example = "fill-mask", "fill_mask", '"Your [MASK]."'
-    elif labels.problem_type == TOKENS:
-        task = "token-classification"
-    if labels is not None and columns.is_pair:
-        example = '{"text": "First text.", "text_pair": "Second text."}'
-    scores = _quoted(metrics)
-    metadata = ModelCardData(
-        license=license,
-        library_name="transformers",
-        pipeline_tag=task,
-        base_model=base_model,
-        tags=["posenc", str(model.config.position_embedding_type), "custom_code"] if is_posenc else None,
-        model_name=name,
-        eval_results=[
-            EvalResult(
-                task_type=task,
-                dataset_type=dataset,
-                dataset_name=dataset,
-                dataset_split=split,
-                metric_type=metric,
-                metric_value=round(value, 4),
-            )
-            for split, metric, value in scores
-        ]
-        or None,
-    )
-    return render(
-        TEMPLATE,
-        metadata=metadata.to_yaml(),
-        name=name,
-        architecture=type(model).__name__,
-        scheme=model.config.position_embedding_type if is_posenc else None,
-        dataset=dataset,
-        task=task,
-        function=function,
-        example=example,
-        place=repo_id or HERE,
-        scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
-        assessment=assessment,
-        data=data,
-        labels=None if labels is None else labels.names,
-        hyperparameters=[(name, plain(value)) for name, value in hyperparameters.items()],
-        versions=versions(),
-    )
-
-
-def _quoted(metrics: Mapping[str, float]) -> list[tuple[str, str, float]]:
-    """Split, metric and value of what an evaluation measured, without its loss and times."""
-    left_out = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
-    splits = {"eval": "validation", "test": "test"}
-    found = ((*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(left_out))
-    return [(splits[prefix], metric, value) for prefix, metric, value in found if prefix in splits]
-
-
-def display_name(output_dir: str | Path) -> str:
-    """What a checkpoint is called: its folder's name."""
-    return Path(output_dir).resolve().name

@@ -1,14 +1,13 @@
 """Checks that a run is resumed with the model, optimizer and stream that it began with."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..data.options import DataArguments
 from ..errors import UserError
-from .arguments import RunArguments, as_dict
 from .checkpoints import RESULTS_NAME
 from .lora import has_lora
 
@@ -33,10 +32,18 @@ _OF_ITS_HELD_OUT = ("validation_split_percentage", "max_eval_samples")
 _OF_ITS_ORDER = ("seed of the order", "per_device_train_batch_size", "gradient_accumulation_steps")
 
 
-def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArguments, data: DataArguments) -> None:
+def check_resumed(
+    checkpoint: Path, model: PreTrainedModel, options: Mapping[str, dict[str, Any]], processes: int
+) -> None:
     """Refuses to resume a run with another model or optimizer, whose states may load without an error.
 
     A stream must also be the same in the same order: resuming skips as many examples as were seen.
+
+    Args:
+        checkpoint: its folder.
+        model: that is to be trained further.
+        options: those given now; see `plain_options`.
+        processes: how many train.
 
     Raises:
         UserError: the checkpoint has another scheme, other labels or another task, schedule, optimizer or stream.
@@ -51,16 +58,16 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
     results = json.loads((checkpoint / RESULTS_NAME).read_text(encoding="utf-8"))
     arguments = results["arguments"]
     before |= arguments["training"]
-    now |= as_dict(training)
+    now |= options["training"]
     before["freeze_word_embeddings"] = arguments["model"].get("freeze_word_embeddings", False)
     now["freeze_word_embeddings"] = not model.get_input_embeddings().weight.requires_grad
     before |= {**arguments["data"], **_stream(arguments["data"], before)}
     before["processes"] = results.get("processes", 1)
-    now |= {**as_dict(data), **_stream(as_dict(data), now), "processes": training.world_size}
+    now |= {**options["data"], **_stream(options["data"], now), "processes": processes}
     compared = [*_OF_A_MODEL, *_OF_AN_OPTIMIZER, "freeze_word_embeddings", "streaming"]
-    if data.streaming:
+    if now["streaming"]:
         compared += [*_OF_A_STREAM, *_OF_ITS_ORDER]
-        compared += _OF_ITS_HELD_OUT if data.train_file is not None and data.validation_file is None else ()
+        compared += _OF_ITS_HELD_OUT if now["train_file"] is not None and now["validation_file"] is None else ()
     for name in compared:
         if name in before and before[name] != now.get(name):
             raise UserError(
@@ -71,7 +78,10 @@ def check_resumed(checkpoint: Path, model: PreTrainedModel, training: RunArgumen
 
 def _stream(data: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
     """What determines a stream's rows and their order. Files without folders, which may have moved."""
-    found = {"data": data.get("train_file") or data.get("dataset_name"), "validation data": data.get("validation_file")}
-    named = {name: None if value is None else Path(str(value)).name for name, value in found.items()}
+    sources = {
+        "data": data.get("train_file") or data.get("dataset_name"),
+        "validation data": data.get("validation_file"),
+    }
+    named = {name: None if value is None else Path(str(value)).name for name, value in sources.items()}
     seed = training.get("data_seed")
     return {**named, "seed of the order": training.get("seed") if seed is None else seed}

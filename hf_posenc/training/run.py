@@ -1,65 +1,147 @@
-"""What the tasks share: the `Run`, its preparation, and its output folder."""
+"""What the tasks share: the `Run` and its `Setup`, its result, and its output folder."""
 
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from ..data.columns import Columns
 from ..data.labels import Labels
-from ..data.options import DataArguments
+from ..data.prepared import Part
 from ..errors import Interrupted
 from ..training import checkpoints
-from .arguments import ModelArguments, RunArguments
+from .assess import assess, confident_errors
 from .assessment import Assessment
+from .losses import ClassificationLoss
 from .report import Summary
-
-logger = logging.get_logger(__name__)
-
 
 TRAINED_ON = "_trained_on.npy"
 """In the folder of a run: hashes of its training texts, so that an evaluation says which it shares. Never published."""
+PREFIXES = {"validation": "eval", "test": "test"}
+"""Prefixes of the metrics of each scored split."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Run:
-    """A run of any task: what reports and saving need."""
+    """A run of any task: what its checkpoint, results and card are written from."""
 
-    data: DataArguments
-    arguments: ModelArguments
-    training: RunArguments
+    output_dir: Path
+    options: Mapping[str, dict[str, Any]]
+    """Of the `data`, the `model` and the `training`, as plain values; see `plain_options`."""
+    base_model: str | None
+    """The Hub name of what it started from."""
+    repo_id: str | None
+    """Where it is pushed to."""
+    batch_size: int
+    """Examples of a step: of all devices and accumulated batches."""
+    processes: int
     columns: Columns
     labels: Labels | None
     """None for a masked language model."""
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
     summary: Summary
-    test_rows: Sequence[int] | None = field(default=None, kw_only=True)
+    test_rows: Sequence[int] | None = None
     """Which rows of the test data are predicted, by their numbers from 0. None: all."""
-    best: dict[str, Any] | None = field(default=None, kw_only=True)
-    """Where the kept weights are from: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last step."""
-    metrics: dict[str, float] | None = field(default=None, kw_only=True)
-    """All metrics, at the end."""
-    trained_on: Sequence[int] | None = field(default=None, kw_only=True)
+    trained_on: Sequence[int] | None = None
     """The marks of the training texts (see `data.splitting.mark_of`), where these were in memory."""
-    search: dict[str, Any] | None = field(default=None, kw_only=True)
+    search: dict[str, Any] | None = None
     """What `--search` tried and chose."""
-    assessment: Assessment | None = field(default=None, kw_only=True)
+    best: dict[str, Any] | None = None
+    """Where the kept weights are from: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last step."""
+    metrics: dict[str, float] | None = None
+    """All metrics, at the end."""
+    assessment: Assessment | None = None
     """Set when a classifier has been scored."""
 
     @property
-    def start(self) -> dict[str, Any]:
-        """What `assess` wants to know of the model: whether it began with trained weights, and has positions."""
-        scheme = getattr(self.model.config, "position_embedding_type", None)
-        return {"pretrained": self.arguments.model_name_or_path is not None, "positions": scheme != "none"}
+    def name(self) -> str:
+        """What its checkpoint is called: as the folder."""
+        return self.output_dir.resolve().name
+
+    @property
+    def dataset(self) -> str:
+        """The data's name: of the Hub, or of the folder or file."""
+        data = self.options["data"]
+        sources = ("dataset_name", "train_file", "validation_file", "test_file")
+        return next((data[source] for source in sources if data[source]), "unknown")
+
+    @property
+    def trains(self) -> bool:
+        """Whether weights are trained, and not only scored."""
+        return self.options["training"]["do_train"]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it began with random weights."""
+        return self.options["model"]["model_name_or_path"] is None
+
+
+@dataclass(kw_only=True)
+class Setup(Run):
+    """All that a training loop needs: a `Run`, its encoded data, and how its task is trained and scored."""
+
+    training: Any
+    """The options, as `transformers.TrainingArguments`."""
+    encoded: Mapping[str, Any]
+    """The splits as token ids and, where there are labels, `labels`: a `Dataset` each, or of a stream `Passes`."""
+    examples: dict[str, Part]
+    """The rows of the scored splits that have labels, by the prefix of their metrics: `eval`, `test`."""
+    collator: Any
+    compute_metrics: Any
+    metric: str = ""
+    """The one to quote."""
+    loss: ClassificationLoss | None = None
+    """None: the model's own."""
+    reduce_logits: Callable[..., Any] | None = None
+    """The Trainer's `preprocess_logits_for_metrics`."""
+    callbacks: list[TrainerCallback] = field(default_factory=list)
+    answer_test: Callable[[], list[dict[str, Any]]] | None = None
+    """Called for what the model says of the test rows, where that isn't read from the logits of a prediction."""
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Metrics of simpler models on the `examples`."""
+
+    def assess(self, prefix: str, metrics: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> None:
+        """Sets `assessment`, from the last evaluation, if its examples have labels.
+
+        Args:
+            prefix: of their metrics, `eval` or `test`.
+            metrics: what was measured.
+            history: what was logged.
+        """
+        if prefix not in self.examples or self.labels is None or self.compute_metrics.labels is None:
+            return
+        scored, part, labels = self.compute_metrics, self.examples[prefix], self.labels
+        errors = []
+        if scored.logits is not None:
+            errors = confident_errors(
+                scored.logits, scored.labels, part, labels.names, labels.problem_type, self.training.errors_shown
+            )
+        self.assessment = assess(
+            split=next(split for split, own in PREFIXES.items() if own == prefix),
+            labels=scored.labels,
+            predicted=scored.predicted,
+            names=labels.names,
+            problem_type=labels.problem_type,
+            metric=self.metric,
+            metrics=metrics,
+            baselines=self.baselines,
+            errors=errors,
+            history=history,
+            pretrained=not self.is_new,
+            positions=getattr(self.model.config, "position_embedding_type", None) != "none",
+        )
+
+    def kept(self) -> Run:
+        """What stays of it: without its data, loss and baselines."""
+        return Run(**{item.name: getattr(self, item.name) for item in fields(Run)})
 
 
 @dataclass
@@ -81,7 +163,7 @@ class TrainingResult:
 
 
 @contextlib.contextmanager
-def shared_folder(training: RunArguments, prefix: str) -> Iterator[Path]:
+def shared_folder(training: Any, prefix: str) -> Iterator[Path]:
     """A temporary folder in the run's own, the same in all processes; the main one deletes it when all have left."""
     main, name = training.process_index == 0, [""]
     if main:
@@ -97,7 +179,7 @@ def shared_folder(training: RunArguments, prefix: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[None]:
+def guarded_run(training: Any, is_lora: bool = False) -> Iterator[None]:
     """Locks the folder. Turns a full disk into a UserError and Ctrl-C into an Interrupted that say what is left.
 
     The checkpoints of a run that is replaced are set aside.
@@ -107,7 +189,7 @@ def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[No
     with contextlib.ExitStack() as stack:
         stack.enter_context(checkpoints.disk_errors(folder))
         if training.process_index == 0:
-            stack.enter_context(checkpoints.owned(folder))
+            stack.enter_context(checkpoints.folder_lock(folder))
             if training.do_train and training.overwrite_output_dir and not goes_on:
                 stack.enter_context(checkpoints.set_aside(folder))
         try:
@@ -116,4 +198,4 @@ def ending_clearly(training: RunArguments, is_lora: bool = False) -> Iterator[No
         except Interrupted:
             raise
         except KeyboardInterrupt as interrupt:
-            raise Interrupted(checkpoints.what_is_left(folder, is_lora)) from interrupt
+            raise Interrupted(checkpoints.recovery_hint(folder, is_lora)) from interrupt

@@ -1,10 +1,8 @@
-"""`RunTrainer`, the Trainer of all tasks, and `carry_out`, which trains, scores and saves with it."""
+"""`RunTrainer`, the Trainer of all tasks, and `run_training`, which trains, scores and saves with it."""
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,21 +20,27 @@ from ..optimizer import speed_up_positions
 from ..options import plain_name
 from ..training import checkpoints
 from .arguments import RunArguments
+from .assessment import to_beat
 from .callbacks import (
     DescribeCheckpoints,
+    EpochMetrics,
     EvaluationLeavesNoTrace,
     StopOnDivergence,
     StopOnInterrupt,
     refuse_divergence,
 )
+from .card import card_of
 from .inference import take_off_autocast
 from .lora import has_lora, merge, merged_weights
-from .metrics import require_finite
+from .metrics import logits_in, require_finite
 from .progress import ProgressLine, errors_alone, main_console
-from .run import Run, TrainingResult, ending_clearly
-from .saving import card_of, metrics_at, save_run
+from .run import Setup, TrainingResult, guarded_run
+from .saving import metrics_at, save_run
 
 logger = logging.get_logger(__name__)
+
+Answers = np.ndarray | list[dict[str, Any]] | None
+"""What a model says of the test rows: logits, or an answer for each; None: it isn't asked."""
 
 
 class RunTrainer(Trainer):
@@ -45,23 +49,23 @@ class RunTrainer(Trainer):
     It overrides public methods alone; what else happens to checkpoints is done by callbacks.
 
     Args:
-        run: what is trained.
-        encoded: the splits as token ids: `train`, `validation`.
+        setup: what is trained, and how.
         console: where progress is shown. None: standard output of the first process.
-        options: collator, loss and metrics, as the stock one takes them.
     """
 
-    def __init__(
-        self, run: Run, encoded: Mapping[str, Any], console: Console | None = None, **options: Callable[..., Any] | None
-    ) -> None:
-        self.run = run
+    def __init__(self, setup: Setup, console: Console | None = None) -> None:
+        self.setup = setup
         super().__init__(
-            model=run.model,
-            args=run.training,
-            train_dataset=encoded.get("train"),
-            eval_dataset=encoded.get("validation"),
-            processing_class=run.tokenizer,
-            **cast(Any, options),
+            model=setup.model,
+            args=setup.training,
+            data_collator=setup.collator,
+            train_dataset=setup.encoded.get("train"),
+            eval_dataset=setup.encoded.get("validation"),
+            processing_class=setup.tokenizer,
+            compute_loss_func=setup.loss,
+            compute_metrics=setup.compute_metrics,
+            callbacks=setup.callbacks,
+            preprocess_logits_for_metrics=setup.reduce_logits,
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
@@ -94,17 +98,17 @@ class RunTrainer(Trainer):
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Writes the run's card, with what has been measured so far."""
         if self.is_world_process_zero():
-            metrics = self.run.metrics
+            metrics = self.setup.metrics
             if metrics is None:
                 metrics = metrics_at(self.state.global_step, self.state.log_history)
-            files.write_text(Path(str(self.args.output_dir)) / "README.md", card_of(self.run, metrics))
+            files.write_text(self.setup.output_dir / "README.md", card_of(self.setup, metrics))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves finite weights alone, low-rank changes merged, and no pickle of the options: results.json has them."""
         args, model = cast(RunArguments, self.args), cast(torch.nn.Module, self.model)
         refuse_divergence(args, self.state.global_step, model)
-        folder = Path(output_dir or str(args.output_dir))
-        if args.should_save and folder.parent == Path(str(args.output_dir)):
+        folder = self.setup.output_dir if output_dir is None else Path(output_dir)
+        if args.should_save and folder.parent == self.setup.output_dir:
             (folder / checkpoints.RESULTS_NAME).unlink(missing_ok=True)  # of a run that was stopped: now it isn't whole
         try:
             if not has_lora(model):
@@ -117,30 +121,36 @@ class RunTrainer(Trainer):
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
 
-def add_callbacks_and_schedule(trainer: RunTrainer) -> None:
-    """Adds what the options ask for: early stopping, the schedule, described checkpoints.
+def make_trainer(setup: Setup, console: Console | None = None) -> RunTrainer:
+    """The Trainer of a run, with its callbacks and the schedule that its options ask for.
 
     Raises:
         UserError: the schedule doesn't accept its arguments.
     """
-    training = trainer.run.training
+    trainer, training = RunTrainer(setup, console), setup.training
+    if setup.loss is not None:
+        trainer.add_callback(EpochMetrics(trainer, setup))
     trainer.add_callback(EvaluationLeavesNoTrace())
-    trainer.add_callback(DescribeCheckpoints(trainer.run))
+    trainer.add_callback(DescribeCheckpoints(setup))
     trainer.add_callback(StopOnDivergence())
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
-    if not training.do_train:
-        return
-    if training.one_cycle:
+    if training.do_train and training.one_cycle:
         # A stream has no length; it has max_steps.
         batches = len(trainer.get_train_dataloader()) if training.max_steps <= 0 else 0
         trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), training, batches))
-        return
-    kind, given = training.lr_scheduler_type, training.lr_scheduler_kwargs
-    try:  # the Trainer makes the schedule only when it starts
-        get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, given))
+    elif training.do_train:
+        _check_schedule(training)
+    return trainer
+
+
+def _check_schedule(training: RunArguments) -> None:
+    """Refuses arguments that the schedule doesn't take, before the Trainer makes it when it starts."""
+    kind, arguments = training.lr_scheduler_type, training.lr_scheduler_kwargs
+    try:
+        get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, arguments))
     except (TypeError, ValueError) as error:
-        raise UserError(f"--lr-scheduler-kwargs {given} for {plain_name(kind)}: {one_line(error)}") from error
+        raise UserError(f"--lr-scheduler-kwargs {arguments} for {plain_name(kind)}: {one_line(error)}") from error
 
 
 def one_cycle_schedule(
@@ -161,51 +171,57 @@ def one_cycle_schedule(
     )
 
 
-def carry_out(
-    trainer: RunTrainer,
-    score: Callable[[dict[str, float]], np.ndarray | str | None],
-    started: float,
-    console: Console | None = None,
-) -> TrainingResult:
+def run_training(setup: Setup, console: Console | None, started: float) -> TrainingResult:
     """Trains, scores and saves, as far as the options say so.
 
     Args:
-        trainer: of the run.
-        score: called with the metrics when training has ended. It adds those of the other splits, and returns what the
-            model says of the test examples: logits, or the lines of the file.
-        started: when the run began.
+        setup: of the run.
         console: where results are printed. None: standard output.
+        started: when the run began.
 
     Raises:
         UserError: the disk is full, or a model that is only scored answers NaN.
         Interrupted: Ctrl-C; the message says how to go on.
     """
-    run, metrics = trainer.run, dict[str, float]()
-    with ending_clearly(run.training, is_lora=run.arguments.lora):
-        if run.training.do_train:
+    console = main_console(setup.training, console)
+    print_summary(setup, console)
+    trainer = make_trainer(setup, console)
+    metrics: dict[str, float] = {}
+    with guarded_run(setup.training, is_lora=setup.options["model"]["lora"]):
+        if setup.trains:
             metrics |= _train(trainer, console)
-        take_off_autocast(trainer.accelerator, run.model)
-        predictions = score(metrics)
-        if not run.training.do_train:  # a training that diverges has ended before
+        take_off_autocast(trainer.accelerator, setup.model)
+        answers = _score(trainer, metrics)
+        if not setup.trains:  # a training that diverges has ended before
             require_finite(np.array([value for name, value in metrics.items() if name.endswith("_loss")]))
-        if run.assessment is not None:
-            run.assessment.show(main_console(run.training, console))
-        _finish(trainer, metrics, predictions, time.time() - started)
+        if setup.assessment is not None:
+            setup.assessment.show(console)
+        _finish(trainer, metrics, answers, time.time() - started)
     return TrainingResult(
-        Path(str(run.training.output_dir)),
+        setup.output_dir,
         metrics,
-        run.summary,
+        setup.summary,
         trainer.state.log_history,
-        assessment=run.assessment,
-        model=run.model,
-        tokenizer=run.tokenizer,
-        run=Run(**{item.name: getattr(run, item.name) for item in fields(Run)}),  # without a task's data
+        assessment=setup.assessment,
+        model=setup.model,
+        tokenizer=setup.tokenizer,
+        run=setup.kept(),
     )
 
 
-def _train(trainer: RunTrainer, console: Console | None) -> dict[str, float]:
+def print_summary(setup: Setup, console: Console) -> None:
+    """Prints the sizes of a run, its precision and what it has to beat."""
+    setup.summary.show(console)
+    if setup.trains and setup.training.bf16:
+        text = "Training in bfloat16 mixed precision (--bf16 false: float32); scores in float32."
+        console.print(text, highlight=False)
+    if "majority" in setup.baselines:
+        console.print(to_beat(setup.baselines, setup.metric), highlight=False)
+
+
+def _train(trainer: RunTrainer, console: Console) -> dict[str, float]:
     """Trains, from `training.resume_from_checkpoint` if set; saves a checkpoint on Ctrl-C."""
-    run, resumed = trainer.run, trainer.run.training.resume_from_checkpoint
+    setup, resumed = trainer.setup, trainer.setup.training.resume_from_checkpoint
     start = checkpoints.step_of(resumed) if resumed else None  # training may delete it
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
@@ -214,14 +230,32 @@ def _train(trainer: RunTrainer, console: Console | None) -> dict[str, float]:
         output = trainer.train(resume_from_checkpoint=resumed)
     merge(cast(Any, trainer.model))
     if stop.agreed:
-        raise Interrupted(checkpoints.what_is_left(str(run.training.output_dir), run.arguments.lora))
-    if run.training.load_best_model_at_end:
-        run.best = _find_best(trainer.state, str(run.training.metric_for_best_model))
-    show_best(run, console)
+        raise Interrupted(checkpoints.recovery_hint(setup.output_dir, setup.options["model"]["lora"]))
+    if setup.training.load_best_model_at_end:
+        setup.best = _find_best(trainer.state, str(setup.training.metric_for_best_model))
+    show_best(setup, console)
     if output.global_step == start:
         logger.warning(f"{resumed!r} is the last step of its run: nothing was left to train.")
         return {}  # the Trainer reports a loss of 0.0
     return output.metrics
+
+
+def _score(trainer: RunTrainer, metrics: dict[str, float]) -> Answers:
+    """Adds the metrics of validation and test rows, assesses them, and returns what the model says of the test rows."""
+    setup = trainer.setup
+    history = list(trainer.state.log_history)  # without the scores of the weights that were kept
+    if setup.training.do_eval:
+        metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
+        setup.assess("eval", metrics, history)
+    answers: Answers = None
+    if setup.training.do_predict and (setup.answer_test is None or "test" in setup.examples):
+        output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
+        metrics |= output.metrics or {}
+        setup.assess("test", metrics, history)
+        answers = logits_in(output)
+    if setup.training.do_predict and setup.answer_test is not None:
+        answers = setup.answer_test()
+    return answers
 
 
 def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
@@ -230,48 +264,41 @@ def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
     checkpoint = Path(state.best_model_checkpoint).name
     step = int(checkpoint.rpartition("-")[2])
     metric = f"eval_{metric.removeprefix('eval_')}"
-    found = next((entry for entry in state.log_history if entry["step"] == step and metric in entry), None)
-    if found is None:
-        return None
-    return {
-        "metric": metric,
-        "value": found[metric],
-        "step": step,
-        "epoch": found["epoch"],
-        "checkpoint": checkpoint,
-    }
+    for entry in state.log_history:
+        if entry["step"] == step and metric in entry:
+            value, epoch = entry[metric], entry["epoch"]
+            return {"metric": metric, "value": value, "step": step, "epoch": epoch, "checkpoint": checkpoint}
+    return None
 
 
-def show_best(run: Run, console: Console | None = None) -> None:
+def show_best(setup: Setup, console: Console | None = None) -> None:
     """Prints which checkpoint's weights were kept, unless the last."""
-    if run.best is not None:
-        console = main_console(run.training, console)
+    if setup.best is not None:
+        console = main_console(setup.training, console)
         text = (
-            f"Kept the weights of epoch {round(run.best['epoch'], 2):g} (step {run.best['step']}), the best by "
-            f"{run.best['metric']}: {run.best['value']:.4g}. --load-best-model-at-end false keeps the last ones."
+            f"Kept the weights of epoch {round(setup.best['epoch'], 2):g} (step {setup.best['step']}), the best by "
+            f"{setup.best['metric']}: {setup.best['value']:.4g}. --load-best-model-at-end false keeps the last ones."
         )
         console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def _finish(
-    trainer: RunTrainer, metrics: dict[str, float], predictions: np.ndarray | str | None, seconds: float
-) -> None:
+def _finish(trainer: RunTrainer, metrics: dict[str, float], answers: Answers, seconds: float) -> None:
     """Saves the run (see `save_run`) and, with `push_to_hub`, pushes the folder.
 
     Deletes its checkpoints last, unless `keep_checkpoints` is set.
     """
+    setup = trainer.setup
 
     def save_model(folder: str) -> None:
         if trainer.is_fsdp_enabled:  # with sharded checkpoints the Trainer would save no model
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model(folder, _internal_call=True)  # otherwise it pushes before the results are written
 
-    save_run(trainer.run, metrics, trainer.state.log_history, predictions, seconds, save_model)
-    trainer.run.metrics = metrics
+    save_run(setup, metrics, trainer.state.log_history, answers, seconds, save_model)
+    setup.metrics = metrics
     if trainer.args.push_to_hub:
         trainer.push_to_hub()
-    training = trainer.run.training
-    if training.do_train and not training.keep_checkpoints:
+    if setup.trains and not setup.training.keep_checkpoints:
         trainer.accelerator.wait_for_everyone()
-        if training.process_index == 0:
-            checkpoints.remove_checkpoints(str(training.output_dir))
+        if setup.training.process_index == 0:
+            checkpoints.remove_checkpoints(setup.output_dir)

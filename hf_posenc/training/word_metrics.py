@@ -22,41 +22,40 @@ def answers_and_losses(logits: Any, labels: torch.Tensor) -> torch.Tensor:
 class WordMetrics:
     """`compute_metrics` of the Trainer: loss and metrics of words, each word counting once."""
 
+    logits = None
+
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
-        self.last: tuple[list[str], list[str]] = ([], [])
-        """The right and the predicted label of each word of the last evaluation."""
+        self.labels: np.ndarray | None = None
+        """The label of each word of the last evaluation, by number."""
+        self.predicted: np.ndarray | None = None
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
         """The numbers of one evaluation."""
-        right = np.asarray(prediction.label_ids)
-        answers, losses = np.moveaxis(np.asarray(prediction.predictions), -1, 0)
-        counted = right != IGNORED
-        known, said = (
+        labels = np.asarray(prediction.label_ids)
+        predicted, losses = np.moveaxis(np.asarray(prediction.predictions), -1, 0)
+        counted = labels != IGNORED
+        self.labels, self.predicted = labels[counted], predicted[counted].astype(np.int64)
+        sentences = (
             [[self.names[int(number)] for number in row[mask]] for row, mask in zip(rows, counted, strict=True)]
-            for rows in (right, answers)
+            for rows in (labels, predicted)
         )
-        self.last = _joined(known), _joined(said)
-        return {"loss": float(losses[counted].mean(dtype=np.float64)), **word_scores(self.names, known, said)}
+        return {"loss": float(losses[counted].mean(dtype=np.float64)), **word_scores(self.names, *sentences)}
 
 
 def word_scores(
-    names: Sequence[str], right: Sequence[Sequence[str]], said: Sequence[Sequence[str]]
+    names: Sequence[str], labels: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """Accuracy and macro F1 of words; precision, recall and F1 of spans where `names` mark spans."""
-    known, answers = _joined(right), _joined(said)
-    found = {
-        "accuracy": float(accuracy_score(known, answers)),
-        "macro_f1": float(f1_score(known, answers, average="macro", zero_division=0)),
+    flat_labels, flat_predicted = ([label for row in rows for label in row] for rows in (labels, predicted))
+    scores = {
+        "accuracy": float(accuracy_score(flat_labels, flat_predicted)),
+        "macro_f1": float(f1_score(flat_labels, flat_predicted, average="macro", zero_division=0)),
     }
-    return found | span_scores(right, said) if marks_spans(names) else found
+    return scores | span_scores(labels, predicted) if uses_bio_tags(names) else scores
 
 
-def _joined(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [label for row in rows for label in row]
-
-
-def marks_spans(names: Sequence[str]) -> bool:
+def uses_bio_tags(names: Sequence[str]) -> bool:
     """Whether labels mark spans with B- and I-."""
     return any(name[:2] in ("B-", "I-") for name in names)
 
@@ -80,14 +79,15 @@ def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
             kind = None
 
 
-def span_scores(right: Sequence[Sequence[str]], said: Sequence[Sequence[str]]) -> dict[str, float]:
+def span_scores(labels: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
     """Precision, recall and F1 of spans over all sentences; 0 where there are none."""
-    known, found = (
-        {(row, *span) for row, tags in enumerate(sentences) for span in spans(tags)} for sentences in (right, said)
+    right, answers = (
+        {(row, *span) for row, tags in enumerate(sentences) for span in spans(tags)}
+        for sentences in (labels, predicted)
     )
-    both = len(known & found)
+    both = len(right & answers)
     return {
-        "span_precision": both / max(len(found), 1),
-        "span_recall": both / max(len(known), 1),
-        "span_f1": 2 * both / max(len(known) + len(found), 1),
+        "span_precision": both / max(len(answers), 1),
+        "span_recall": both / max(len(right), 1),
+        "span_f1": 2 * both / max(len(right) + len(answers), 1),
     }

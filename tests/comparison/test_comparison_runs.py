@@ -30,8 +30,8 @@ from hf_posenc.data import read_table
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.files import write_json
 from hf_posenc.finetuning import make_arguments, set_up
-from hf_posenc.finetuning.classification import EpochMetrics
 from hf_posenc.training import Interrupted, UserError
+from hf_posenc.training.callbacks import EpochMetrics
 
 
 def quiet() -> Console:

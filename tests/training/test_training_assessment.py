@@ -1,6 +1,7 @@
 """Where a classifier stands: baselines, classes, errors and warnings."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import pytest
 from rich.console import Console
 from training_harness import results, rows, train, write_csv, write_jsonl
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.data import Columns, Labels
-from hf_posenc.training.assess import assess
+from hf_posenc import fit
+from hf_posenc.data import Labels
+from hf_posenc.data.prepared import Part
+from hf_posenc.training.assess import assess, confident_errors
 from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
-from hf_posenc.training.report import model_card
+from hf_posenc.training.card import card_of
+from hf_posenc.training.metrics import predictions_from_logits
+from hf_posenc.training.run import Run
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 
@@ -77,14 +81,20 @@ def stand(logits: Any, labels: Any, problem_type: str = ONE, **given: Any) -> An
     score = given.pop("score", None)
     if score is None:
         score = float((logits.argmax(-1) == labels).mean()) if problem_type == ONE else 0.5
-    values = {
-        "split": "test",
-        "texts": [[f"text {row}" for row in range(1, len(labels) + 1)]],
-        "names": ["no", "yes"],
-        "baselines": {},
-        **given,
-    }
-    return assess(logits=logits, labels=labels, problem_type=problem_type, metrics={f"test_{metric}": score}, **values)
+    numbers = range(1, len(labels) + 1)
+    part = Part(([f"text {row}" for row in numbers],), labels.tolist(), range(len(labels)), numbers)
+    values = {"names": ["no", "yes"], "baselines": {}, **given}
+    most = values.pop("errors_shown", 10)
+    return assess(
+        split="test",
+        labels=labels,
+        predicted=predictions_from_logits(logits, problem_type),
+        problem_type=problem_type,
+        metric=metric,
+        metrics={f"test_{metric}": score},
+        errors=confident_errors(logits, labels, part, values["names"], problem_type, most),
+        **values,
+    )
 
 
 def test_classes_confusion_and_errors_are_those_of_the_predictions():
@@ -217,23 +227,18 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
     assert sorted(error["row"] for error in found["errors"]) == missed
 
 
-def test_a_card_shows_names_as_they_are():
+def test_a_card_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
     names = ("`a` | <b>", "{{ 7 * 7 }}")
     found = stand([[0.0, 1.0]] * 40, [1] * 20 + [0] * 20, ONE, names=list(names), score=0.5)
     found.warnings = [f"It predicts {names[0]!r} for all."]
-    card = model_card(
-        name="run",
-        model=PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", vocab_size=9)),
-        labels=Labels(ONE, names),
-        columns=Columns(("text",), "label"),
-        dataset="`x`|y.csv",
-        metrics={"eval_accuracy": 0.5},
-        hyperparameters={"text_delimiter": " | "},
-        assessment=found,
-    )
+    monkeypatch.setattr(Run, "dataset", "`x`|y.csv")
+    run = fit(["good", "bad"] * 8, ["a", "b"] * 8, max_steps=1, validation_split_percentage=0, use_cpu=True)._run
+    options = {**run.options, "training": {**run.options["training"], "class_weights": " | "}}
+    run = replace(run, labels=Labels(ONE, names), options=options, assessment=found)
+    card = card_of(run, {"eval_accuracy": 0.5})
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all." in card
     assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
-    assert "| text_delimiter | \\| |" in card
+    assert "| class_weights | \\| |" in card
     assert "trained on <code>&#96;x&#96;&#124;y&#46;csv</code>." in card
     assert "| \\`a\\` \\| \\<b\\> | 0 | 20 |\n| {{ 7 \\* 7 }} | 0 | 20 |" in card
 

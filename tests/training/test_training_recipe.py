@@ -73,7 +73,7 @@ def test_what_is_given_stays(tmp_path: Path, order: dict[str, str]):
 
 
 def test_the_words_of_a_run_learn_at_their_own_rate(tmp_path: Path, order: dict[str, str]):
-    from hf_posenc.finetuning.classification import make_trainer
+    from hf_posenc.training.trainer import make_trainer
 
     setup = chosen(tmp_path, order, word_learning_rate_factor=3.0, learning_rate=0.01, weight_decay=0.1)
     optimizer = make_trainer(setup).create_optimizer()

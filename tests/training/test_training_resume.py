@@ -11,7 +11,7 @@ from safetensors.torch import load, load_file, save_file
 from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
-import hf_posenc.finetuning.classification as classification
+import hf_posenc.training.trainer as trainer_module
 from hf_posenc import PosEncForSequenceClassification, fit
 from hf_posenc.errors import Diverged
 from hf_posenc.files import take_place, write_json
@@ -19,11 +19,11 @@ from hf_posenc.training import Interrupted, UserError, callbacks, is_complete
 from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.checkpoints import (
     checkpoints,
-    damage,
     find_resume_point,
+    folder_lock,
     last_complete_checkpoint,
-    owned,
     set_aside,
+    why_not_resumable,
 )
 from hf_posenc.training.trainer import RunTrainer
 
@@ -151,10 +151,10 @@ def test_a_shard_that_is_missing_is_named(undisturbed):
     checkpoint = undisturbed / "checkpoint-20"
     PosEncForSequenceClassification.from_pretrained(checkpoint).save_pretrained(checkpoint, max_shard_size="50kB")
     (checkpoint / "model.safetensors").unlink(missing_ok=True)
-    assert damage(checkpoint) is None
+    assert why_not_resumable(checkpoint) is None
     shard = sorted(checkpoint.glob("model-*.safetensors"))[-1]
     shard.unlink()
-    assert damage(checkpoint) == f"{shard.name} is missing"
+    assert why_not_resumable(checkpoint) == f"{shard.name} is missing"
 
 
 def test_a_damaged_checkpoint_is_skipped_on_resume(undisturbed, order, tmp_path):
@@ -209,14 +209,14 @@ def press(monkeypatch):
     """Ctrl-C in the given step of the next run."""
 
     def arrange(step: int, times: int = 1) -> None:
-        make = classification.make_trainer
+        make = trainer_module.make_trainer
 
         def make_and_press(*args):
             trainer = make(*args)
             trainer.add_callback(PressCtrlC(step, times))
             return trainer
 
-        monkeypatch.setattr(classification, "make_trainer", make_and_press)
+        monkeypatch.setattr(trainer_module, "make_trainer", make_and_press)
 
     return arrange
 
@@ -248,7 +248,7 @@ def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path
 
 @pytest.mark.parametrize("moment", others_slow(["on_save", "on_epoch_end", "on_train_end"], "on_epoch_end"))
 def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, monkeypatch, moment):
-    make = classification.make_trainer
+    make = trainer_module.make_trainer
 
     def at_the_end(self, args, state, control, **kwargs):
         if state.global_step == state.max_steps:
@@ -259,7 +259,7 @@ def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, mo
         trainer.add_callback(type("PressAtTheEnd", (TrainerCallback,), {moment: at_the_end}))
         return trainer
 
-    monkeypatch.setattr(classification, "make_trainer", make_and_press)
+    monkeypatch.setattr(trainer_module, "make_trainer", make_and_press)
     with pytest.raises(Interrupted, match=r"newest checkpoint is .*checkpoint-20'"):
         train(tmp_path / "stopped", **order, **OPTIONS)
     assert not (tmp_path / "stopped" / "config.json").exists()
@@ -520,7 +520,7 @@ def test_an_interrupted_run_keeps_its_checkpoints(order, tmp_path, press):
 
 def test_two_trainings_never_write_into_one_folder(tmp_path, order):
     with (
-        owned(tmp_path),
+        folder_lock(tmp_path),
         pytest.raises(UserError, match=rf"process {os.getpid()} on .*, since .*, is training into it. Name another"),
     ):
         train(tmp_path, **order, max_steps=1)
@@ -559,7 +559,7 @@ class Ruin(TrainerCallback):
 
 @pytest.mark.parametrize("save_steps", [4, 100])
 def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, order, monkeypatch, save_steps):
-    make = classification.make_trainer
+    make = trainer_module.make_trainer
 
     def make_and_ruin(*args):
         trainer = make(*args)
@@ -567,7 +567,7 @@ def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, orde
         return trainer
 
     options = {**order, **OPTIONS, "save_steps": save_steps, "save_total_limit": 1}
-    monkeypatch.setattr(classification, "make_trainer", make_and_ruin)
+    monkeypatch.setattr(trainer_module, "make_trainer", make_and_ruin)
     left = (
         "the newest checkpoint is '.*checkpoint-4'. Resuming there would diverge again"
         if save_steps == 4

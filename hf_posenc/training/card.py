@@ -1,0 +1,109 @@
+"""The README of a checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from ..data.columns import Columns
+from ..data.labels import TOKENS, Labels
+from ..machine import versions
+from ..markdown import plain, render
+from .report import POSENC_MODEL_TYPE
+from .run import PREFIXES, Run
+
+TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+HERE = "path/to/this/folder"
+"""Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
+_NOT_QUOTED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+
+
+def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = None) -> str:
+    """The README of a run's checkpoint: metadata that the Hub reads, how to load it, results, and how it was made.
+
+    Args:
+        run: what was trained. One that is pushed is loaded from its repository, another from `HERE`.
+        metrics: what it reached.
+        checkpoint: name of the folder in the run's own that the README is for. None: the run's own.
+    """
+    config = run.model.config
+    scheme = config.position_embedding_type if config.model_type == POSENC_MODEL_TYPE else None
+    name = run.repo_id or run.name
+    task, function, example = _pipeline(run.labels, run.columns)
+    splits = {prefix: split for split, prefix in PREFIXES.items()}
+    parts = ((*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(_NOT_QUOTED))
+    scores = [(splits[prefix], metric, value) for prefix, metric, value in parts if prefix in splits]
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type=run.dataset,
+            dataset_name=run.dataset,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=round(value, 4),
+        )
+        for split, metric, value in scores
+    ]
+    title = name if checkpoint is None else f"{name}/{checkpoint}"
+    metadata = ModelCardData(
+        license=run.options["training"]["license"],
+        library_name="transformers",
+        pipeline_tag=task,
+        base_model=run.base_model,
+        tags=None if scheme is None else ["posenc", scheme, "custom_code"],
+        model_name=title,
+        eval_results=results or None,
+    )
+    return render(
+        TEMPLATE,
+        metadata=metadata.to_yaml(),
+        name=title,
+        architecture=type(run.model).__name__,
+        scheme=scheme,
+        dataset=run.dataset,
+        task=task,
+        function=function,
+        example=example,
+        place=run.repo_id or HERE,
+        scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
+        assessment=run.assessment,
+        data=run.summary.data,
+        labels=None if run.labels is None else run.labels.names,
+        hyperparameters=[(name, plain(value)) for name, value in _hyperparameters(run).items() if value is not None],
+        versions=versions(),
+    )
+
+
+def _pipeline(labels: Labels | None, columns: Columns) -> tuple[str, str, str]:
+    """The task's name on the Hub, a name for its pipeline, and an input of that."""
+    if labels is None:
+        return "fill-mask", "fill_mask", '"Your [MASK]."'
+    task = "token-classification" if labels.problem_type == TOKENS else "text-classification"
+    pair = '{"text": "First text.", "text_pair": "Second text."}'
+    return task, "classify", pair if columns.is_pair else '"Your text."'
+
+
+def _hyperparameters(run: Run) -> dict[str, Any]:
+    """The options that a card lists, and what became of them; None: it doesn't."""
+    training, model = run.options["training"], run.options["model"]
+    return {
+        "learning_rate": training["learning_rate"],
+        "position_learning_rate_factor": training["position_learning_rate_factor"],
+        "word_learning_rate_factor": training["word_learning_rate_factor"],
+        "num_train_epochs": training["num_train_epochs"] if training["max_steps"] <= 0 else None,
+        "max_steps": training["max_steps"] if training["max_steps"] > 0 else None,
+        "batch size": run.batch_size,
+        "schedule": "one-cycle" if training["one_cycle"] else training["lr_scheduler_type"],
+        "warmup_steps": training["warmup_steps"],
+        "weight_decay": training["weight_decay"],
+        "hidden_dropout_prob": getattr(run.model.config, "hidden_dropout_prob", None),
+        "initializer_range": getattr(run.model.config, "initializer_range", None) if run.is_new else None,
+        "class_weights": training.get("class_weights"),
+        "mlm_probability": training.get("mlm_probability"),
+        "lora_rank": model["lora_rank"] if model["lora"] else None,
+        "max_seq_length": run.summary.max_length,
+        "seed": training["seed"],
+        "weights": run.best and f"best by {run.best['metric']}: epoch {run.best['epoch']:g}",
+        "parameters": f"{run.summary.parameters:,}, positional {run.summary.positional_parameters:,}",
+    }
