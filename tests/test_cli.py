@@ -602,12 +602,13 @@ def test_training_options_are_listed_in_groups_and_all_on_demand(run):
         (("-o", "x", "--resume-from-checkpoint=y", "--overwrite-output-dir"), {"resume_from_checkpoint": "y"}),
         (("-o", "x", "--adam-beta1", "0.5", "--do-predict", "true"), {"adam_beta1": 0.5, "do_predict": True}),
         (("-o", "x", "--test-file", "t.csv"), {"do_train": True, "do_eval": True, "do_predict": True}),
+        (("-o", "x", "--test-file", "t.csv", "--do-predict", "false"), {"do_train": True, "do_predict": False}),
         (("-o", "x", "--streaming", "--max-steps", "7"), {"max_steps": 7}),
         (("-o", "x", "--load-best-model-at-end", "false"), {"load_best_model_at_end": False, "score_test": True}),
     ],
 )
 def test_options_reach_training_as_transformers_writes_them(run, monkeypatch, words, expected):
-    monkeypatch.setattr("hf_posenc.finetuning.early.check_run", lambda arguments: None)
+    monkeypatch.setattr("hf_posenc.finetuning.early.check_run", lambda *options: None)
     seen = []
 
     def stop(data, model, training, splits):

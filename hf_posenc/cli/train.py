@@ -21,7 +21,10 @@ _SWITCHES = {dashed(name) for name, item in SHOWN.items() if kind_of(item.type) 
 
 
 class _Train(TyperCommand):
-    """Accepts options as transformers' scripts do: with underscores, and `--bf16` for `--bf16 true`."""
+    """Typer shows the help, completes, and says what is wrong with an option that it knows.
+
+    `read_options`, which the scripts have too, reads the words: with underscores, and `--bf16` for `--bf16 true`.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         written: list[str] = []
@@ -32,7 +35,9 @@ class _Train(TyperCommand):
             written.append(word)
             if word in _SWITCHES and following.startswith("-"):
                 written.append("true")
-        return super().parse_args(ctx, written)
+        super().parse_args(ctx, [*written])
+        ctx.args = written
+        return written
 
 
 def _list_all_options(wanted: bool) -> None:
@@ -42,7 +47,7 @@ def _list_all_options(wanted: bool) -> None:
         read_options(["--help"], description="Options of hf-posenc train and of examples/run_classification.py.")
 
 
-def train(context: typer.Context, help_all: bool, **options: Any) -> None:
+def train(context: typer.Context, help_all: bool, **_: Any) -> None:
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
 
     From pretrained weights, which is best for 100 to 50,000 rows:
@@ -53,36 +58,33 @@ def train(context: typer.Context, help_all: bool, **options: Any) -> None:
     transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
     `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
-    arguments = ["--do-train", "true", "--do-eval", "true", "--score-test", "true"]
-    if options["test_file"]:  # predict even without labels to score
-        arguments += ["--do-predict", "true"]
-    for name, value in options.items():
-        if value is not None:
-            arguments += [dashed(name), str(value)]
-    arguments += context.args
+    words = context.args
+    defaults = ["--do-train", "true", "--do-eval", "true", "--score-test", "true"]
+    if any(word.startswith("--test-file") for word in words):  # predict even without labels to score
+        defaults += ["--do-predict", "true"]
     with loading():
         from hf_posenc.finetuning.early import check_run
+        from hf_posenc.finetuning.options import as_training_arguments, read_options
 
-        splits = check_run(arguments)  # before PyTorch is imported, which takes seconds
-        from hf_posenc.finetuning import fine_tune, parse_arguments
+        data, model, options = read_options([*defaults, *words])
+        splits = check_run(data, model, options)  # before PyTorch is imported, which takes seconds
+        from hf_posenc.finetuning import fine_tune
 
-    if _chooses_bf16(options["bf16"], context.args):
-        arguments += ["--bf16", "true"]
-    data, model, training = parse_arguments(arguments)
+    training = as_training_arguments(options, **({"bf16": True} if _chooses_bf16(words) else {}))
     result = fine_tune(data, model, training, splits=splits)
     if training.process_index == 0:
         show_metrics(result.metrics)
         Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
 
 
-def _chooses_bf16(given: str | None, others: list[str]) -> bool:
+def _chooses_bf16(words: list[str]) -> bool:
     """Whether training defaults to bfloat16, since it is fastest here and no other precision was asked for."""
     import torch
 
     from hf_posenc.machine import best_dtype
 
-    decided = any(word.startswith(("--fp16", "--use-cpu", "--use_cpu", "--no-bf16", "--no_bf16")) for word in others)
-    return given is None and not decided and best_dtype() == torch.bfloat16
+    decided = any(word.startswith(("--bf16", "--no-bf16", "--fp16", "--use-cpu")) for word in words)
+    return not decided and best_dtype() == torch.bfloat16
 
 
 def _type(hint: Any) -> Any:

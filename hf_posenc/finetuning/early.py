@@ -1,7 +1,6 @@
 """What can be known to be wrong before PyTorch is imported, which takes seconds. Nothing here imports it."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,17 @@ _MOST_ROWS = 50_000
 """More rows are prepared once, when PyTorch is there: twice would take longer than its import."""
 
 
-def check_run(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Checks the command line of a training: options, output folder, names and files.
+def check_run(data: DataArguments, model: Any, training: Any) -> dict[str, Any] | None:
+    """Checks the options of a training (see `read_options`): output folder, names and files.
 
     Returns:
         The splits that were read, see `check_data`.
 
     Raises:
-        UserError: an option, the output folder, a name or a file is wrong.
+        UserError: the output folder, a name or a file is wrong.
     """
     from ..training.checkpoints import check_run_folder
-    from .options import read_options
 
-    data, model, training = read_options(arguments)
     check_run_folder(training)
     for name, about in declarations(model).items():
         if about.is_source and (value := getattr(model, name)) is not None:

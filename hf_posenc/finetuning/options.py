@@ -4,6 +4,7 @@ import difflib
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,14 +80,45 @@ class OptionParser(HfArgumentParser):
 def read_options(
     options: Sequence[str] | dict[str, Any], declared: type = ClassificationOptions, description: str | None = None
 ) -> tuple[DataArguments, ModelArguments, Any]:
-    """The options of a command line or by keyword, read and checked without PyTorch; the last holds all others.
+    """The options of a command line or by keyword, read and checked without PyTorch.
+
+    Args:
+        options: words, or values by name.
+        declared: which options there are besides those of data, model and transformers.
+        description: what --help says first.
+
+    Returns:
+        The options of the data, of the model, and all others.
 
     Raises:
         UserError: as `parse_arguments`.
     """
-    parser = OptionParser((DataArguments, ModelArguments, with_transformers(declared)), description=description)
-    data, model, others = parser.parse_dict(options) if isinstance(options, dict) else parser.parse(options)
-    return data, model, others
+    return _read(options, with_transformers(declared), description)
+
+
+def _read(
+    options: Sequence[str] | dict[str, Any], training_class: type, description: str | None
+) -> tuple[DataArguments, ModelArguments, Any]:
+    classes: Any = (DataArguments, ModelArguments, training_class)
+    parser = OptionParser(classes, description=description)
+    data, model, training = parser.parse_dict(options) if isinstance(options, dict) else parser.parse(options)
+    return data, model, training
+
+
+def as_training_arguments(options: Any, **more: Any) -> Any:
+    """The options of training that `read_options` read, as `ClassificationTrainingArguments`; `more` come on top.
+
+    Raises:
+        UserError: transformers doesn't accept one.
+    """
+    from ..training.arguments import ClassificationTrainingArguments
+
+    values = {item.name: getattr(options, item.name) for item in fields(options)}
+    changed = {item.name: values[item.name] for item in fields(options) if values[item.name] != item.default}
+    try:
+        return ClassificationTrainingArguments(**changed, **more)
+    except (ValueError, TypeError) as error:
+        raise UserError(one_line(error)) from error
 
 
 def parse_arguments(
@@ -102,14 +134,11 @@ def parse_arguments(
     Raises:
         UserError: an option doesn't exist, or a value isn't accepted.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if training_class is None:
-        read_options(arguments, description=description)  # what is wrong is said before PyTorch is imported
-    from ..training.arguments import ClassificationTrainingArguments
-
-    classes: Any = (DataArguments, ModelArguments, training_class or ClassificationTrainingArguments)
-    data, model, training = OptionParser(classes, description=description).parse(arguments)
-    return data, model, training
+    words = list(sys.argv[1:] if argv is None else argv)
+    if training_class is not None:
+        return _read(words, training_class, description)
+    data, model, options = read_options(words, description=description)
+    return data, model, as_training_arguments(options)
 
 
 def make_arguments(
@@ -120,11 +149,10 @@ def make_arguments(
     Raises:
         UserError: an option doesn't exist or a value isn't accepted.
     """
-    from ..training.arguments import ClassificationTrainingArguments
-
-    classes: Any = (DataArguments, ModelArguments, training_class or ClassificationTrainingArguments)
-    data, model, training = OptionParser(classes).parse_dict(options)
-    return data, model, training
+    if training_class is not None:
+        return _read(options, training_class, None)
+    data, model, training = read_options(options)
+    return data, model, as_training_arguments(training)
 
 
 def parse_overrides(text: str | None, accepted: Sequence[str]) -> dict[str, Any]:
