@@ -40,7 +40,7 @@ from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from ..training.progress import quiet_warnings, without_bars
 from ..training.saving import save_run
-from .model import require_head
+from .loading import CLASSIFIER
 from .options import make_arguments
 from .prediction import Classifier, load_classifier
 from .train import fine_tune
@@ -222,7 +222,7 @@ class _Estimator(BaseEstimator):
     def _loaded(cls, classifier: Classifier, folder: str | Path) -> Self:
         estimator = cls()
         estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
-        require_head(estimator.model_.config, str(folder), "ForSequenceClassification")
+        CLASSIFIER.require(estimator.model_.config, str(folder))
         estimator._restore(_notes(estimator.model_.config))
         return estimator
 

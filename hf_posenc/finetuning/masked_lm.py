@@ -19,6 +19,7 @@ from ..training.progress import main_console, without_bars, working
 from ..training.recipe import fill_in_masked_lm
 from ..training.run import Setup, TrainingResult
 from ..training.trainer import run_training
+from .loading import MASKED_LM
 from .start import begin, choose_metric, make_setup, make_tokenizer, read_data
 
 
@@ -57,7 +58,7 @@ def _set_up(data: DataArguments, arguments: ModelArguments, training: MaskedLMTr
     if data.streaming:
         raise UserError("--streaming is for text classification; masked language models read their text whole.")
     choose_metric(training, ("perplexity", "nll", "accuracy"))
-    config = begin(arguments, training, "ForMaskedLM")
+    config = begin(arguments, training, MASKED_LM)
     known = None if training.do_train else remembered_columns(config)
     use = Use(training.do_train, training.do_eval, labelled=False, known=known)
     prepared = prepare(read_data(data, arguments, training), data, use)

@@ -1,32 +1,22 @@
 """The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
-import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.labels import TOKENS, Labels
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
-from ..errors import UserError, about_options, check_local, dashed, sentence
+from ..errors import UserError, about_options, dashed
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
 from ..options import parse_json_option, refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.arguments import ModelArguments
-from ..training.checkpoints import not_finite
 from ..training.lora import add_lora
-from ..training.progress import errors_alone
+from .loading import CLASSIFIER, MASKED_LM, WORD_CLASSIFIER, Head, load_model, read_config
 from .options import parse_overrides
 
 logger = logging.get_logger(__name__)
@@ -36,12 +26,6 @@ NEW_CLASSIFIER: dict[str, Any] = {"hidden_dropout_prob": 0.0}
 _FOR_NEW_ENCODERS = ("config_name", "config_preset", "max_position_embeddings")
 _POSITIONS = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters")
 _OPTIONS = frozenset(item.name for item in fields(ModelArguments))
-_HEADS = {
-    "ForMaskedLM": ("is no masked language model", "examples/run_mlm.py"),
-    "ForTokenClassification": ("doesn't label words", "`hf-posenc train --task tokens`"),
-    "ForSequenceClassification": ("doesn't classify texts", "`hf-posenc train` or examples/run_classification.py"),
-}
-"""By the head that is wanted: what a checkpoint without it isn't, and what writes one."""
 # A larger limit of a tokenizer means none.
 _NO_LIMIT = 10**6
 
@@ -60,45 +44,6 @@ def prepare_scheme(arguments: ModelArguments) -> None:
                 scheme_class(name)
 
 
-def labels_words(config: Any) -> bool:
-    """Whether a checkpoint has the head that labels each word."""
-    return any(name.endswith("ForTokenClassification") for name in config.architectures or ())
-
-
-def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
-    """Refuses a checkpoint whose weights aren't finite, or don't match its configuration.
-
-    Missing weights would be random; surplus ones mean another model. A head that it wasn't
-    saved with may be missing; an unused head or pooler may be surplus.
-
-    Args:
-        model: as it was loaded.
-        loaded: the loading info of `from_pretrained`.
-        name: what the user called the checkpoint.
-        architectures: the classes that its configuration names.
-
-    Raises:
-        UserError: naming the weights.
-    """
-    other_size = {key if isinstance(key, str) else key[0] for key in loaded["mismatched_keys"]}
-    missing = sorted(set(loaded["missing_keys"]) - other_size)
-    if type(model).__name__ not in architectures:
-        body = f"{model.base_model_prefix}."
-        missing = [key for key in missing if key.startswith(body) and ".pooler." not in key]
-    surplus = sorted(key for key in loaded["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}."))
-    surplus = [key for key in surplus if ".pooler." not in key and not key.endswith("position_ids")]
-    if surplus and model.config.model_type == PosEncConfig.model_type:
-        raise UserError(f"{name!r} has weights that its config.json doesn't know: {_first_four(surplus)}. Get it anew.")
-    if missing:
-        raise UserError(f"{name!r} lacks weights, which would be random: {_first_four(missing)}. Get it anew.")
-    if bad := not_finite(model.named_parameters()):
-        raise UserError(f"{name!r} has weights with NaN or infinity, {bad[0]} among them: its training diverged.")
-
-
-def _first_four(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f", ... ({len(names)})" if len(names) > 4 else "")
-
-
 def load_config(arguments: ModelArguments) -> Any:
     """The configuration of the checkpoint that the options name, or None for a new encoder.
 
@@ -108,56 +53,12 @@ def load_config(arguments: ModelArguments) -> Any:
     prepare_scheme(arguments)
     if arguments.model_name_or_path is None:
         if arguments.pretrained is not None:
-            raise UserError("pretrained is converted by hf_posenc.conversion.fine_tune. Call that instead.")
+            raise UserError("pretrained is converted by hf_posenc.finetuning.fine_tune. Call that instead.")
         return None
     refuse_given(arguments, _FOR_NEW_ENCODERS, "is for new encoders, and --model-name-or-path names a trained one")
     config = read_config(arguments.model_name_or_path, arguments)
     _check_scheme(config, arguments)
     return config
-
-
-def read_config(name: str, arguments: ModelArguments) -> Any:
-    """The configuration of a checkpoint, by folder or Hub name.
-
-    Raises:
-        UserError: it can't be read.
-    """
-    check_local("--config-name" if name == arguments.config_name else "--model-name-or-path", name)
-    try:
-        return AutoConfig.from_pretrained(name, **hub_options(arguments))
-    except Exception as error:  # whatever a broken file or a failed download raises
-        raise UserError(f"{name!r} can't be read as a checkpoint: {sentence(error)} Give another.") from error
-
-
-def require_head(config: Any, name: str, head: str) -> None:
-    """Refuses a checkpoint without the task's head, which transformers would initialise at random.
-
-    Args:
-        config: its configuration.
-        name: what the user called it.
-        head: how the class names end that have one: a key of `_HEADS`.
-
-    Raises:
-        UserError: it was saved from another class.
-    """
-    architectures = config.architectures or []
-    if any(architecture.endswith(head) for architecture in architectures):
-        return
-    lacking, writer = _HEADS[head]
-    raise UserError(
-        f"{name!r} holds {', '.join(architectures) or 'no architecture'}, which {lacking}. Give a checkpoint that "
-        f"{writer} wrote."
-    )
-
-
-def hub_options(arguments: ModelArguments) -> dict[str, Any]:
-    """What the Auto classes take from the options."""
-    return {
-        "cache_dir": arguments.cache_dir,
-        "revision": arguments.model_revision,
-        "token": arguments.token,
-        "trust_remote_code": arguments.trust_remote_code,
-    }
 
 
 def _check_scheme(config: Any, arguments: ModelArguments) -> None:
@@ -205,7 +106,7 @@ def make_model(
         raise UserError(
             "freeze_word_embeddings=True would keep random word embeddings. Leave it out, or give --model-name-or-path."
         )
-    auto_class, task = _head(labels)
+    head, task = _head(labels)
     if labels is not None:
         task |= _units(labels, config, str(arguments.pretrained or arguments.model_name_or_path))
     if config is None:
@@ -213,7 +114,7 @@ def make_model(
             raise UserError(
                 "--lora changes trained weights, and a new encoder has none. Give --pretrained, or leave --lora out."
             )
-        return _new_encoder(arguments, max_length, tokenizer, task, auto_class)
+        return _new_encoder(arguments, max_length, tokenizer, task, head)
     with about_options(_OPTIONS):
         for name, value in {**task, **_body_options(arguments, config)}.items():
             setattr(config, name, value)
@@ -222,7 +123,7 @@ def make_model(
             f"The tokenizer has {len(tokenizer)} tokens, {arguments.model_name_or_path!r} knows {config.vocab_size}. "
             "Use the model's own: leave --tokenizer-name out."
         )
-    model = load_model(arguments, config, auto_class)
+    model = load_model(arguments, config, head)
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if arguments.lora:
@@ -230,17 +131,17 @@ def make_model(
     return model
 
 
-def _head(labels: Labels | None) -> tuple[Any, dict[str, Any]]:
-    """The Auto class of a task, and the fields of the configuration that say what its labels are."""
+def _head(labels: Labels | None) -> tuple[Head, dict[str, Any]]:
+    """The head of a task, and the fields of the configuration that say what its labels are."""
     if labels is None:
-        return AutoModelForMaskedLM, {}
+        return MASKED_LM, {}
     of_words = labels.problem_type == TOKENS
     task: dict[str, Any] = {"problem_type": None if of_words else labels.problem_type}
     if labels.names:
         task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
     else:
         task |= {"num_labels": labels.num_labels}
-    return AutoModelForTokenClassification if of_words else AutoModelForSequenceClassification, task
+    return WORD_CLASSIFIER if of_words else CLASSIFIER, task
 
 
 def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
@@ -255,7 +156,7 @@ def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
     if config is None:
         return units
     is_regression = config.problem_type == labels.problem_type == "regression" and config.num_labels == 1
-    has_head = is_regression and any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+    has_head = is_regression and CLASSIFIER.is_in(config)
     if config.model_type == PosEncConfig.model_type and not has_head:
         return units
     mean, std = getattr(config, "label_mean", 0.0), getattr(config, "label_std", 1.0)
@@ -270,46 +171,12 @@ def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
     return {}
 
 
-def load_model(arguments: ModelArguments, config: Any, auto_class: Any) -> PreTrainedModel:
-    """Loads a checkpoint in float32, whatever its weights are stored in, and checks them; its head may be new.
-
-    Raises:
-        UserError: it can't be read, or doesn't match its configuration.
-    """
-    saved_with, name = list(config.architectures or []), str(arguments.model_name_or_path)
-    source = str(arguments.pretrained or name)
-    try:
-        with errors_alone("transformers.modeling_utils"):  # not its table of missing weights
-            model, loaded = auto_class.from_pretrained(
-                name,
-                config=config,
-                ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
-                output_loading_info=True,
-                dtype=torch.float32,  # transformers' default is what the weights are stored in
-                **hub_options(arguments),
-            )
-    except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
-        if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
-            raise UserError(
-                f"{name!r} was trained for other labels than those of this data. Give it a new classifier with "
-                "--ignore-mismatched-sizes."
-            ) from error
-        if "trust_remote_code=True" in str(error):
-            raise UserError(sentence(error)) from error
-        kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
-        raise UserError(f"{name!r} can't be loaded: {kind}{sentence(error)} Download or train it anew.") from error
-    check_complete(model, loaded, source, saved_with)
-    if loaded["missing_keys"]:
-        logger.warning(f"{source!r} has no head for this task: a new one is learned.")
-    return model
-
-
 def _new_encoder(
     arguments: ModelArguments,
     max_length: int | None,
     tokenizer: PreTrainedTokenizerBase,
     task: dict[str, Any],
-    auto_class: Any,
+    head: Head,
 ) -> PreTrainedModel:
     length = arguments.max_position_embeddings or max_length or _longest_input(tokenizer)
     values: dict[str, Any] = {
@@ -339,7 +206,7 @@ def _new_encoder(
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **values)
         own_code(config)  # refuse now what couldn't be saved at the end
-        return auto_class.from_config(config)
+        return head.auto_class.from_config(config)
 
 
 def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:

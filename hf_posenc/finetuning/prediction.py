@@ -6,18 +6,19 @@ from itertools import tee
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data.encoding import word_pieces
-from hf_posenc.data.inputs import Text
-from hf_posenc.data.labels import TOKENS
-from hf_posenc.data.tokenizer import load_tokenizer
-from hf_posenc.errors import UserError, check_is_checkpoint, one_line, sentence
-from hf_posenc.finetuning.model import hub_options, input_length, labels_words, load_model, read_config, require_head
-from hf_posenc.training.inference import logits_of
-from hf_posenc.training.metrics import answers_from_logits
-from hf_posenc.training.options import ModelArguments
-from hf_posenc.training.progress import without_bars
+from ..data.encoding import word_pieces
+from ..data.inputs import Text
+from ..data.labels import TOKENS
+from ..data.tokenizer import load_tokenizer
+from ..errors import UserError, check_is_checkpoint, one_line, sentence
+from ..training.inference import logits_of
+from ..training.metrics import answers_from_logits
+from ..training.options import ModelArguments
+from ..training.progress import without_bars
+from .loading import CLASSIFIER, WORD_CLASSIFIER, hub_options, load_model, read_config
+from .model import input_length
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Classifier:
         """What it answers."""
         config = self.model.config
         names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
-        if labels_words(config):
+        if WORD_CLASSIFIER.is_in(config):
             return Task(TOKENS, names)
         return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
 
@@ -86,11 +87,9 @@ def load_classifier(
         model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
     )
     config = read_config(checkpoint, arguments)
-    kind: Any = AutoModelForTokenClassification
-    if not labels_words(config):
-        require_head(config, checkpoint, "ForSequenceClassification")
-        kind = AutoModelForSequenceClassification
-    model: Any = load_model(arguments, config, kind)
+    head = WORD_CLASSIFIER if WORD_CLASSIFIER.is_in(config) else CLASSIFIER
+    head.require(config, checkpoint)
+    model: Any = load_model(arguments, config, head)
     tokenizer = load_tokenizer(checkpoint, **hub_options(arguments))
     try:
         input_length(model, tokenizer)

@@ -14,32 +14,26 @@ from ..data.passes import Passes
 from ..data.prepared import PreparedData
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
-from ..errors import UserError, dashed
-from ..options import plain_name, refuse_given
+from ..errors import UserError
 from ..training import checkpoints
-from ..training.arguments import (
-    DEFAULT_STEPS,
-    ClassificationTrainingArguments,
-    ModelArguments,
-    RunArguments,
-    plain_options,
-)
+from ..training.arguments import ModelArguments, RunArguments, plain_options
 from ..training.recipe import fill_in
 from ..training.report import summarize
 from ..training.resuming import check_resumed
 from ..training.run import PREFIXES, TRAINED_ON, Setup
-from .model import hub_options, input_length, load_config, make_model, require_head
+from .loading import Head, hub_options
+from .model import input_length, load_config, make_model
 
 logger = logging.get_logger(__name__)
 
 
-def begin(arguments: ModelArguments, training: RunArguments, head: str) -> Any:
+def begin(arguments: ModelArguments, training: RunArguments, head: Head) -> Any:
     """Prepares the output folder, and finds the checkpoint to resume from and the one to start from.
 
     Args:
         arguments: which model.
         training: `resume_from_checkpoint` becomes a folder, or None.
-        head: the ending of the class names of models that can be evaluated; see `require_head`.
+        head: of the task, which a model must have to be evaluated.
 
     Returns:
         The configuration of the checkpoint to start from. None: a new encoder.
@@ -54,7 +48,7 @@ def begin(arguments: ModelArguments, training: RunArguments, head: str) -> Any:
     prepare_output_dir(training)
     config = load_config(arguments)
     if not training.do_train:
-        require_head(config, str(arguments.model_name_or_path), head)
+        head.require(config, str(arguments.model_name_or_path))
     return config
 
 
@@ -197,43 +191,3 @@ def make_setup(
 def _hub_name(model: str | None) -> str | None:
     """A model's name on the Hub, for the card; None for a local folder."""
     return None if model is None or Path(model).exists() else model
-
-
-def check_streaming(data: DataArguments, training: ClassificationTrainingArguments) -> None:
-    """Refuses options that don't go with a stream; what happens once per epoch happens ten times in the run instead.
-
-    Raises:
-        UserError: an option doesn't go with a stream, or needs one.
-    """
-    if not data.streaming:
-        refuse_given(data, ("shuffle_buffer_size", "class_names"), "is for --streaming")
-        return
-    if not training.do_train:
-        raise UserError("--streaming is for training data, and there is no --do-train. Leave it out.")
-    if training.max_steps <= 0:
-        raise UserError("--streaming needs --max-steps: a stream doesn't say how long it is. One pass: rows / batch.")
-    if data.shuffle_buffer_size is not None and data.shuffle_buffer_size < 1:
-        raise UserError(f"--shuffle-buffer-size {data.shuffle_buffer_size} is out of range. Give 1 or more.")
-    refused: dict[str, tuple[Any, str]] = {
-        "class_weights": (training.class_weights, "they are scaled by the labels of all training examples"),
-        "train_sampling_strategy": (
-            plain_name(training.train_sampling_strategy) != "random" and training.train_sampling_strategy,
-            "examples come in the order of the stream, shuffled in a buffer (--shuffle-buffer-size)",
-        ),
-        "dataloader_num_workers": (
-            training.dataloader_num_workers > 1 and training.dataloader_num_workers,
-            "one process reads the stream",
-        ),
-    }
-    for name, (value, why) in refused.items():
-        if value:
-            raise UserError(f"{dashed(name)} {plain_name(value)} can't be with --streaming: {why}. Leave one out.")
-    tenth = max(1, training.max_steps // 10)
-    for kind in ("eval", "save", "logging"):
-        strategy = getattr(training, f"{kind}_strategy")
-        if plain_name(strategy) == "epoch":
-            setattr(training, f"{kind}_strategy", type(strategy)("steps"))
-            if getattr(training, f"{kind}_steps") == DEFAULT_STEPS[kind]:  # else it was given
-                setattr(training, f"{kind}_steps", tenth)
-    # Each process reads the stream itself: dispatched batches would need equal lengths.
-    training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]

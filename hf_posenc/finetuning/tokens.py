@@ -21,6 +21,7 @@ from ..training.progress import main_console, without_bars, working
 from ..training.run import Setup, TrainingResult
 from ..training.trainer import run_training
 from ..training.word_metrics import WordMetrics, answers_and_losses, uses_bio_tags, word_scores
+from .loading import WORD_CLASSIFIER
 from .prediction import label_words
 from .start import begin, choose_metric, make_setup, make_tokenizer, read_data
 
@@ -58,7 +59,7 @@ def _set_up(
     why = "is for labels of texts, --task tokens labels words"
     refuse_given(data, ("streaming", "text_column_delimiter", "label_delimiter"), why)
     refuse_given(training, ("class_weights", "label_smoothing_factor", "search", "compare_none"), why)
-    config = begin(arguments, training, "ForTokenClassification")
+    config = begin(arguments, training, WORD_CLASSIFIER)
     splits = read_data(data, arguments, training) if splits is None else splits
     training.do_predict = training.do_predict or "test" in splits
     id2label = {} if training.do_train else config.id2label

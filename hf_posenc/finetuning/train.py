@@ -25,7 +25,8 @@ from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.progress import main_console, quiet_warnings, without_bars, working
 from ..training.run import shared_folder
 from .classification import train_classifier
-from .model import labels_words, load_config, prepare_scheme
+from .loading import WORD_CLASSIFIER
+from .model import load_config, prepare_scheme
 from .search import search
 from .start import read_data
 from .tokens import train_tokens
@@ -82,7 +83,7 @@ def _is_about_words(
     """Whether words are labelled: by `task`, by the head of a model that is only evaluated, or by the data's look."""
     if data.task is None and not training.do_train:
         config = load_config(model)
-        return config is not None and labels_words(config)
+        return config is not None and WORD_CLASSIFIER.is_in(config)
     of_words = is_about_words(splits, data, Use())
     if of_words and data.task is None:
         logger.warning("The rows are lists of words with a label for each: --task tokens.")
