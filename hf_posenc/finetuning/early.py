@@ -22,7 +22,7 @@ def check_run(data: DataArguments, model: Any, training: Any) -> dict[str, Any] 
     Raises:
         UserError: the output folder, a name or a file is wrong.
     """
-    from ..training.checkpoints import check_run_folder
+    from ..training.output_folder import check_run_folder
 
     check_run_folder(training)
     for name, about in declarations(model).items():

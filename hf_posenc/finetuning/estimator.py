@@ -34,10 +34,10 @@ from ..data.options import DataArguments
 from ..data.table import Table, Tally
 from ..errors import Interrupted, UserError
 from ..machine import best_dtype
-from ..training import checkpoints
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
+from ..training.output_folder import disk_errors, earlier_run, make_folder
 from ..training.progress import quiet_warnings, without_bars
 from ..training.saving import save_run
 from .loading import CLASSIFIER
@@ -197,19 +197,19 @@ class _Estimator(BaseEstimator):
             UserError: the folder holds another run and `overwrite` isn't set, or can't be written to.
         """
         check_is_fitted(self, "model_")
-        if not overwrite and checkpoints.earlier_run(Path(folder)):
+        if not overwrite and earlier_run(Path(folder)):
             raise UserError(f"{str(folder)!r} already holds a model. Give another folder, or overwrite=True.")
         run = getattr(self, "_run", None)
         if run is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
-        checkpoints.make_folder(Path(folder))
+        make_folder(Path(folder))
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
         run = replace(run, output_dir=Path(folder))
-        with without_bars(), checkpoints.disk_errors(folder):
+        with without_bars(), disk_errors(folder):
             save_run(run, self.metrics_, self.history_, None, self.metrics_.get("train_runtime", 0.0), save_model)
         return Path(folder)
 

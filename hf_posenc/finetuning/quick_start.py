@@ -22,9 +22,9 @@ from hf_posenc.model.positions import scheme_class
 
 from ..errors import Interrupted, UserError, about_options, dashed
 from ..stranger import StrangerFailed, ask_stranger
-from ..training.checkpoints import check_output_dir
 from ..training.inference import logits_of
 from ..training.metrics import probabilities_from_logits
+from ..training.output_folder import check_output_dir
 from .classification import train_classifier
 from .options import make_arguments
 

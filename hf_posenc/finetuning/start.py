@@ -15,8 +15,9 @@ from ..data.prepared import PreparedData
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError
-from ..training import checkpoints
 from ..training.arguments import ModelArguments, RunArguments, plain_options
+from ..training.checkpoints import find_resume_point, step_of
+from ..training.output_folder import check_run_folder
 from ..training.recipe import fill_in
 from ..training.report import summarize
 from ..training.resuming import check_resumed
@@ -28,7 +29,7 @@ logger = logging.get_logger(__name__)
 
 
 def begin(arguments: ModelArguments, training: RunArguments, head: Head) -> Any:
-    """Prepares the output folder, and finds the checkpoint to resume from and the one to start from.
+    """Checks the output folder, and finds the checkpoint to resume from and the one to start from; deletes nothing.
 
     Args:
         arguments: which model.
@@ -39,40 +40,23 @@ def begin(arguments: ModelArguments, training: RunArguments, head: Head) -> Any:
         The configuration of the checkpoint to start from. None: a new encoder.
 
     Raises:
-        UserError: see `prepare_output_dir`; or there is nothing to do, or no model to do it with.
+        UserError: there is nothing to do, or no model to do it with; the folder holds another run, can't be written
+            to, or has nothing to resume from.
     """
     if not (training.do_train or training.do_eval or training.do_predict):
         raise UserError("Nothing to do. Give at least one of --do-train, --do-eval, --do-predict.")
     if not training.do_train and arguments.model_name_or_path is None:
         raise UserError("Without --do-train there is no model. Name a trained one with --model-name-or-path.")
-    prepare_output_dir(training)
+    check_run_folder(training)
+    output_dir, resumed = str(training.output_dir), training.resume_from_checkpoint
+    resume_from = find_resume_point(output_dir, resumed, overwrite=training.overwrite_output_dir)
+    training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
+    if training.device.type == "cpu":
+        training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
     config = load_config(arguments)
     if not training.do_train:
         head.require(config, str(arguments.model_name_or_path))
     return config
-
-
-def prepare_output_dir(training: RunArguments) -> None:
-    """Checks the output folder and sets the checkpoint to resume from in the options; deletes nothing.
-
-    Raises:
-        UserError: the folder holds another run, can't be written to, or has nothing to resume from.
-    """
-    output_dir, overwrite = str(training.output_dir), training.overwrite_output_dir
-    resumed = training.resume_from_checkpoint
-    checkpoints.check_run_folder(training)
-    resume_from = checkpoints.find_resume_point(output_dir, resumed, overwrite=overwrite)
-    if resumed and resume_from is None and not overwrite and checkpoints.has_ended(output_dir):
-        raise UserError(
-            f"--resume-from-checkpoint: the run in {output_dir!r} has ended, and there is no checkpoint to resume from "
-            f"(--keep-checkpoints keeps them). Train it further with --model-name-or-path {output_dir}, or start again "
-            "with --overwrite-output-dir."
-        )
-    if resumed and resume_from is None:
-        logger.warning(f"No whole checkpoint in {output_dir!r}: training starts at the beginning.")
-    training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
-    if training.device.type == "cpu":
-        training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
 
 
 def read_data(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:
@@ -157,7 +141,7 @@ def make_setup(
     encoded = (encode or prepared.encode)(tokenizer, max_length)
     if isinstance(passes := encoded.get("train"), Passes):
         passes.seed = training.seed if training.data_seed is None else training.data_seed
-        passes.ended = resumed is not None and training.max_steps <= checkpoints.step_of(resumed)
+        passes.ended = resumed is not None and training.max_steps <= step_of(resumed)
     batch = training.train_batch_size
     summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
     is_trained = arguments.model_name_or_path is not None

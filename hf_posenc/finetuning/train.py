@@ -20,8 +20,9 @@ from ..data.prepared import Use
 from ..data.preparing import is_about_words
 from ..errors import Interrupted, UserError, one_line
 from ..options import parse_json_option, refuse_given
-from ..training import TrainingResult, checkpoints
+from ..training import TrainingResult
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.output_folder import check_run_folder
 from ..training.progress import main_console, quiet_warnings, without_bars, working
 from ..training.run import shared_folder
 from .classification import train_classifier
@@ -55,7 +56,7 @@ def fine_tune(
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     console = main_console(training, console)
-    checkpoints.check_run_folder(training)  # before anything that takes long
+    check_run_folder(training)  # before anything that takes long
     prepare_scheme(model)
     splits = read_data(data, model, training) if splits is None else splits
     of_words = _is_about_words(splits, data, model, training)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from .checkpoints import is_complete, last_complete_checkpoint
     from .losses import ClassificationLoss
     from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
+    from .output_folder import guarded_run
     from .report import Summary
-    from .run import TrainingResult, guarded_run
+    from .run import TrainingResult
     from .saving import save_run
     from .trainer import show_best
 

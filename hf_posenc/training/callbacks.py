@@ -17,11 +17,12 @@ from transformers.utils import logging
 
 from .. import files
 from ..errors import Diverged
-from ..training import checkpoints
 from .arguments import RunArguments
 from .card import card_of
+from .checkpoints import RESULTS_NAME, not_finite
 from .lora import has_lora
 from .metrics import metrics_from_counts
+from .output_folder import recovery_hint
 from .run import Run, Setup
 from .saving import metrics_at, results_of, write_trained_on
 
@@ -85,8 +86,8 @@ class StopOnDivergence(TrainerCallback):
 
 def refuse_divergence(training: RunArguments, step: int, model: torch.nn.Module) -> None:
     """Raises Diverged if a weight holds NaN or infinity; the message says what is left."""
-    if bad := checkpoints.not_finite(model.named_parameters()):
-        left = checkpoints.recovery_hint(str(training.output_dir), has_lora(model), diverged=True)
+    if bad := not_finite(model.named_parameters()):
+        left = recovery_hint(str(training.output_dir), has_lora(model), diverged=True)
         raise Diverged(
             f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. "
             f"Begin anew with a --learning-rate below {training.learning_rate}, more --warmup-steps, or without other "
@@ -203,5 +204,5 @@ class DescribeCheckpoints(TrainerCallback):
         metrics = metrics_at(state.global_step, state.log_history)
         files.write_text(folder / "README.md", card_of(self.run, metrics, name))
         write_trained_on(self.run, folder)
-        files.write_json(folder / checkpoints.RESULTS_NAME, results_of(self.run, metrics, state.log_history))
+        files.write_json(folder / RESULTS_NAME, results_of(self.run, metrics, state.log_history))
         rotate_checkpoints(str(folder.parent), self.limit, state.best_model_checkpoint, use_mtime=True)

@@ -1,23 +1,17 @@
-"""Output folders: not overwritten by accident, not left half-written, and resumed from complete checkpoints."""
+"""The checkpoints of a run: which are whole, and which one it resumes from."""
 
-import contextlib
 import json
-import os
 import shutil
-import socket
-import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
-from ..errors import UserError, disk_error
-from ..files import CHECKPOINT, REPLACED
+from ..errors import UserError
+from ..files import CHECKPOINT
 
 if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
     import torch
@@ -26,32 +20,25 @@ logger = logging.get_logger(__name__)
 
 TRAINER_STATE_NAME = "trainer_state.json"
 RESULTS_NAME = "results.json"
-PREDICTIONS_NAME = "predictions.jsonl"
-LOCK_NAME = ".lock"
-EARLIER = ".earlier"
-"""Holds the checkpoints of a run while another one replaces it."""
-_RUN_FILES = (
-    "config.json",
-    SAFE_WEIGHTS_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "training_args.bin",
-    "README.md",
-    "conversion.json",
-    "_trained_on.npy",
-)
 
 
 def checkpoints(output_dir: str | Path) -> list[Path]:
     """The checkpoint folders of a run, by step."""
     folder = Path(output_dir)
-    found = (
-        [path for path in folder.iterdir() if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
-        if folder.is_dir()
-        else []
-    )
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    folders = folder.iterdir() if folder.is_dir() else ()
+    named = [path for path in folders if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
+    return sorted(named, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def remove_checkpoints(output_dir: str | Path) -> None:
+    """Deletes the checkpoint folders of a run."""
+    for path in checkpoints(output_dir):
+        shutil.rmtree(path)
+
+
+def has_ended(output_dir: str | Path) -> bool:
+    """Whether a folder holds a finished run."""
+    return all((Path(output_dir) / name).exists() for name in (RESULTS_NAME, "config.json"))
 
 
 def why_not_resumable(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
@@ -85,6 +72,11 @@ def why_not_resumable(checkpoint: str | Path, *, of_a_run: bool = True) -> str |
     return None
 
 
+def is_complete(checkpoint: str | Path) -> bool:
+    """Whether a checkpoint folder of a run can be resumed from; see `why_not_resumable`."""
+    return why_not_resumable(checkpoint) is None
+
+
 def _read(path: Path, how: Callable[[Path], Any]) -> Any:
     """Reads a file with a function; raises a ValueError that says what is wrong with it."""
     if not path.is_file():
@@ -98,23 +90,17 @@ def _read(path: Path, how: Callable[[Path], Any]) -> Any:
 
 
 def _json_object(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
         raise ValueError
-    return found
+    return content
 
 
 def _tokenizer_backend(path: Path) -> str | None:
-    found = _json_object(path)
-    if "tokenizer_class" not in found and "auto_map" not in found:
+    settings = _json_object(path)
+    if "tokenizer_class" not in settings and "auto_map" not in settings:
         raise ValueError
-    return found.get("backend")
-
-
-def _weight_files(folder: Path) -> list[str]:
-    if (folder / SAFE_WEIGHTS_NAME).exists() or not (folder / SAFE_WEIGHTS_INDEX_NAME).exists():
-        return [SAFE_WEIGHTS_NAME]
-    return _read(folder / SAFE_WEIGHTS_INDEX_NAME, lambda path: sorted({*_json_object(path)["weight_map"].values()}))
+    return settings.get("backend")
 
 
 def not_finite_weights(folder: Path) -> str:
@@ -123,7 +109,10 @@ def not_finite_weights(folder: Path) -> str:
     Raises:
         ValueError: a file is missing or damaged.
     """
-    for name in _weight_files(folder):
+    names, index = [SAFE_WEIGHTS_NAME], folder / SAFE_WEIGHTS_INDEX_NAME
+    if index.exists() and not (folder / SAFE_WEIGHTS_NAME).exists():
+        names = _read(index, lambda path: sorted({*_json_object(path)["weight_map"].values()}))
+    for name in names:
         if bad := _read(folder / name, _not_finite):
             return f"{bad[0]} in {name}"
     return ""
@@ -139,11 +128,6 @@ def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
     return [
         name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
     ]
-
-
-def is_complete(checkpoint: str | Path) -> bool:
-    """Whether a checkpoint folder of a run can be resumed from; see `why_not_resumable`."""
-    return why_not_resumable(checkpoint) is None
 
 
 def step_of(checkpoint: str | Path) -> int:
@@ -166,198 +150,55 @@ def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
     return newest_complete(output_dir)[0]
 
 
-def find_resume_point(output_dir: str | Path, resume: str | bool | None, *, overwrite: bool = False) -> Path | None:
+def find_resume_point(output_dir: str | Path, resume: str | None, *, overwrite: bool = False) -> Path | None:
     """The checkpoint to resume from.
 
     Args:
         output_dir: the run's folder.
-        resume: a checkpoint folder; or `True` / `"true"` / `"last"` for the run's newest complete one; or None.
-        overwrite: whether the run may begin anew where all are damaged.
+        resume: a checkpoint folder; or `true`, `last` or `yes` for the run's newest complete one; or None.
+        overwrite: whether the run may begin anew where all are damaged, or gone.
 
     Returns:
         The folder, or None to start at the beginning.
 
     Raises:
-        UserError: the named folder isn't there or isn't complete, or all checkpoints of the run are damaged.
+        UserError: the named folder isn't there or isn't complete; all checkpoints of the run are damaged; or it has
+            ended, and they are gone.
     """
-    name = "" if resume is None else str(resume)
-    if name.lower() in ("false", "no", ""):
+    if resume is None:
         return None
-    if name.lower() in ("true", "last", "yes"):
-        found, damaged = newest_complete(output_dir)
-        # Without results.json the run was killed while it wrote its first checkpoint.
-        saved = any((path / RESULTS_NAME).exists() for path in checkpoints(output_dir))
-        if found is None and saved and not overwrite:
-            raise UserError(
-                f"--resume-from-checkpoint: {damaged}, and no other checkpoint in {str(output_dir)!r} is whole. Train "
-                "anew with --overwrite-output-dir, or into another folder."
-            )
-        if damaged and found is not None:
-            logger.warning(f"{damaged}: training goes on from {found.name}.")
-        return found
-    if not Path(name).is_dir():
+    if resume.lower() in ("true", "last", "yes"):
+        return _newest_of_run(Path(output_dir), overwrite)
+    if not Path(resume).is_dir():
         raise UserError(
-            f"--resume-from-checkpoint {name!r} is no folder. Give a checkpoint-N folder, or true for the newest."
+            f"--resume-from-checkpoint {resume!r} is no folder. Give a checkpoint-N folder, or true for the newest."
         )
-    if reason := why_not_resumable(name):
-        other = last_complete_checkpoint(Path(name).parent)
+    if reason := why_not_resumable(resume):
+        other = last_complete_checkpoint(Path(resume).parent)
         raise UserError(
-            f"--resume-from-checkpoint {name!r} is incomplete or damaged: {reason}. "
+            f"--resume-from-checkpoint {resume!r} is incomplete or damaged: {reason}. "
             + (f"The newest complete one beside it is {str(other)!r}." if other else "Train anew.")
         )
-    return Path(name)
+    return Path(resume)
 
 
-def run_files(output_dir: str | Path) -> list[str]:
-    """Names of the files of a run in its folder, without checkpoints."""
-    folder = Path(output_dir)
-    names = [name for name in (*_RUN_FILES, RESULTS_NAME, PREDICTIONS_NAME) if (folder / name).exists()]
-    return names + [path.name for path in folder.glob("model-*-of-*.safetensors")]
-
-
-def earlier_run(output_dir: str | Path, training: bool = True) -> list[str]:
-    """Names in a folder that a run would overwrite: all of a run's files, or only results and predictions."""
-    folder = Path(output_dir)
-    if not training:
-        return [name for name in (RESULTS_NAME, PREDICTIONS_NAME) if (folder / name).exists()]
-    more = (*checkpoints(folder), *folder.glob(EARLIER), *folder.glob(f"{REPLACED}*"))
-    return run_files(folder) + [path.name for path in more]
-
-
-def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, training: bool = True) -> None:
-    """Refuses a folder that holds another run, and makes sure that files can be written. Deletes nothing.
-
-    Raises:
-        UserError: the folder holds another run and neither `overwrite` nor `resume` is set, or can't be written to.
-    """
-    folder = Path(output_dir)
-    if not overwrite and not resume and (found := earlier_run(folder, training)):
+def _newest_of_run(folder: Path, overwrite: bool) -> Path | None:
+    newest, damaged = newest_complete(folder)
+    if newest is not None:
+        if damaged:
+            logger.warning(f"{damaged}: training goes on from {newest.name}.")
+        return newest
+    # Without results.json the run was killed while it wrote its first checkpoint.
+    if not overwrite and any((path / RESULTS_NAME).exists() for path in checkpoints(folder)):
         raise UserError(
-            f"--output-dir {str(output_dir)!r} already holds another run ({', '.join(found[:4])}"
-            f"{', ...' if len(found) > 4 else ''}). Name a new folder, replace that run with --overwrite-output-dir"
-            + (", or go on with it with --resume-from-checkpoint true." if training else ".")
+            f"--resume-from-checkpoint: {damaged}, and no other checkpoint in {str(folder)!r} is whole. Train "
+            "anew with --overwrite-output-dir, or into another folder."
         )
-    make_folder(folder, "--output-dir ")
-
-
-def check_run_folder(training: Any) -> None:
-    """`check_output_dir`, as the options of a run say."""
-    check_output_dir(
-        str(training.output_dir),
-        overwrite=training.overwrite_output_dir,
-        resume=bool(training.resume_from_checkpoint),
-        training=training.do_train,
-    )
-
-
-def make_folder(folder: Path, option: str = "") -> None:
-    """Makes a folder, if it isn't there, and makes sure that files can be written.
-
-    Raises:
-        UserError: they can't; the message names the folder, after the option that it was given by.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable-"):
-            pass
-    except OSError as error:
+    if not overwrite and has_ended(folder):
         raise UserError(
-            f"{option}{str(folder)!r} can't be written to: {error.strerror}. Name a folder of your own."
-        ) from error
-
-
-@contextlib.contextmanager
-def folder_lock(output_dir: str | Path) -> Iterator[None]:
-    """Locks the folder against other trainings.
-
-    Raises:
-        UserError: another process holds the lock; the message says which.
-    """
-    path = Path(output_dir) / LOCK_NAME
-    lock = FileLock(path)
-    holder = ""
-    with contextlib.suppress(OSError):  # before the lock is tried, for an older filelock then empties the file
-        holder = path.read_text(encoding="utf-8").strip()
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UserError(
-            f"--output-dir {str(output_dir)!r}: {holder or 'another process'} is training into it. Name another."
-        ) from error
-    try:
-        with contextlib.suppress(OSError):  # Windows reads and writes no locked file
-            started = time.strftime("%Y-%m-%d %H:%M")
-            path.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {started},", encoding="utf-8")
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        lock.release()
-
-
-def has_ended(output_dir: str | Path) -> bool:
-    """Whether a folder holds a finished run."""
-    return all((Path(output_dir) / name).exists() for name in (RESULTS_NAME, "config.json"))
-
-
-def remove_checkpoints(output_dir: str | Path) -> None:
-    """Deletes the checkpoint folders of a run."""
-    for path in checkpoints(output_dir):
-        shutil.rmtree(path)
-
-
-@contextlib.contextmanager
-def set_aside(output_dir: str | Path) -> Iterator[None]:
-    """Moves the checkpoints to `.earlier`, and back if what follows fails and leaves none that can be resumed from."""
-    folder = Path(output_dir)
-    aside = folder / EARLIER
-    _move_checkpoints(folder, aside)
-    try:
-        yield
-    except BaseException:
-        if aside.is_dir() and last_complete_checkpoint(folder) is None:
-            remove_checkpoints(folder)
-            _move_checkpoints(aside, folder)
-            shutil.rmtree(aside, ignore_errors=True)
-        raise
-
-
-def _move_checkpoints(source: Path, target: Path) -> None:
-    for path in checkpoints(source):
-        target.mkdir(exist_ok=True)
-        shutil.rmtree(target / path.name, ignore_errors=True)
-        path.replace(target / path.name)
-
-
-@contextlib.contextmanager
-def disk_errors(output_dir: str | Path) -> Iterator[None]:
-    """Turns a failed write, whichever library reports it, into a `UserError` that says what is safe."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = disk_error(error)
-        if reason is None:
-            raise
-        raise UserError(
-            f"Writing to {str(output_dir)!r} failed: {reason}. Make room or name another --output-dir. "
-            f"What is left: {recovery_hint(output_dir)}"
-        ) from error
-
-
-def recovery_hint(output_dir: str | Path, is_lora: bool = False, diverged: bool = False) -> str:
-    """What an unfinished run left and how to go on; follows a colon."""
-    folder = Path(output_dir)
-    last, aside = last_complete_checkpoint(folder), folder / EARLIER
-    kept = ""
-    if has_ended(folder) or aside.is_dir():
-        where = f", its checkpoints in {str(aside)!r}" if aside.is_dir() and last else ""
-        kept = f" The run in {str(folder)!r} is as it was{where}."
-    if last is None:
-        return f"no checkpoint had been saved.{kept}"
-    found = f"the newest checkpoint is {str(last)!r}."
-    if is_lora:
-        return f"{found} It is a whole model, for --model-name-or-path, and can't be resumed.{kept}"
-    if diverged:
-        return f"{found} Resuming there would diverge again; --model-name-or-path begins a new run with it.{kept}"
-    return f"{found} Go on with --resume-from-checkpoint true.{kept}"
+            f"--resume-from-checkpoint: the run in {str(folder)!r} has ended, and there is no checkpoint to resume "
+            f"from (--keep-checkpoints keeps them). Train it further with --model-name-or-path {folder}, or start "
+            "again with --overwrite-output-dir."
+        )
+    logger.warning(f"No whole checkpoint in {str(folder)!r}: training starts at the beginning.")
+    return None

@@ -258,6 +258,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Refuses what can be known to be wrong without PyTorch."""
         check_values(self, _OF_TRANSFORMERS)
+        if str(self.resume_from_checkpoint).lower() in ("false", "no", ""):
+            self.resume_from_checkpoint = None
         adam = "adam" in plain_name(getattr(self, "optim", None) or "adam")
         if self.learning_rate is not None and self.learning_rate > 1 and adam:
             raise UserError(

@@ -1,4 +1,4 @@
-"""What the tasks share: the `Run` and its `Setup`, its result, and its output folder."""
+"""What the tasks share: the `Setup` of a run, the `Run` that is kept of it, and its result."""
 
 import contextlib
 import shutil
@@ -15,8 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from ..data.columns import Columns
 from ..data.labels import Labels
 from ..data.prepared import Part
-from ..errors import Interrupted
-from ..training import checkpoints
 from .assess import assess, confident_errors
 from .assessment import Assessment
 from .losses import ClassificationLoss
@@ -176,26 +174,3 @@ def shared_folder(training: Any, prefix: str) -> Iterator[Path]:
     finally:
         if main:
             shutil.rmtree(name[0], ignore_errors=True)
-
-
-@contextlib.contextmanager
-def guarded_run(training: Any, is_lora: bool = False) -> Iterator[None]:
-    """Locks the folder. Turns a full disk into a UserError and Ctrl-C into an Interrupted that say what is left.
-
-    The checkpoints of a run that is replaced are set aside.
-    """
-    folder, resumed = str(training.output_dir), training.resume_from_checkpoint
-    goes_on = resumed is not None and Path(resumed).resolve().parent == Path(folder).resolve()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(checkpoints.disk_errors(folder))
-        if training.process_index == 0:
-            stack.enter_context(checkpoints.folder_lock(folder))
-            if training.do_train and training.overwrite_output_dir and not goes_on:
-                stack.enter_context(checkpoints.set_aside(folder))
-        try:
-            with checkpoints.disk_errors(folder):  # inside, while the files it names still exist
-                yield
-        except Interrupted:
-            raise
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(checkpoints.recovery_hint(folder, is_lora)) from interrupt

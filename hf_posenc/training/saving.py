@@ -13,9 +13,10 @@ from accelerate import PartialState
 from .. import files
 from ..errors import Diverged
 from ..machine import versions
-from ..training import checkpoints
 from .card import card_of
+from .checkpoints import RESULTS_NAME, not_finite_weights
 from .metrics import answers_from_logits
+from .output_folder import EARLIER, PREDICTIONS_NAME, run_files
 from .run import TRAINED_ON, Run
 
 
@@ -39,24 +40,24 @@ def save_run(
     """
     is_main = PartialState().is_main_process
     metrics = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
-    earlier = partial(checkpoints.run_files, run.output_dir) if run.trains else tuple
+    earlier = partial(run_files, run.output_dir) if run.trains else tuple
     with files.replaced_together(run.output_dir, is_main, earlier) as folder:
         if run.trains:
             save_model(str(folder))
         if not is_main:
             return
         if run.trains:
-            if bad := checkpoints.not_finite_weights(folder):
+            if bad := not_finite_weights(folder):
                 raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning-rate.")
             if run.assessment is not None:
                 run.assessment.draw(folder)
             files.write_text(folder / "README.md", card_of(run, metrics))
             write_trained_on(run, folder)
         if test_logits is not None and run.labels is not None:
-            files.write_text(folder / checkpoints.PREDICTIONS_NAME, _prediction_lines(run, test_logits))
-        files.write_json(folder / checkpoints.RESULTS_NAME, results_of(run, metrics, history, seconds))
+            files.write_text(folder / PREDICTIONS_NAME, _prediction_lines(run, test_logits))
+        files.write_json(folder / RESULTS_NAME, results_of(run, metrics, history, seconds))
     if run.trains:
-        shutil.rmtree(run.output_dir / checkpoints.EARLIER, ignore_errors=True)
+        shutil.rmtree(run.output_dir / EARLIER, ignore_errors=True)
 
 
 def write_trained_on(run: Run, folder: Path) -> None:

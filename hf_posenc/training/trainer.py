@@ -18,7 +18,6 @@ from .. import files
 from ..errors import Interrupted, UserError, one_line
 from ..optimizer import speed_up_positions
 from ..options import plain_name
-from ..training import checkpoints
 from .arguments import RunArguments
 from .assessment import to_beat
 from .callbacks import (
@@ -30,11 +29,13 @@ from .callbacks import (
     refuse_divergence,
 )
 from .card import card_of
+from .checkpoints import RESULTS_NAME, remove_checkpoints, step_of
 from .inference import take_off_autocast
 from .lora import has_lora, merge, merged_weights
 from .metrics import logits_in, require_finite
+from .output_folder import guarded_run, recovery_hint
 from .progress import ProgressLine, errors_alone, main_console
-from .run import Setup, TrainingResult, guarded_run
+from .run import Setup, TrainingResult
 from .saving import metrics_at, save_run
 
 logger = logging.get_logger(__name__)
@@ -109,7 +110,7 @@ class RunTrainer(Trainer):
         refuse_divergence(args, self.state.global_step, model)
         folder = self.setup.output_dir if output_dir is None else Path(output_dir)
         if args.should_save and folder.parent == self.setup.output_dir:
-            (folder / checkpoints.RESULTS_NAME).unlink(missing_ok=True)  # of a run that was stopped: now it isn't whole
+            (folder / RESULTS_NAME).unlink(missing_ok=True)  # of a run that was stopped: now it isn't whole
         try:
             if not has_lora(model):
                 super().save_model(str(folder), _internal_call=_internal_call)
@@ -222,7 +223,7 @@ def print_summary(setup: Setup, console: Console) -> None:
 def _train(trainer: RunTrainer, console: Console) -> dict[str, float]:
     """Trains, from `training.resume_from_checkpoint` if set; saves a checkpoint on Ctrl-C."""
     setup, resumed = trainer.setup, trainer.setup.training.resume_from_checkpoint
-    start = checkpoints.step_of(resumed) if resumed else None  # training may delete it
+    start = step_of(resumed) if resumed else None  # training may delete it
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
     # Checkpoints less than a second apart make it doubt the file system.
@@ -230,7 +231,7 @@ def _train(trainer: RunTrainer, console: Console) -> dict[str, float]:
         output = trainer.train(resume_from_checkpoint=resumed)
     merge(cast(Any, trainer.model))
     if stop.agreed:
-        raise Interrupted(checkpoints.recovery_hint(setup.output_dir, setup.options["model"]["lora"]))
+        raise Interrupted(recovery_hint(setup.output_dir, setup.options["model"]["lora"]))
     if setup.training.load_best_model_at_end:
         setup.best = _find_best(trainer.state, str(setup.training.metric_for_best_model))
     show_best(setup, console)
@@ -301,4 +302,4 @@ def _finish(trainer: RunTrainer, metrics: dict[str, float], answers: Answers, se
     if setup.trains and not setup.training.keep_checkpoints:
         trainer.accelerator.wait_for_everyone()
         if setup.training.process_index == 0:
-            checkpoints.remove_checkpoints(setup.output_dir)
+            remove_checkpoints(setup.output_dir)

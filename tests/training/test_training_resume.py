@@ -20,11 +20,10 @@ from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.checkpoints import (
     checkpoints,
     find_resume_point,
-    folder_lock,
     last_complete_checkpoint,
-    set_aside,
     why_not_resumable,
 )
+from hf_posenc.training.output_folder import folder_lock, set_aside
 from hf_posenc.training.trainer import RunTrainer
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
@@ -509,6 +508,14 @@ def test_a_run_that_has_ended_is_not_begun_anew_for_want_of_its_checkpoints(orde
         train(run, **options, resume_from_checkpoint="true")
     assert snapshot(run) == before
     train(run, **options, resume_from_checkpoint="true", overwrite_output_dir=True)
+
+
+def test_a_run_that_is_not_to_be_resumed_is_not_written_over(order, tmp_path):
+    run = train(tmp_path / "run", **order, max_steps=1).output_dir
+    before = snapshot(run)
+    with pytest.raises(UserError, match="already holds another run"):
+        train(run, **order, max_steps=1, resume_from_checkpoint="false")
+    assert snapshot(run) == before
 
 
 def test_an_interrupted_run_keeps_its_checkpoints(order, tmp_path, press):
