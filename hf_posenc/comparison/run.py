@@ -8,7 +8,6 @@ import json
 import platform
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from datasets import Dataset
 from rich.console import Console
-from transformers import (
-    DataCollatorForTokenClassification,
-    DataCollatorWithPadding,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import finite, write_bytes, write_text
@@ -35,6 +26,7 @@ from hf_posenc.machine import processor, versions
 from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.training import MaskedLMTrainingArguments, TrainingResult
 from hf_posenc.training.checkpoints import last_complete_checkpoint
+from hf_posenc.training.inference import logits_of
 from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import score_logits
 
@@ -199,32 +191,12 @@ def predict(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: Part, masked_lm: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predicts a part: logits (n, C) and labels (n,), or twice the `token_sums` (n, 3) of a masked language model."""
-    # Sorted by length: less padding, and the same numbers.
-    sizes = [len(ids) for ids in part.dataset["input_ids"]]
-    order = np.argsort(sizes, kind="stable")
-    with tempfile.TemporaryDirectory() as folder:  # the Trainer makes one, though it writes nothing
-        arguments = TrainingArguments(
-            output_dir=folder,
-            per_device_eval_batch_size=max(1, _TEST_TOKENS // part.longest),
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=model.device.type == "cpu",
-            dataloader_pin_memory=model.device.type != "cpu",
-        )
-        collator: Any = DataCollatorForTokenClassification if masked_lm else DataCollatorWithPadding
-        trainer = Trainer(
-            model=model,
-            args=arguments,
-            data_collator=collator(tokenizer),
-            preprocess_logits_for_metrics=cast(Any, token_sums) if masked_lm else None,
-        )
-        output = trainer.predict(cast(Any, Dataset.select(part.dataset, order)))
-    back = np.argsort(order)
-    predictions = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+    size = max(1, _TEST_TOKENS // part.longest)
     if masked_lm:
-        sums = np.asarray(predictions, dtype=np.float64).reshape(-1, 3)[back]
+        sums = np.stack(list(logits_of(model, tokenizer, part.dataset, size, reduce=token_sums))).astype(np.float64)
         return sums, sums
-    return np.asarray(predictions)[back], np.asarray(output.label_ids)[back]
+    inputs = part.dataset.remove_columns("labels")
+    return np.stack(list(logits_of(model, tokenizer, inputs, size))), np.asarray(part.dataset["labels"])
 
 
 def _score(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import DataCollatorForTokenClassification, PreTrainedTokenizerBase
 
 from .metrics import require_finite
 
@@ -29,6 +29,7 @@ def logits_of(
     bf16: bool = False,
     window: int = 32,
     progress: Callable[[int], object] | None = None,
+    reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> Iterator[np.ndarray]:
     """The logits of each input, in order, as float32 arrays: (C,), or (S, C) from a model that labels S tokens.
 
@@ -42,12 +43,14 @@ def logits_of(
         bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
         window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
         progress: called with the number of inputs after each batch.
+        reduce: makes less of a batch's logits and of its `labels`, a row for each input, such as `token_sums`.
 
     Raises:
         UserError: a logit is NaN or infinite.
     """
     model.eval()
-    collate, name = DataCollatorWithPadding(tokenizer), repr(model.name_or_path) if model.name_or_path else "The model"
+    name = repr(model.name_or_path) if model.name_or_path else "The model"
+    collate = DataCollatorForTokenClassification(tokenizer)  # pads labels too, where there are any
     iterator = iter(inputs)
     while chunk := list(islice(iterator, batch_size * window)):
         rows = _encode(tokenizer, chunk)
@@ -56,9 +59,11 @@ def logits_of(
         for start in range(0, len(rows), batch_size):
             chosen = longest_first[start : start + batch_size]
             batch = {name: part.to(model.device) for name, part in collate([dict(rows[row]) for row in chosen]).items()}
+            labels = batch.pop("labels", None)
             with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-                found = model(**batch).logits
-            for row, own in zip(chosen, found.float().cpu().numpy(), strict=True):
+                answers = model(**batch).logits
+                answers = answers if reduce is None else reduce(answers, labels)
+            for row, own in zip(chosen, answers.float().cpu().numpy(), strict=True):
                 if own.ndim > 1:  # of tokens, and of padding
                     size = len(rows[row]["input_ids"])
                     own = own[:size] if tokenizer.padding_side == "right" else own[-size:]
