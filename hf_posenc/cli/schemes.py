@@ -70,10 +70,10 @@ def plot(
     from hf_posenc.model.configuration_posenc import PosEncConfig
     from hf_posenc.model.modeling_posenc import PosEncModel
     from hf_posenc.options import parse_json_option
+    from hf_posenc.quiet import without_bars
     from hf_posenc.schemes.plots import check_picture_path, plot_comparison, plot_position, save_figure
     from hf_posenc.schemes.scheme_file import register_scheme_file
     from hf_posenc.schemes.sources import is_scheme
-    from hf_posenc.training.progress import without_bars
 
     check_picture_path(output)
     if scheme_file is not None:

@@ -1,8 +1,6 @@
 """Runs a plan: skips finished runs, resumes interrupted ones, records failures."""
 
 import contextlib
-import io
-import logging as std_logging
 import math
 import shutil
 import time
@@ -18,6 +16,7 @@ from rich.markup import escape
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
 from hf_posenc.files import write_json
+from hf_posenc.quiet import silence
 
 from .checkpoints import convert_checkpoints
 from .plan import Plan, Run
@@ -66,11 +65,11 @@ def execute(
     runs = plan.work(*shard)
     folder = Path(results)
     for task in plan.tasks:
-        with _quiet():
+        with silence():
             check_data(plan, task)
     record_plan(plan, folder)
     load_runs(folder, load_plan(folder))
-    with _quiet(), _lock(folder, "converted", wait=True):
+    with silence(), _lock(folder, "converted", wait=True):
         convert_checkpoints(plan, folder / DATA_NAME)
     _add_references(plan, folder, console)
     execution = Execution()
@@ -120,7 +119,7 @@ def _add_references(plan: Plan, folder: Path, console: Console) -> None:
             if task.kind == "masked_lm" or path.is_file() or not mine:
                 continue
             try:
-                with _quiet():
+                with silence():
                     write_json(path, {"baselines": measure_references(plan, task, folder / DATA_NAME)})
             except Exception as error:  # whatever it is, the runs don't depend on it
                 console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
@@ -145,7 +144,7 @@ def _add_speed(plan: Plan, folder: Path, console: Console) -> None:
                 return
             console.print(f"{task.name}: measuring what a step costs", style="dim", markup=False, highlight=False)
             try:
-                with _quiet():
+                with silence():
                     measured[task.name] = measure_speed(plan, task, runs, plan.baseline)
                 write_json(path, measured)
             except Exception as error:  # too little memory for all of them, a full disk, a scheme's own code
@@ -172,7 +171,7 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
     """Makes a run. Returns the error message, if any, and records it where the disk allows."""
     place = run_folder(folder, run)
     try:
-        with _quiet():
+        with silence():
             chosen = choose_rate(plan, run, folder) if plan.search and run.factor is None else None
             result = run_one(plan, run, place, folder / DATA_NAME, chosen)
             finish(place, result)
@@ -227,28 +226,6 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
         "seconds": round(sum(one["seconds"] for one in done), 1),
     }
     return {"learning_rate": max(scores, key=worth), "search": search}
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the progress bars and notes of single trainings."""
-    import datasets
-    from transformers.utils import logging
-
-    level, own = logging.get_verbosity(), std_logging.getLogger("hf_posenc")
-    own_level = own.level
-    own.setLevel(std_logging.ERROR)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the Trainer prints what it logs
-            yield
-    finally:
-        logging.set_verbosity(level)
-        own.setLevel(own_level)
-        logging.enable_progress_bar()
-        datasets.enable_progress_bars()
 
 
 class Clock:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from ..errors import UserError
+from ..quiet import without_warnings
 from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 from .families import FAMILIES, normalise
 from .loading import Loaded
@@ -251,21 +251,15 @@ def verify(loaded: Loaded, rows: Sequence[dict[str, list[int]]], texts: str) -> 
     if loaded.model_type == "posenc" or loaded.model.config.position_embedding_type.startswith("relative_key"):
         return None
     name = FAMILIES[loaded.model_type].class_prefix + _CLASS_SUFFIX[loaded.task]
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        pickled = not any(loaded.folder.glob("*.safetensors"))
-        cls = getattr(transformers, name)
-        with torch.random.fork_rng(devices=[]):
-            theirs, found = cls.from_pretrained(
-                str(loaded.folder),
-                use_safetensors=not pickled,
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,  # of a head for other labels, which isn't compared
-                output_loading_info=True,
-            )
-    finally:
-        logging.set_verbosity(level)
+    pickled = not any(loaded.folder.glob("*.safetensors"))
+    with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
+        theirs, found = getattr(transformers, name).from_pretrained(
+            str(loaded.folder),
+            use_safetensors=not pickled,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # of a head for other labels, which isn't compared
+            output_loading_info=True,
+        )
     family, used = FAMILIES[loaded.model_type], set(loaded.keys.used)
     names = {key: key.removeprefix(family.prefix) for key in theirs.state_dict()}
     if any(names.get(key) in used for key in found["missing_keys"]):

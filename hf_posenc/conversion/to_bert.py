@@ -10,6 +10,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.utils import logging
 
 from ..errors import UserError
+from ..quiet import without_warnings
 from .families import FAMILIES, TASKS, Family
 from .fields import first_position, their_fields
 from .loading import load
@@ -107,14 +108,9 @@ def _empty(family: Family, theirs: Any, task: str) -> Any:
     """A new model of the family; a bare encoder without the pooler, where its class allows that."""
     bare = task == "feature-extraction" and family.prefix in ("bert.", "roberta.")
     cls: Any = getattr(transformers, family.class_prefix + _CLASS_SUFFIX[task])
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            return cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
-    finally:
-        logging.set_verbosity(level)
+    with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
 
 
 @torch.no_grad()

@@ -14,11 +14,12 @@ from ..data.prepared import Part, PreparedData, Use
 from ..data.preparing import prepare
 from ..errors import UserError
 from ..options import plain_name, refuse_given
+from ..quiet import without_bars
 from ..training.arguments import DEFAULT_STEPS, ClassificationTrainingArguments, ModelArguments
 from ..training.baseline import MOST_CHARACTERS, MOST_ROWS, baseline_scores
 from ..training.losses import LossAndMetrics, make_loss
 from ..training.metrics import METRICS, MacroF1
-from ..training.progress import main_console, without_bars, working
+from ..training.progress import main_console, working
 from ..training.run import Setup, TrainingResult
 from ..training.trainer import run_training
 from .loading import CLASSIFIER

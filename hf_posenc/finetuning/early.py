@@ -1,12 +1,12 @@
 """What can be known to be wrong before PyTorch is imported, which takes seconds. Nothing here imports it."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
 from ..data.options import DataArguments
 from ..errors import UserError, check_local, dashed
 from ..options import declarations
+from ..quiet import without_warnings
 from ..schemes.names import check_scheme_name
 
 _MOST_ROWS = 50_000
@@ -46,13 +46,8 @@ def _check_rows(splits: dict[str, Any], data: DataArguments, training: Any) -> N
 
     if data.streaming or sum(map(len, splits.values())) > _MOST_ROWS:
         return
-    ours = logging.getLogger("hf_posenc")
-    before = ours.level
-    ours.setLevel(logging.ERROR)
-    try:
+    with without_warnings():
         prepare(splits, data, Use(True, training.do_eval, training.do_predict, training.score_test))
-    finally:
-        ours.setLevel(before)
 
 
 def check_data(data: DataArguments) -> dict[str, Any] | None:

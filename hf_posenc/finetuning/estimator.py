@@ -28,17 +28,16 @@ from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
-from transformers.utils import logging
 
 from ..data.options import DataArguments
 from ..data.table import Table, Tally
 from ..errors import Interrupted, UserError
 from ..machine import best_dtype
+from ..quiet import silence, without_bars
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from ..training.output_folder import disk_errors, earlier_run, make_folder
-from ..training.progress import quiet_warnings, without_bars
 from ..training.saving import save_run
 from .loading import CLASSIFIER
 from .options import make_arguments
@@ -158,7 +157,7 @@ class _Estimator(BaseEstimator):
         with (
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
             _own_randomness(),
-            contextlib.nullcontext() if self.verbose else _silence(),
+            contextlib.nullcontext() if self.verbose else silence(),
         ):
             given = {
                 "dataset_name": "texts in memory",
@@ -414,15 +413,3 @@ def _own_randomness() -> Iterator[None]:
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """No progress bars, no warnings, nothing that a Trainer prints."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with without_bars(), quiet_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.set_verbosity(before)

@@ -16,9 +16,9 @@ from transformers.utils import logging
 
 from ..errors import UserError, check_local, sentence
 from ..model.configuration_posenc import PosEncConfig
+from ..quiet import errors_alone
 from ..training.arguments import ModelArguments
 from ..training.checkpoints import not_finite
-from ..training.progress import errors_alone
 
 logger = logging.get_logger(__name__)
 

@@ -13,10 +13,10 @@ from ..data.inputs import Text
 from ..data.labels import TOKENS
 from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, check_is_checkpoint, one_line, sentence
+from ..quiet import without_bars
 from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
 from ..training.options import ModelArguments
-from ..training.progress import without_bars
 from .loading import CLASSIFIER, WORD_CLASSIFIER, hub_options, load_model, read_config
 from .model import input_length
 

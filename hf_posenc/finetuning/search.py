@@ -14,9 +14,10 @@ from scipy.stats import qmc
 
 from ..data.options import DataArguments
 from ..errors import Diverged, UserError
+from ..quiet import without_bars, without_warnings
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.metrics import METRICS
-from ..training.progress import main_console, quiet_warnings, without_bars
+from ..training.progress import main_console
 from ..training.report import POSENC_MODEL_TYPE
 from ..training.run import Setup, shared_folder
 from ..training.trainer import make_trainer
@@ -104,7 +105,7 @@ def _trial(
         short.chooses_evaluations = short.load_best_model_at_end = False
         short.early_stopping_patience = None
         short.learning_rate = values.get("learning_rate", training.learning_rate)
-        with quiet_warnings():  # the final training repeats them
+        with without_warnings():  # the final training repeats them
             setup = set_up(copy.deepcopy(data), _with(model, values), short, splits)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
         console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)

@@ -14,10 +14,11 @@ from ..data.prepared import Part, Use
 from ..data.preparing import prepare
 from ..errors import UserError
 from ..options import refuse_given
+from ..quiet import without_bars
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.baseline import word_label_answers
 from ..training.metrics import MacroF1
-from ..training.progress import main_console, without_bars, working
+from ..training.progress import main_console, working
 from ..training.run import Setup, TrainingResult
 from ..training.trainer import run_training
 from ..training.word_metrics import WordMetrics, answers_and_losses, uses_bio_tags, word_scores

@@ -20,10 +20,11 @@ from ..data.prepared import Use
 from ..data.preparing import is_about_words
 from ..errors import Interrupted, UserError, one_line
 from ..options import parse_json_option, refuse_given
+from ..quiet import without_bars, without_warnings
 from ..training import TrainingResult
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.output_folder import check_run_folder
-from ..training.progress import main_console, quiet_warnings, without_bars, working
+from ..training.progress import main_console, working
 from ..training.run import shared_folder
 from .classification import train_classifier
 from .loading import WORD_CLASSIFIER
@@ -159,7 +160,7 @@ def _control(
             scheme_file=None,
         )
         try:
-            with working("The control: the same training without positions", console), quiet_warnings():
+            with working("The control: the same training without positions", console), without_warnings():
                 quiet = Console(file=io.StringIO())
                 result = fine_tune(copy.deepcopy(data), without, changed, splits=splits, console=quiet)
         except Interrupted as interrupt:

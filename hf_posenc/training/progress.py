@@ -3,15 +3,13 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
-import datasets
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
-from transformers.utils import logging
 
 _LIVE_EVERY = 0.25
 _PLAIN_EVERY = 30.0
@@ -33,49 +31,6 @@ def working(what: str, console: Console) -> Iterator[None]:
     """Shows a status while entered, in a terminal."""
     with console.status(what) if is_live(console) else contextlib.nullcontext():
         yield
-
-
-@contextlib.contextmanager
-def without_bars() -> Iterator[None]:
-    """Hides the progress bars of transformers and datasets."""
-    weights, maps = logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
-    logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if weights:
-            logging.enable_progress_bar()
-        if not maps:
-            datasets.enable_progress_bars()
-
-
-@contextlib.contextmanager
-def errors_alone(module: str) -> Iterator[None]:
-    """Silences the warnings of one module of transformers."""
-    logger = logging.get_logger(module)
-
-    def is_grave(record: Any) -> bool:
-        return bool(record.levelno >= logging.ERROR)
-
-    # A filter: setting the logger's level makes from_pretrained warn of unsharded weights.
-    logger.addFilter(cast(Any, is_grave))
-    try:
-        yield
-    finally:
-        logger.removeFilter(cast(Any, is_grave))
-
-
-@contextlib.contextmanager
-def quiet_warnings() -> Iterator[None]:
-    """Silences this package's own warnings."""
-    ours = logging.get_logger(__package__.partition(".")[0])
-    before = ours.level
-    ours.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        ours.setLevel(before)
 
 
 class ProgressLine(TrainerCallback):
@@ -171,12 +126,11 @@ class ProgressLine(TrainerCallback):
             return
         training = f"loss {self.logged['loss']:.3f}; " if "loss" in self.logged else ""
         left_out = ("_runtime", "_per_second", "_preparation_time")
-        found = {
-            name.removeprefix("eval_"): value
+        scores = ", ".join(
+            f"{name.removeprefix('eval_')} {value:.4g}"
             for name, value in (metrics or {}).items()
             if name.startswith("eval_") and not name.endswith(left_out)
-        }
-        scores = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+        )
         self._print(f"{_when(state)}: {training}validation {scores}")
         self.logged = {}
 

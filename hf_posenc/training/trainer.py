@@ -18,6 +18,7 @@ from .. import files
 from ..errors import Interrupted, UserError, one_line
 from ..optimizer import speed_up_positions
 from ..options import plain_name
+from ..quiet import errors_alone
 from .arguments import RunArguments
 from .assessment import to_beat
 from .callbacks import (
@@ -34,7 +35,7 @@ from .inference import take_off_autocast
 from .lora import has_lora, merge, merged_weights
 from .metrics import logits_in, require_finite
 from .output_folder import guarded_run, recovery_hint
-from .progress import ProgressLine, errors_alone, main_console
+from .progress import ProgressLine, main_console
 from .run import Setup, TrainingResult
 from .saving import metrics_at, save_run
 

@@ -1,0 +1,62 @@
+"""Silences progress bars, warnings and prints while something runs, and restores what the user had set."""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from typing import Any, cast
+
+
+@contextlib.contextmanager
+def without_warnings(*libraries: str) -> Iterator[None]:
+    """Silences the warnings of packages, of this one if none is named."""
+    loggers = [logging.getLogger(name) for name in libraries or (__package__,)]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def errors_alone(module: str) -> Iterator[None]:
+    """Silences the warnings of one module of transformers."""
+    logger = logging.getLogger(module)
+
+    def is_grave(record: Any) -> bool:
+        return bool(record.levelno >= logging.ERROR)
+
+    # A filter: setting the logger's level makes from_pretrained warn of unsharded weights.
+    logger.addFilter(cast(Any, is_grave))
+    try:
+        yield
+    finally:
+        logger.removeFilter(cast(Any, is_grave))
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Hides the progress bars of transformers and datasets."""
+    import datasets
+    from transformers.utils import logging as bars
+
+    weights, maps = bars.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
+    bars.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if weights:
+            bars.enable_progress_bar()
+        if not maps:
+            datasets.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """No progress bars, no warnings, nothing that a Trainer prints."""
+    with without_bars(), without_warnings(__package__, "transformers"), contextlib.redirect_stdout(io.StringIO()):
+        yield
