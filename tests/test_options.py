@@ -19,8 +19,8 @@ from hf_posenc.training.options import (
     MaskedLMOptions,
     ModelArguments,
     RunOptions,
-    with_transformers,
 )
+from hf_posenc.training.transformers_options import with_transformers
 
 ROOT = Path(__file__).parents[1]
 KINDS = [(ClassificationOptions, ClassificationTrainingArguments), (MaskedLMOptions, MaskedLMTrainingArguments)]
@@ -42,7 +42,7 @@ def test_what_is_read_without_pytorch_is_what_transformers_reads(declared, train
 @pytest.mark.parametrize("source", ["", "class TrainingArguments:\n    output_dir: str = 5\n"])
 def test_a_transformers_that_is_written_in_another_way_is_imported(monkeypatch, source):
     classes = {node.name: node for node in ast.parse(source).body}
-    monkeypatch.setattr("hf_posenc.training.options._source", lambda module: classes)
+    monkeypatch.setattr("hf_posenc.training.transformers_options._source", lambda module: classes)
     made = with_transformers.__wrapped__(ClassificationOptions)
     assert {item.name for item in fields(made)} == {item.name for item in fields(ClassificationTrainingArguments)}
 

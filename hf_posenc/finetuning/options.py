@@ -12,7 +12,8 @@ from transformers import HfArgumentParser
 
 from ..data.options import DataArguments
 from ..errors import UserError, dashed, one_line
-from ..training.options import ClassificationOptions, ModelArguments, with_transformers
+from ..training.options import ClassificationOptions, ModelArguments
+from ..training.transformers_options import with_transformers
 
 
 class OptionParser(HfArgumentParser):

@@ -1,18 +1,13 @@
 """The options of models and training, declared without PyTorch: `arguments` joins them to transformers' own."""
 
-import ast
-import builtins
-import contextlib
-import dataclasses
 import functools
-import importlib.util
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from ..errors import UserError
 from ..options import COUNT, Range, check_values, one_of, option, parse_json_option, plain_name
+from .transformers_options import enumeration
 
 _first = functools.partial(option, panel="")
 _model = functools.partial(option, panel="Model")
@@ -38,23 +33,6 @@ _OF_TRANSFORMERS = {
     "dataloader_num_workers": _WHOLE,
 }
 """The ranges of options that transformers alone declares."""
-
-
-@functools.cache
-def _source(module: str) -> dict[str, ast.ClassDef]:
-    """The classes of a module of transformers, as source: importing it takes seconds."""
-    spec = importlib.util.find_spec("transformers")
-    assert spec is not None
-    assert spec.origin is not None
-    text = (Path(spec.origin).parent / f"{module}.py").read_text(encoding="utf-8")
-    return {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
-
-
-def _enumeration(name: str) -> tuple[str, ...]:
-    """The values of one of transformers' enumerations; empty if it has moved."""
-    node = _source("trainer_utils").get(name) or _source("training_args").get(name)
-    values = (line.value for line in (node.body if node else ()) if isinstance(line, ast.Assign))
-    return tuple(value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
 @dataclass
@@ -180,7 +158,7 @@ class RunOptions:
         accepts=_NOT_NEGATIVE,
     )
     lr_scheduler_type: str = _schedule(
-        "linear", "linear (default), cosine, constant_with_warmup, ...", accepts=one_of(*_enumeration("SchedulerType"))
+        "linear", "linear (default), cosine, constant_with_warmup, ...", accepts=one_of(*enumeration("SchedulerType"))
     )
     one_cycle: bool = _schedule(False, "The one-cycle schedule instead.", "PyTorch's, of learning rate and momentum.")
     warmup_steps: float = _schedule(
@@ -308,51 +286,3 @@ class MaskedLMOptions(RunOptions):
         "Each text is an input of its own, with its [CLS] and [SEP].",
         "False: texts are joined and cut into blocks of max_seq_length tokens.",
     )
-
-
-@functools.cache
-def with_transformers(options: type) -> type:
-    """A dataclass of ours with all options of transformers' `TrainingArguments`, made without importing it."""
-    body: Any = getattr(_source("training_args").get("TrainingArguments"), "body", ())
-    lines: list[Any] = [line for line in body if isinstance(line, ast.AnnAssign)]
-    try:
-        every = [(line.target.id, _type(line.annotation), _field(line.value)) for line in lines]
-    except (AttributeError, TypeError, ValueError, KeyError):
-        every = []
-    if not every:  # they are written in another way
-        from transformers import TrainingArguments
-
-        every = [(item.name, item.type, field(default=None)) for item in dataclasses.fields(TrainingArguments)]
-    own = {item.name for item in dataclasses.fields(options)}
-    return dataclasses.make_dataclass(options.__name__, [one for one in every if one[0] not in own], bases=(options,))
-
-
-class _Names(dict[str, Any]):
-    """What the names in an annotation stand for: enumerations are choices, other classes of transformers words."""
-
-    def __missing__(self, name: str) -> Any:
-        if hasattr(builtins, name):
-            raise KeyError(name)  # evaluation looks there next
-        values = _enumeration(name)
-        return Literal[values] if values else str
-
-
-def _type(annotation: ast.expr) -> Any:
-    """The type that an annotation names."""
-    return eval(ast.unparse(annotation), {}, _Names(Any=Any, Literal=Literal))  # of a library that is run anyway
-
-
-def _field(value: Any) -> Any:
-    """The field of an option of transformers: its default and the parser's settings, where they are written down."""
-    words = {word.arg: word.value for word in value.keywords}
-    settings = {key.value: node for key, node in zip(words["metadata"].keys, words["metadata"].values, strict=True)}
-    return field(default=_literals(words).get("default"), metadata=_literals(settings))
-
-
-def _literals(nodes: dict[str, ast.expr]) -> dict[str, Any]:
-    """What is written down, without what would have to be computed."""
-    read = {}
-    for name, node in nodes.items():
-        with contextlib.suppress(ValueError):
-            read[name] = ast.literal_eval(node)
-    return read
