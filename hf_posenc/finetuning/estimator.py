@@ -159,7 +159,7 @@ class _Estimator(BaseEstimator):
             _own_randomness(),
             contextlib.nullcontext() if self.verbose else silence(),
         ):
-            given = {
+            options = {
                 "dataset_name": "texts in memory",
                 "output_dir": str(Path(folder) / "posenc-model"),
                 "do_train": True,
@@ -172,7 +172,7 @@ class _Estimator(BaseEstimator):
             }
             try:
                 return fine_tune(
-                    *make_arguments(**given),
+                    *make_arguments(**options),
                     splits=splits,
                     console=None if self.verbose else Console(file=io.StringIO()),
                 )
@@ -309,11 +309,11 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; with several labels per text the share of texts in which all are right."""
-        found = self.predict(X)
+        predicted = self.predict(X)
         if self._form == "lists":
-            known = MultiLabelBinarizer().fit([*found, *y])
-            found, y = known.transform(found), known.transform(y)
-        return float(accuracy_score(y, found, sample_weight=sample_weight))
+            binarizer = MultiLabelBinarizer().fit([*predicted, *y])
+            predicted, y = binarizer.transform(predicted), binarizer.transform(y)
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
     def _restore(self, notes: dict[str, Any]) -> None:
         config = self.model_.config

@@ -197,12 +197,12 @@ def _new_encoder(
         if arguments.config_name is not None:
             if arguments.config_preset is not None:
                 raise UserError("--config-name and --config-preset are both given. Give one of them.")
-            found = read_config(arguments.config_name, arguments)
-            if found.model_type != PosEncConfig.model_type:
+            named = read_config(arguments.config_name, arguments)
+            if named.model_type != PosEncConfig.model_type:
                 raise UserError(
-                    f"--config-name {arguments.config_name!r} is a {found.model_type} model, no PosEnc one."
+                    f"--config-name {arguments.config_name!r} is a {named.model_type} model, no PosEnc one."
                 )
-            config = PosEncConfig.from_dict(found.to_dict(), **values)
+            config = PosEncConfig.from_dict(named.to_dict(), **values)
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **values)
         own_code(config)  # refuse now what couldn't be saved at the end

@@ -98,10 +98,11 @@ def write_answers(
     try:
         with written_whole(path) as temporary:
             if kind == ".jsonl":
-                return _write_jsonl(temporary, path.endswith(".gz"), (json_line(one, task) for one in predictions))
+                lines = (json_line(prediction, task) for prediction in predictions)
+                return _write_jsonl(temporary, path.endswith(".gz"), lines)
             columns = _flat_columns(task)
             kept = kept_names(names, columns)
-            rows = (_flat_row(one, task, kept) for one in predictions)
+            rows = (_flat_row(prediction, task, kept) for prediction in predictions)
             if kind == ".parquet":
                 return _write_parquet(temporary, rows, _schema(inputs, kept, columns))
             delimiter = "\t" if kind == ".tsv" else ","
@@ -160,16 +161,16 @@ def _cell(value: Any) -> Any:
 
 def _schema(inputs: Iterable[Text], kept: Mapping[str, str], columns: Mapping[str, pa.DataType]) -> pa.Schema:
     """The types of all columns; pyarrow infers those of the input from all values."""
-    found = pa.schema([])
+    schema = pa.schema([])
     for chunk in _chunks(inputs):
         try:
             table = pa.Table.from_pylist([{name: text.columns.get(name) for name in kept} for text in chunk])
-            found = pa.unify_schemas([found, table.schema], promote_options="permissive")
+            schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise UserError(
                 f"The columns of the input don't fit a .parquet file: {one_line(error)}. Give --output a .jsonl file."
             ) from error
-    fields = [pa.field(new, found.field(name).type) for name, new in kept.items()]
+    fields = [pa.field(new, schema.field(name).type) for name, new in kept.items()]
     return pa.schema([*fields, *(pa.field(name, kind) for name, kind in columns.items())])
 
 

@@ -18,13 +18,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hf_posenc.model.positions import scheme_class
-
 from ..errors import Interrupted, UserError, about_options, dashed
+from ..model.positions import scheme_class
 from ..stranger import StrangerFailed, ask_stranger
 from ..training.inference import logits_of
 from ..training.metrics import probabilities_from_logits
 from ..training.output_folder import check_output_dir
+from ..training.run import TrainingResult
 from .classification import train_classifier
 from .options import make_arguments
 
@@ -87,12 +87,11 @@ def quickstart(
             scheme_class(scheme)
         check_output_dir(Path(output_dir) / scheme, overwrite=overwrite_output_dir, resume=False)
     console = console or Console()
-    started = time.time()
+    started, word_pairs = time.time(), 0.0
     results: list[SchemeResult] = []
-    word_pairs = 0.0
     for scheme in schemes:
         console.rule(f"{scheme} ({len(results) + 1} of {len(schemes)})")
-        given = {
+        chosen = {
             **OPTIONS,
             "eval_strategy": "no",
             "save_strategy": "no",
@@ -106,7 +105,7 @@ def quickstart(
             "do_predict": True,
         }
         try:
-            trained = train_classifier(*make_arguments(**given), console=console)
+            trained = train_classifier(*make_arguments(**chosen), console=console)
         except Interrupted as interrupt:
             left = ",".join(schemes[len(results) :])
             raise Interrupted(
@@ -116,15 +115,25 @@ def quickstart(
         if not results and trained.assessment is not None:
             word_pairs = trained.assessment.baselines.get("word_pairs", 0.0)
         logits = np.stack(list(logits_of(trained.model, trained.tokenizer, PAIR)))
-        acceptable = trained.summary.labels.index("acceptable")
-        shares = probabilities_from_logits(logits, "single_label_classification")[:, acceptable].tolist()
-        accuracy, positions = trained.metrics["test_accuracy"], trained.summary.positional_parameters
-        results.append(SchemeResult(scheme, accuracy, tuple(shares), positions, trained.output_dir))
+        results.append(_result(scheme, trained, logits))
     console.rule("What they learned")
     _show(results, word_pairs, console)
     load_elsewhere(results[-1].checkpoint, logits, console)
     _next_steps(results[-1], seed, time.time() - started, console)
     return results
+
+
+def _result(scheme: str, trained: TrainingResult, logits: np.ndarray) -> SchemeResult:
+    """What is shown of a training, and of its logits of `PAIR`."""
+    acceptable = trained.summary.labels.index("acceptable")
+    probabilities = probabilities_from_logits(logits, "single_label_classification")[:, acceptable]
+    return SchemeResult(
+        scheme,
+        trained.metrics["test_accuracy"],
+        tuple(probabilities.tolist()),
+        trained.summary.positional_parameters,
+        trained.output_dir,
+    )
 
 
 def load_elsewhere(checkpoint: Path, logits: np.ndarray, console: Console) -> None:

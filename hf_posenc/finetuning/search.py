@@ -68,8 +68,8 @@ def search(
     trials.append({**defaults, **first})
     for point in qmc.LatinHypercube(len(values), rng=training.seed).random(cast(int, training.search) - 1):
         drawn = {name: draw(float(share)) for (name, (_, draw)), share in zip(values.items(), point, strict=True)}
-        found, _ = _trial(data, model, training, splits, drawn, len(trials) + 1, console)
-        trials.append({**drawn, **found})
+        scores, _ = _trial(data, model, training, splits, drawn, len(trials) + 1, console)
+        trials.append({**drawn, **scores})
     best = min(range(len(trials)), key=lambda number: _order(trials[number], metric))
     main_console(training, console).print(_table(trials, best, list(values), metric))
     chosen = {name: trials[best][name] for name in values} if best else {}
@@ -129,16 +129,16 @@ def _steps(setup: Setup) -> int:
 def _values(setup: Setup, model: ModelArguments, training: ClassificationTrainingArguments) -> dict[str, Any]:
     """What the search varies: each default, and a function from [0, 1] to a value."""
     config: Any = setup.model.config
-    given = model.config_overrides or ""
+    overrides = model.config_overrides or ""
     values: dict[str, Any] = {}
     if training.learning_rate is None:
         rate = cast(float, setup.training.learning_rate)
         values["learning_rate"] = rate, lambda share: float(f"{rate * 16 ** (share - 0.5):.3g}")
     is_ours = config.model_type == POSENC_MODEL_TYPE
-    if is_ours and model.hidden_dropout_prob is None and "hidden_dropout_prob" not in given:
+    if is_ours and model.hidden_dropout_prob is None and "hidden_dropout_prob" not in overrides:
         dropouts = sorted({*_DROPOUTS, config.hidden_dropout_prob})
         values["hidden_dropout_prob"] = config.hidden_dropout_prob, lambda share: dropouts[int(share * len(dropouts))]
-    if is_ours and model.model_name_or_path is None and "initializer_range" not in given:
+    if is_ours and model.model_name_or_path is None and "initializer_range" not in overrides:
         start = config.initializer_range
         values["initializer_range"] = start, lambda share: float(f"{start * 4 ** (share - 0.5):.3g}")
     return values

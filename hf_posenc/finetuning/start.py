@@ -134,30 +134,23 @@ def make_setup(
     Raises:
         UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
     """
-    resumed, splits = training.resume_from_checkpoint, prepared.splits
+    splits = prepared.splits
     set_seed(training.seed)
     model = make_model(arguments, config, tokenizer, prepared.labels, data.max_seq_length)
     max_length = input_length(model, tokenizer, data.max_seq_length)
     encoded = (encode or prepared.encode)(tokenizer, max_length)
     if isinstance(passes := encoded.get("train"), Passes):
-        passes.seed = training.seed if training.data_seed is None else training.data_seed
-        passes.ended = resumed is not None and training.max_steps <= step_of(resumed)
+        _begin_stream(passes, training)
     batch = training.train_batch_size
     summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
     is_trained = arguments.model_name_or_path is not None
     fill(training, summary, model.config.hidden_size, is_trained=is_trained, lora=arguments.lora)
-    options = plain_options(data, arguments, training)
-    if resumed is not None:
-        check_resumed(Path(resumed), model, options, training.world_size)
-    output_dir = Path(str(training.output_dir))
+    record = _record(data, arguments, training)
+    if training.resume_from_checkpoint is not None:
+        check_resumed(Path(training.resume_from_checkpoint), model, record["options"], record["processes"])
     examples = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
     return Setup(
-        output_dir=output_dir,
-        options=options,
-        base_model=_hub_name(arguments.pretrained or arguments.model_name_or_path),
-        repo_id=(training.hub_model_id or output_dir.resolve().name) if training.push_to_hub else None,
-        batch_size=training.examples_per_step,
-        processes=training.world_size,
+        **record,
         columns=prepared.columns,
         labels=prepared.labels,
         tokenizer=tokenizer,
@@ -172,6 +165,21 @@ def make_setup(
     )
 
 
-def _hub_name(model: str | None) -> str | None:
-    """A model's name on the Hub, for the card; None for a local folder."""
-    return None if model is None or Path(model).exists() else model
+def _begin_stream(passes: Passes, training: RunArguments) -> None:
+    """Sets a stream's order, and whether a run that is resumed there has taken all of its steps."""
+    passes.seed = training.seed if training.data_seed is None else training.data_seed
+    resumed = training.resume_from_checkpoint
+    passes.ended = resumed is not None and training.max_steps <= step_of(resumed)
+
+
+def _record(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:
+    """What a `Run` keeps of the options."""
+    output_dir, model = Path(str(training.output_dir)), arguments.pretrained or arguments.model_name_or_path
+    return {
+        "output_dir": output_dir,
+        "options": plain_options(data, arguments, training),
+        "base_model": None if model is None or Path(model).exists() else model,
+        "repo_id": (training.hub_model_id or output_dir.resolve().name) if training.push_to_hub else None,
+        "batch_size": training.examples_per_step,
+        "processes": training.world_size,
+    }

@@ -186,9 +186,9 @@ class DescribeCheckpoints(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Takes the limit from the Trainer, and the best checkpoint from here, if the run began elsewhere."""
         self.limit, args.save_total_limit = args.save_total_limit, None
-        here = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
-        if state.best_global_step and here.is_dir():
-            state.best_model_checkpoint = str(here)
+        best = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if state.best_global_step and best.is_dir():
+            state.best_model_checkpoint = str(best)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Gives it back."""

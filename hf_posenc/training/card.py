@@ -34,17 +34,6 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
     splits = {prefix: split for split, prefix in PREFIXES.items()}
     parts = ((*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(_NOT_QUOTED))
     scores = [(splits[prefix], metric, value) for prefix, metric, value in parts if prefix in splits]
-    results = [
-        EvalResult(
-            task_type=task,
-            dataset_type=run.dataset,
-            dataset_name=run.dataset,
-            dataset_split=split,
-            metric_type=metric,
-            metric_value=round(value, 4),
-        )
-        for split, metric, value in scores
-    ]
     title = name if checkpoint is None else f"{name}/{checkpoint}"
     metadata = ModelCardData(
         license=run.options["training"]["license"],
@@ -53,7 +42,7 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
         base_model=run.base_model,
         tags=None if scheme is None else ["posenc", scheme, "custom_code"],
         model_name=title,
-        eval_results=results or None,
+        eval_results=_eval_results(scores, task, run.dataset),
     )
     return render(
         TEMPLATE,
@@ -73,6 +62,21 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
         hyperparameters=[(name, plain(value)) for name, value in _hyperparameters(run).items() if value is not None],
         versions=versions(),
     )
+
+
+def _eval_results(scores: list[tuple[str, str, float]], task: str, dataset: str) -> list[EvalResult] | None:
+    """Split, metric and value of each score, as the Hub reads them."""
+    return [
+        EvalResult(
+            task_type=task,
+            dataset_type=dataset,
+            dataset_name=dataset,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=round(value, 4),
+        )
+        for split, metric, value in scores
+    ] or None
 
 
 def _pipeline(labels: Labels | None, columns: Columns) -> tuple[str, str, str]:

@@ -123,23 +123,23 @@ def make_loss(
         present = counts.clamp(min=1)
         weights = (len(target) - counts) / present if several else len(target) / (labels.num_labels * present)
     else:
-        weights = _given_weights(training.class_weights, labels)
+        weights = _weights_by_label(training.class_weights, labels)
     if not several:
         weights = weights * len(target) / (weights * counts).sum()
     return ClassificationLoss(labels.problem_type, weights, smoothing)
 
 
-def _given_weights(text: dict[str, Any] | str, labels: Labels) -> Tensor:
+def _weights_by_label(text: dict[str, Any] | str, labels: Labels) -> Tensor:
     if "{" not in str(text):
         raise UserError(f'--class-weights {text!r} names no labels. Give balanced, or {{"rare": 5, "common": 1}}.')
-    given = parse_json_option("class_weights", text) or {}
-    unknown = sorted(set(given) ^ set(labels.names))
+    by_label = parse_json_option("class_weights", text) or {}
+    unknown = sorted(set(by_label) ^ set(labels.names))
     if unknown:
         raise UserError(
             f"--class-weights {text!r}: {'no' if unknown[0] in labels.names else 'unknown'} label {unknown[0]!r}. Give "
             f"a weight for each of {', '.join(labels.names)}, or balanced."
         )
-    for label, weight in given.items():
+    for label, weight in by_label.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
             raise UserError(f"--class-weights: {label!r} has {weight!r}. Give positive numbers, or balanced.")
-    return torch.tensor([float(given[label]) for label in labels.names])
+    return torch.tensor([float(by_label[label]) for label in labels.names])
