@@ -108,6 +108,6 @@ def test_overrides_that_say_nothing_are_refused(text):
 def test_the_default_of_a_switch_and_json_reach_the_dataclasses(tmp_path):
     options = {"output_dir": str(tmp_path), "position_embedding_kwargs": json.dumps({"std": 1})}
     _, model, training = make_arguments(**options)
-    assert (model.position_embedding_kwargs, training.baseline, training.bf16) == ('{"std": 1}', True, False)
+    assert (model.position_embedding_kwargs, training.baseline, training.bf16) == ({"std": 1}, True, False)
     with pytest.raises(UserError, match="--rope-parameters '1' is no JSON object"):
         make_arguments(rope_parameters="1", output_dir=str(tmp_path))

@@ -12,7 +12,7 @@ from ..errors import UserError, about_options, dashed
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..model.positions import own_code, scheme_class, scheme_names
-from ..options import parse_json_option, refuse_given
+from ..options import refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.arguments import ModelArguments
 from ..training.lora import add_lora
@@ -64,22 +64,17 @@ def load_config(arguments: ModelArguments) -> Any:
 def _check_scheme(config: Any, arguments: ModelArguments) -> None:
     """Refuses a scheme that isn't the checkpoint's, which other models would ignore silently."""
     for name in _POSITIONS:
-        value = getattr(arguments, name)
+        value, trained = getattr(arguments, name), getattr(config, name, None)
         if value is None:
             continue
         if config.model_type != PosEncConfig.model_type:
             model = f"{arguments.model_name_or_path!r}, a {config.model_type} model,"
             raise UserError(f"{dashed(name)} {value!r}: {model} has its own positions. Leave it out.")
-        if name == "position_embedding_type":
-            same = value == config.position_embedding_type
-        else:
-            parsed = parse_json_option(name, value) or {}
-            current = getattr(config, name) or {}
-            same = all(current.get(key) == item for key, item in parsed.items())
-        if not same:
+        wanted = {**(trained or {}), **value} if isinstance(value, dict) else value
+        if (wanted or None) != (trained or None):
             raise UserError(
-                f"{dashed(name)} {value!r}: {arguments.model_name_or_path!r} was trained with "
-                f"{getattr(config, name)!r}. Leave it out, or train a new encoder."
+                f"{dashed(name)} {value!r}: {arguments.model_name_or_path!r} was trained with {trained!r}. Leave it "
+                "out, or train a new encoder."
             )
 
 
@@ -185,11 +180,7 @@ def _new_encoder(
         "pad_token_id": tokenizer.pad_token_id,
         "max_position_embeddings": length,
     }
-    for name in ("position_embedding_kwargs", "rope_parameters"):
-        if (value := parse_json_option(name, getattr(arguments, name))) is not None:
-            values[name] = value
-    if arguments.position_embedding_type is not None:
-        values["position_embedding_type"] = arguments.position_embedding_type
+    values |= {name: value for name in _POSITIONS if (value := getattr(arguments, name)) is not None}
     if arguments.config_name is None and task:
         values |= NEW_CLASSIFIER
     values |= _body_options(arguments, None)

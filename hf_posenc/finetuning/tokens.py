@@ -24,7 +24,7 @@ from ..training.trainer import run_training
 from ..training.word_metrics import WordMetrics, answers_and_losses, uses_bio_tags, word_scores
 from .loading import WORD_CLASSIFIER
 from .prediction import label_words
-from .start import begin, choose_metric, make_setup, make_tokenizer, read_data
+from .start import begin, choose_metric, make_setup, make_tokenizer
 
 
 @without_bars()
@@ -32,8 +32,7 @@ def train_tokens(
     data: DataArguments,
     model: ModelArguments,
     training: ClassificationTrainingArguments,
-    *,
-    splits: Mapping[str, Any] | None = None,
+    splits: Mapping[str, Any],
     console: Console | None = None,
 ) -> TrainingResult:
     """Trains, evaluates and predicts as `train_classifier` does, with a list of words and a list of labels in each row.
@@ -55,13 +54,12 @@ def _set_up(
     data: DataArguments,
     arguments: ModelArguments,
     training: ClassificationTrainingArguments,
-    splits: Mapping[str, Any] | None,
+    splits: Mapping[str, Any],
 ) -> Setup:
     why = "is for labels of texts, --task tokens labels words"
     refuse_given(data, ("streaming", "text_column_delimiter", "label_delimiter"), why)
     refuse_given(training, ("class_weights", "label_smoothing_factor", "search", "compare_none"), why)
     config = begin(arguments, training, WORD_CLASSIFIER)
-    splits = read_data(data, arguments, training) if splits is None else splits
     training.do_predict = training.do_predict or "test" in splits
     id2label = {} if training.do_train else config.id2label
     trained = [id2label[number] for number in sorted(id2label)] or None

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from transformers.utils import logging
@@ -19,7 +19,7 @@ from ..data.options import DataArguments
 from ..data.prepared import Use
 from ..data.preparing import is_about_words
 from ..errors import Interrupted, UserError, one_line
-from ..options import parse_json_option, refuse_given
+from ..options import refuse_given
 from ..quiet import without_bars, without_warnings
 from ..training import TrainingResult
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
@@ -66,7 +66,7 @@ def fine_tune(
         controls["none"] = _control(data, model, training, splits, console)
     with converted(model, training, console) as started:
         if of_words:
-            result = train_tokens(data, started, training, splits=splits, console=console)
+            result = train_tokens(data, started, training, splits, console)
         else:
             chosen, tried = started, None
             if training.search is not None:
@@ -118,10 +118,8 @@ def _convert(arguments: ModelArguments, out: Path, seed: int) -> ConversionRepor
             str(arguments.pretrained),
             out,
             position_embedding_type=arguments.position_embedding_type,
-            position_embedding_kwargs=parse_json_option(
-                "position_embedding_kwargs", arguments.position_embedding_kwargs
-            ),
-            rope_parameters=parse_json_option("rope_parameters", arguments.rope_parameters),
+            position_embedding_kwargs=cast(Any, arguments.position_embedding_kwargs),
+            rope_parameters=cast(Any, arguments.rope_parameters),
             max_position_embeddings=arguments.max_position_embeddings,
             task="feature-extraction",
             revision=arguments.model_revision if arguments.model_revision != "main" else None,

@@ -111,10 +111,10 @@ class ModelArguments:
     ignore_mismatched_sizes: bool = option(False, "Give a checkpoint with another number of labels a new classifier.")
 
     def __post_init__(self) -> None:
-        """Refuses what is no JSON."""
+        """Refuses values out of range, and reads JSON."""
         check_values(self)
         for name in ("position_embedding_kwargs", "rope_parameters"):
-            parse_json_option(name, getattr(self, name))
+            setattr(self, name, parse_json_option(name, getattr(self, name)))
 
 
 @dataclass
