@@ -17,11 +17,11 @@ from ..options import plain_name, refuse_given
 from ..quiet import without_bars
 from ..training.arguments import DEFAULT_STEPS, ClassificationTrainingArguments, ModelArguments
 from ..training.baseline import MOST_CHARACTERS, MOST_ROWS, baseline_scores
+from ..training.loop import run_training
 from ..training.losses import LossAndMetrics, make_loss
 from ..training.metrics import METRICS, MacroF1
 from ..training.progress import main_console, working
 from ..training.run import Setup, TrainingResult
-from ..training.trainer import run_training
 from .loading import CLASSIFIER
 from .start import begin, choose_metric, make_setup, make_tokenizer, read_data, texts_trained_on
 

@@ -13,15 +13,13 @@ import io
 import random
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from pandas import isna
-from pandas.api.types import is_scalar
 from rich.console import Console
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
@@ -39,6 +37,7 @@ from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from ..training.output_folder import disk_errors, earlier_run, make_folder
 from ..training.saving import save_run
+from .estimator_inputs import checked_columns, is_lists, require_labels, text_columns
 from .loading import CLASSIFIER
 from .options import make_arguments
 from .prediction import Classifier, load_classifier
@@ -47,7 +46,6 @@ from .train import fine_tune
 _OPTIONS = frozenset(
     item.name for kind in (DataArguments, ModelArguments, ClassificationTrainingArguments) for item in fields(kind)
 )
-_TEXTS = ("text", "text_pair")
 
 
 def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEncRegressor":
@@ -62,8 +60,8 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
-    labels = _require_labels(labels)
-    labels = labels if _is_lists(labels) else np.asarray(labels)
+    labels = require_labels(labels)
+    labels = labels if is_lists(labels) else np.asarray(labels)
     kind: Any = PosEncClassifier
     if not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous":
         kind = PosEncRegressor
@@ -184,7 +182,7 @@ class _Estimator(BaseEstimator):
     def _logits(self, texts: Any) -> np.ndarray:
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        rows = zip(*_text_columns(texts).values(), strict=True)
+        rows = zip(*text_columns(texts).values(), strict=True)
         return np.stack(list(logits_of(self.model_, self.tokenizer_, rows)), dtype=np.float64)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
@@ -265,8 +263,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
-        texts = _check(X, y)
-        if _is_lists(y):
+        texts = checked_columns(X, y)
+        if is_lists(y):
             binarizer = MultiLabelBinarizer().fit(y)
             self._form, self.classes_ = "lists", binarizer.classes_
             indicators = binarizer.transform(y)
@@ -333,7 +331,7 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains on texts X and numbers y, anew whenever it is called."""
-        texts = _check(X, y)
+        texts = checked_columns(X, y)
         numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
         return self._fit(texts, numbers.tolist(), {}, task="regression")
 
@@ -345,62 +343,6 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 def _notes(config: Any) -> dict[str, Any]:
     """What a checkpoint's configuration says in our name."""
     return (getattr(config, "task_specific_params", None) or {}).get("hf_posenc", {})
-
-
-def _check(texts: Any, labels: Any) -> dict[str, list[str]]:
-    """The columns of the texts that a model is to be trained on."""
-    labels = _require_labels(labels)
-    columns = _text_columns(texts)
-    if len(labels) != len(columns["text"]):
-        raise UserError(f"{len(columns['text'])} texts have {len(labels)} labels. Give one label for each text.")
-    return columns
-
-
-def _require_labels(labels: Any) -> Any:
-    """The labels as a sequence. Refuses missing ones, in words that scikit-learn's own estimators have."""
-    if labels is None:
-        raise UserError("requires y to be passed, but the target y is None")
-    rows = labels if isinstance(labels, Sequence) else np.asarray(labels)
-    if isinstance(labels, str | bytes) or (isinstance(rows, np.ndarray) and rows.ndim == 0):
-        raise UserError(f"y is one value, {str(labels)[:40]!r}. Give a list with one label for each text.")
-    for number, row in enumerate(rows):
-        if np.any(isna(row if is_scalar(row) else np.asarray(row, dtype=object))):
-            raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
-    return labels if hasattr(labels, "__len__") else rows
-
-
-def _is_lists(labels: Any) -> bool:
-    """Whether labels are lists of names, one list per text, and no rows of 0 and 1."""
-    if not isinstance(labels, Sequence) and not hasattr(labels, "iloc"):
-        return False
-    rows = list(labels)
-    if not rows or not all(isinstance(row, list | tuple | set | frozenset) for row in rows):
-        return False
-    alike = len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
-    return not (alike and all(type(item) in (int, bool) and item in (0, 1) for row in rows for item in row))
-
-
-def _text_columns(texts: Any) -> dict[str, list[str]]:
-    """Texts, or pairs of them, as one or two columns.
-
-    Raises:
-        UserError: there are none, or one is no string.
-    """
-    if isinstance(texts, str):
-        raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
-    rows = texts.to_numpy().tolist() if hasattr(texts, "to_numpy") else list(texts)
-    if not rows:
-        raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
-    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
-    pairs = isinstance(rows[0], list | tuple)
-    for number, row in enumerate(rows):
-        if isinstance(row, str) and not pairs:
-            continue
-        if pairs and isinstance(row, list | tuple) and len(row) == 2 and all(isinstance(text, str) for text in row):
-            continue
-        raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a pair of strings.")
-    columns = list(zip(*rows, strict=True)) if pairs else [tuple(map(str, rows))]
-    return {name: [str(text) for text in column] for name, column in zip(_TEXTS, columns, strict=False)}
 
 
 @contextlib.contextmanager

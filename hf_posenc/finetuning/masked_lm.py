@@ -15,11 +15,11 @@ from ..data.preparing import prepare
 from ..errors import UserError
 from ..quiet import without_bars
 from ..training.arguments import MaskedLMTrainingArguments, ModelArguments
+from ..training.loop import run_training
 from ..training.masked_lm import MaskAnew, MaskingCollator, join_blocks, mask_once, token_sums, token_weighted_metrics
 from ..training.progress import main_console, working
 from ..training.recipe import fill_in_masked_lm
 from ..training.run import Setup, TrainingResult
-from ..training.trainer import run_training
 from .loading import MASKED_LM
 from .start import begin, choose_metric, make_setup, make_tokenizer, read_data
 

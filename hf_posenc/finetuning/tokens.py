@@ -17,10 +17,10 @@ from ..options import refuse_given
 from ..quiet import without_bars
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.baseline import word_label_answers
+from ..training.loop import run_training
 from ..training.metrics import MacroF1
 from ..training.progress import main_console, working
 from ..training.run import Setup, TrainingResult
-from ..training.trainer import run_training
 from ..training.word_metrics import WordMetrics, answers_and_losses, uses_bio_tags, word_scores
 from .loading import WORD_CLASSIFIER
 from .prediction import label_words

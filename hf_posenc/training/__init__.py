@@ -1,10 +1,12 @@
-"""Training: the Trainer, its callbacks, checkpoints, losses, metrics and reports.
+"""Training: from prepared data and a model to a checkpoint with its results.
 
-- `arguments`: options and defaults; `recipe`: the defaults that depend on data and model.
-- `run`: what a run is; `trainer` trains, stops early and keeps the best weights; `callbacks` (Ctrl-C, divergence),
-  `losses`, `masked_lm`, `lora`.
-- Output folders: `checkpoints` (whole, damaged, locked, replaced), `resuming`, `saving`.
-- Scores: `metrics`, `word_metrics`, `baseline`; `assess` computes an `assessment`; `report` writes the card.
+- Options: `options` declares them, with those of `transformers_options`; `arguments` makes transformers' own of them;
+  `recipe` sets what depends on data and model.
+- `run`: what a run is. `loop` trains, scores and saves it, with `trainer` and its `callbacks`; `losses`, `masked_lm`,
+  `lora`, `progress`. `inference`: from texts to logits.
+- On disk: `output_folder`, `checkpoints`, `resuming`, `saving`.
+- What a run says of itself: `report` (its sizes), `metrics`, `word_metrics`, `baseline`, `assess` and the `assessment`
+  that it makes, `card`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,13 +17,13 @@ if TYPE_CHECKING:
     from ..errors import Interrupted, UserError
     from .arguments import ClassificationTrainingArguments, MaskedLMTrainingArguments, ModelArguments
     from .checkpoints import is_complete, last_complete_checkpoint
+    from .loop import show_best
     from .losses import ClassificationLoss
     from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
     from .output_folder import guarded_run
     from .report import Summary
     from .run import TrainingResult
     from .saving import save_run
-    from .trainer import show_best
 
 __all__ = [
     "MSE",

@@ -11,11 +11,10 @@ from safetensors.torch import load, load_file, save_file
 from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
-import hf_posenc.training.trainer as trainer_module
 from hf_posenc import PosEncForSequenceClassification, fit
 from hf_posenc.errors import Diverged
 from hf_posenc.files import take_place, write_json
-from hf_posenc.training import Interrupted, UserError, callbacks, is_complete
+from hf_posenc.training import Interrupted, UserError, callbacks, is_complete, loop
 from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.checkpoints import (
     checkpoints,
@@ -208,14 +207,14 @@ def press(monkeypatch):
     """Ctrl-C in the given step of the next run."""
 
     def arrange(step: int, times: int = 1) -> None:
-        make = trainer_module.make_trainer
+        make = loop.make_trainer
 
         def make_and_press(*args):
             trainer = make(*args)
             trainer.add_callback(PressCtrlC(step, times))
             return trainer
 
-        monkeypatch.setattr(trainer_module, "make_trainer", make_and_press)
+        monkeypatch.setattr(loop, "make_trainer", make_and_press)
 
     return arrange
 
@@ -247,7 +246,7 @@ def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path
 
 @pytest.mark.parametrize("moment", others_slow(["on_save", "on_epoch_end", "on_train_end"], "on_epoch_end"))
 def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, monkeypatch, moment):
-    make = trainer_module.make_trainer
+    make = loop.make_trainer
 
     def at_the_end(self, args, state, control, **kwargs):
         if state.global_step == state.max_steps:
@@ -258,7 +257,7 @@ def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, mo
         trainer.add_callback(type("PressAtTheEnd", (TrainerCallback,), {moment: at_the_end}))
         return trainer
 
-    monkeypatch.setattr(trainer_module, "make_trainer", make_and_press)
+    monkeypatch.setattr(loop, "make_trainer", make_and_press)
     with pytest.raises(Interrupted, match=r"newest checkpoint is .*checkpoint-20'"):
         train(tmp_path / "stopped", **order, **OPTIONS)
     assert not (tmp_path / "stopped" / "config.json").exists()
@@ -566,7 +565,7 @@ class Ruin(TrainerCallback):
 
 @pytest.mark.parametrize("save_steps", [4, 100])
 def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, order, monkeypatch, save_steps):
-    make = trainer_module.make_trainer
+    make = loop.make_trainer
 
     def make_and_ruin(*args):
         trainer = make(*args)
@@ -574,7 +573,7 @@ def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, orde
         return trainer
 
     options = {**order, **OPTIONS, "save_steps": save_steps, "save_total_limit": 1}
-    monkeypatch.setattr(trainer_module, "make_trainer", make_and_ruin)
+    monkeypatch.setattr(loop, "make_trainer", make_and_ruin)
     left = (
         "the newest checkpoint is '.*checkpoint-4'. Resuming there would diverge again"
         if save_steps == 4

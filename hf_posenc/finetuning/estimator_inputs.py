@@ -1,0 +1,68 @@
+"""Checks the texts and labels that an estimator is given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pandas import isna
+from pandas.api.types import is_scalar
+
+from ..errors import UserError
+
+_TEXTS = ("text", "text_pair")
+
+
+def checked_columns(texts: Any, labels: Any) -> dict[str, list[str]]:
+    """The columns of the texts that a model is to be trained on."""
+    labels = require_labels(labels)
+    columns = text_columns(texts)
+    if len(labels) != len(columns["text"]):
+        raise UserError(f"{len(columns['text'])} texts have {len(labels)} labels. Give one label for each text.")
+    return columns
+
+
+def require_labels(labels: Any) -> Any:
+    """The labels as a sequence. Refuses missing ones, in words that scikit-learn's own estimators have."""
+    if labels is None:
+        raise UserError("requires y to be passed, but the target y is None")
+    rows = labels if isinstance(labels, Sequence) else np.asarray(labels)
+    if isinstance(labels, str | bytes) or (isinstance(rows, np.ndarray) and rows.ndim == 0):
+        raise UserError(f"y is one value, {str(labels)[:40]!r}. Give a list with one label for each text.")
+    for number, row in enumerate(rows):
+        if np.any(isna(row if is_scalar(row) else np.asarray(row, dtype=object))):
+            raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
+    return labels if hasattr(labels, "__len__") else rows
+
+
+def is_lists(labels: Any) -> bool:
+    """Whether labels are lists of names, one list per text, and no rows of 0 and 1."""
+    if not isinstance(labels, Sequence) and not hasattr(labels, "iloc"):
+        return False
+    rows = list(labels)
+    if not rows or not all(isinstance(row, list | tuple | set | frozenset) for row in rows):
+        return False
+    alike = len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
+    return not (alike and all(type(item) in (int, bool) and item in (0, 1) for row in rows for item in row))
+
+
+def text_columns(texts: Any) -> dict[str, list[str]]:
+    """Texts, or pairs of them, as one or two columns.
+
+    Raises:
+        UserError: there are none, or one is no string.
+    """
+    if isinstance(texts, str):
+        raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
+    rows = texts.to_numpy().tolist() if hasattr(texts, "to_numpy") else list(texts)
+    if not rows:
+        raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
+    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
+    pairs = isinstance(rows[0], list | tuple)
+    for number, row in enumerate(rows):
+        if isinstance(row, str) and not pairs:
+            continue
+        if pairs and isinstance(row, list | tuple) and len(row) == 2 and all(isinstance(text, str) for text in row):
+            continue
+        raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a pair of strings.")
+    columns = list(zip(*rows, strict=True)) if pairs else [tuple(map(str, rows))]
+    return {name: [str(text) for text in column] for name, column in zip(_TEXTS, columns, strict=False)}

@@ -1,0 +1,163 @@
+"""Trains, scores and saves a run of any task."""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from rich.console import Console
+from transformers import TrainerState
+from transformers.utils import logging
+
+from ..errors import Interrupted
+from ..quiet import errors_alone
+from .assessment import to_beat
+from .callbacks import StopOnInterrupt
+from .checkpoints import remove_checkpoints, step_of
+from .inference import take_off_autocast
+from .lora import merge
+from .metrics import logits_in, require_finite
+from .output_folder import guarded_run, recovery_hint
+from .progress import main_console
+from .run import Setup, TrainingResult
+from .saving import save_run
+from .trainer import RunTrainer, make_trainer
+
+logger = logging.get_logger(__name__)
+
+Answers = np.ndarray | list[dict[str, Any]] | None
+"""What a model says of the test rows: logits, or an answer for each; None: it isn't asked."""
+
+
+def run_training(setup: Setup, console: Console | None, started: float) -> TrainingResult:
+    """Trains, scores and saves, as far as the options say so.
+
+    Args:
+        setup: of the run.
+        console: where results are printed. None: standard output.
+        started: when the run began.
+
+    Raises:
+        UserError: the disk is full, or a model that is only scored answers NaN.
+        Interrupted: Ctrl-C; the message says how to go on.
+    """
+    console = main_console(setup.training, console)
+    print_summary(setup, console)
+    trainer = make_trainer(setup, console)
+    metrics: dict[str, float] = {}
+    with guarded_run(setup.training, is_lora=setup.options["model"]["lora"]):
+        if setup.trains:
+            metrics |= _train(trainer, console)
+        take_off_autocast(trainer.accelerator, setup.model)
+        answers = _score(trainer, metrics)
+        if not setup.trains:  # a training that diverges has ended before
+            require_finite(np.array([value for name, value in metrics.items() if name.endswith("_loss")]))
+        if setup.assessment is not None:
+            setup.assessment.show(console)
+        _finish(trainer, metrics, answers, time.time() - started)
+    return TrainingResult(
+        setup.output_dir,
+        metrics,
+        setup.summary,
+        trainer.state.log_history,
+        assessment=setup.assessment,
+        model=setup.model,
+        tokenizer=setup.tokenizer,
+        run=setup.kept(),
+    )
+
+
+def print_summary(setup: Setup, console: Console) -> None:
+    """Prints the sizes of a run, its precision and what it has to beat."""
+    setup.summary.show(console)
+    if setup.trains and setup.training.bf16:
+        text = "Training in bfloat16 mixed precision (--bf16 false: float32); scores in float32."
+        console.print(text, highlight=False)
+    if "majority" in setup.baselines:
+        console.print(to_beat(setup.baselines, setup.metric), highlight=False)
+
+
+def _train(trainer: RunTrainer, console: Console) -> dict[str, float]:
+    """Trains, from `training.resume_from_checkpoint` if set; saves a checkpoint on Ctrl-C."""
+    setup, resumed = trainer.setup, trainer.setup.training.resume_from_checkpoint
+    start = step_of(resumed) if resumed else None  # training may delete it
+    stop = StopOnInterrupt()
+    trainer.add_callback(stop)
+    # Checkpoints less than a second apart make it doubt the file system.
+    with stop, contextlib.closing(trainer.progress), errors_alone("transformers.trainer_utils"):
+        output = trainer.train(resume_from_checkpoint=resumed)
+    merge(cast(Any, trainer.model))
+    if stop.agreed:
+        raise Interrupted(recovery_hint(setup.output_dir, setup.options["model"]["lora"]))
+    if setup.training.load_best_model_at_end:
+        setup.best = _find_best(trainer.state, str(setup.training.metric_for_best_model))
+    show_best(setup, console)
+    if output.global_step == start:
+        logger.warning(f"{resumed!r} is the last step of its run: nothing was left to train.")
+        return {}  # the Trainer reports a loss of 0.0
+    return output.metrics
+
+
+def _score(trainer: RunTrainer, metrics: dict[str, float]) -> Answers:
+    """Adds the metrics of validation and test rows, assesses them, and returns what the model says of the test rows."""
+    setup = trainer.setup
+    history = list(trainer.state.log_history)  # without the scores of the weights that were kept
+    if setup.training.do_eval:
+        metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
+        setup.assess("eval", metrics, history)
+    answers: Answers = None
+    if setup.training.do_predict and (setup.answer_test is None or "test" in setup.examples):
+        output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
+        metrics |= output.metrics or {}
+        setup.assess("test", metrics, history)
+        answers = logits_in(output)
+    if setup.training.do_predict and setup.answer_test is not None:
+        answers = setup.answer_test()
+    return answers
+
+
+def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
+    if state.best_model_checkpoint is None:
+        return None
+    checkpoint = Path(state.best_model_checkpoint).name
+    step = int(checkpoint.rpartition("-")[2])
+    metric = f"eval_{metric.removeprefix('eval_')}"
+    for entry in state.log_history:
+        if entry["step"] == step and metric in entry:
+            value, epoch = entry[metric], entry["epoch"]
+            return {"metric": metric, "value": value, "step": step, "epoch": epoch, "checkpoint": checkpoint}
+    return None
+
+
+def show_best(setup: Setup, console: Console | None = None) -> None:
+    """Prints which checkpoint's weights were kept, unless the last."""
+    if setup.best is not None:
+        console = main_console(setup.training, console)
+        text = (
+            f"Kept the weights of epoch {round(setup.best['epoch'], 2):g} (step {setup.best['step']}), the best by "
+            f"{setup.best['metric']}: {setup.best['value']:.4g}. --load-best-model-at-end false keeps the last ones."
+        )
+        console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def _finish(trainer: RunTrainer, metrics: dict[str, float], answers: Answers, seconds: float) -> None:
+    """Saves the run (see `save_run`) and, with `push_to_hub`, pushes the folder.
+
+    Deletes its checkpoints last, unless `keep_checkpoints` is set.
+    """
+    setup = trainer.setup
+
+    def save_model(folder: str) -> None:
+        if trainer.is_fsdp_enabled:  # with sharded checkpoints the Trainer would save no model
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        trainer.save_model(folder, _internal_call=True)  # otherwise it pushes before the results are written
+
+    save_run(setup, metrics, trainer.state.log_history, answers, seconds, save_model)
+    setup.metrics = metrics
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub()
+    if setup.trains and not setup.training.keep_checkpoints:
+        trainer.accelerator.wait_for_everyone()
+        if setup.training.process_index == 0:
+            remove_checkpoints(setup.output_dir)
