@@ -265,7 +265,4 @@ def score(predictions: Any, references: Any, problem_type: str) -> dict[str, flo
     """`metrics_for(problem_type).compute`, without the Arrow table that evaluate makes of the examples."""
     dtype = np.float64 if problem_type == "regression" else np.int64
     predictions, references = np.asarray(predictions, dtype=dtype), np.asarray(references, dtype=dtype)
-    scores: dict[str, float] = {}
-    for metric in metrics_for(problem_type).evaluation_modules:
-        scores |= metric._compute(predictions, references)
-    return scores
+    return {metric.key: float(metric.function(references, predictions)) for metric in METRICS[problem_type]}

@@ -94,6 +94,7 @@ class Setup(Run):
     """The rows of the scored splits that have labels, by the prefix of their metrics: `eval`, `test`."""
     collator: Any
     compute_metrics: Any
+    """The Trainer's; of a classifier `LossAndMetrics` or `WordMetrics`, which know the last evaluation's answers."""
     metric: str = ""
     """The one to quote."""
     loss: ClassificationLoss | None = None
