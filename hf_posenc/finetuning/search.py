@@ -18,7 +18,6 @@ from ..quiet import without_bars, without_warnings
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.metrics import METRICS
 from ..training.progress import main_console
-from ..training.report import POSENC_MODEL_TYPE
 from ..training.run import Setup, shared_folder
 from ..training.trainer import make_trainer
 from .classification import set_up
@@ -134,7 +133,7 @@ def _values(setup: Setup, model: ModelArguments, training: ClassificationTrainin
     if training.learning_rate is None:
         rate = cast(float, setup.training.learning_rate)
         values["learning_rate"] = rate, lambda share: float(f"{rate * 16 ** (share - 0.5):.3g}")
-    is_ours = config.model_type == POSENC_MODEL_TYPE
+    is_ours = setup.summary.position_embedding_type is not None
     if is_ours and model.hidden_dropout_prob is None and "hidden_dropout_prob" not in overrides:
         dropouts = sorted({*_DROPOUTS, config.hidden_dropout_prob})
         values["hidden_dropout_prob"] = config.hidden_dropout_prob, lambda share: dropouts[int(share * len(dropouts))]

@@ -19,9 +19,9 @@ from ..training.arguments import ModelArguments, RunArguments, plain_options
 from ..training.checkpoints import find_resume_point, step_of
 from ..training.output_folder import check_run_folder
 from ..training.recipe import fill_in
-from ..training.report import summarize
 from ..training.resuming import check_resumed
 from ..training.run import PREFIXES, TRAINED_ON, Setup
+from ..training.summary import summarize
 from .loading import Head, hub_options
 from .model import input_length, load_config, make_model
 

@@ -5,7 +5,7 @@
 - `run`: what a run is. `loop` trains, scores and saves it, with `trainer` and its `callbacks`; `losses`, `masked_lm`,
   `lora`, `progress`. `inference`: from texts to logits.
 - On disk: `output_folder`, `checkpoints`, `resuming`, `saving`.
-- What a run says of itself: `report` (its sizes), `metrics`, `word_metrics`, `baseline`, `assess` and the `assessment`
+- What a run says of itself: `summary` (its sizes), `metrics`, `word_metrics`, `baseline`, `assess` and the `assessment`
   that it makes, `card`.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .losses import ClassificationLoss
     from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
     from .output_folder import guarded_run
-    from .report import Summary
     from .run import TrainingResult
     from .saving import save_run
+    from .summary import Summary
 
 __all__ = [
     "MSE",

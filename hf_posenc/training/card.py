@@ -10,7 +10,6 @@ from ..data.columns import Columns
 from ..data.labels import TOKENS, Labels
 from ..machine import versions
 from ..markdown import plain, render
-from .report import POSENC_MODEL_TYPE
 from .run import PREFIXES, Run
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
@@ -27,9 +26,7 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
         metrics: what it reached.
         checkpoint: name of the folder in the run's own that the README is for. None: the run's own.
     """
-    config = run.model.config
-    scheme = config.position_embedding_type if config.model_type == POSENC_MODEL_TYPE else None
-    name = run.repo_id or run.name
+    scheme, name = run.summary.position_embedding_type, run.repo_id or run.name
     task, function, example = _pipeline(run.labels, run.columns)
     splits = {prefix: split for split, prefix in PREFIXES.items()}
     parts = ((*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(_NOT_QUOTED))
@@ -48,7 +45,7 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
         TEMPLATE,
         metadata=metadata.to_yaml(),
         name=title,
-        architecture=type(run.model).__name__,
+        architecture=run.summary.model,
         scheme=scheme,
         dataset=run.dataset,
         task=task,

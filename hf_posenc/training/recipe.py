@@ -6,7 +6,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..options import plain_name
 from .arguments import RunArguments
-from .report import Summary
+from .summary import Summary
 
 MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""

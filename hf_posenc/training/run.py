@@ -18,7 +18,7 @@ from ..data.prepared import Part
 from .assess import assess, confident_errors
 from .assessment import Assessment
 from .losses import ClassificationLoss
-from .report import Summary
+from .summary import Summary
 
 TRAINED_ON = "_trained_on.npy"
 """In the folder of a run: hashes of its training texts, so that an evaluation says which it shares. Never published."""

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 
 from ..data.labels import Labels
 from ..data.summary import DataSummary
-
-POSENC_MODEL_TYPE = "posenc"
+from ..model.configuration_posenc import PosEncConfig
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def summarize(
             int(shuffled[start : start + batch_size].max()) * len(shuffled[start : start + batch_size])
             for start in range(0, len(shuffled), batch_size)
         )
-    is_posenc = model.config.model_type == POSENC_MODEL_TYPE
+    is_posenc = model.config.model_type == PosEncConfig.model_type
     return Summary(
         model=type(model).__name__,
         position_embedding_type=model.config.position_embedding_type if is_posenc else None,
