@@ -1,7 +1,7 @@
 """Ctrl-C while the command line is still being imported: one line, not a traceback.
 
 Python runs the package's `__init__` before its modules, so a `try` in the command line would come too late. Once it is
-imported, `errors.explain` handles Ctrl-C; in training, `training.callbacks` does.
+imported, `errors.format_cli_error` handles Ctrl-C; in training, `training.callbacks` does.
 """
 
 import os

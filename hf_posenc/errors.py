@@ -109,7 +109,7 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def explain(error: BaseException) -> tuple[str, int]:
+def format_cli_error(error: BaseException) -> tuple[str, int]:
     """One line for an error that ends a command, and its exit code: 2 for a `UserError`, 130 for Ctrl-C, else 1.
 
     If several processes read the same bad input, one reports it; the line of the others is empty.
@@ -129,11 +129,11 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:
-    """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `explain`)."""
+    """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `format_cli_error`)."""
     try:
         main()
     except (Exception, KeyboardInterrupt) as error:
-        line, code = explain(error)
+        line, code = format_cli_error(error)
         if line:
             print(line, file=sys.stderr)
         sys.exit(code)

@@ -24,7 +24,7 @@ CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 def replaced_together(
     output_dir: str | Path, main_process: bool = True, earlier: Callable[[], Iterable[str]] = tuple
 ) -> Iterator[Path]:
-    """A temporary folder whose files move into `output_dir` when all are written; see `take_place`.
+    """A temporary folder whose files move into `output_dir` when all are written; see `swap_in`.
 
     If writing fails, `output_dir` is unchanged. All of several processes enter; only the main one creates, moves and
     removes files.
@@ -42,7 +42,7 @@ def replaced_together(
     try:
         yield temporary
         if main_process:
-            take_place(temporary, folder, earlier())
+            swap_in(temporary, folder, earlier())
     finally:
         if main_process:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -50,7 +50,7 @@ def replaced_together(
                 folder.rmdir()
 
 
-def take_place(new: Path, folder: Path, earlier: Iterable[str]) -> None:
+def swap_in(new: Path, folder: Path, earlier: Iterable[str]) -> None:
     """Moves the files of `new` into `folder`, replacing those of the same names and those in `earlier`.
 
     If that fails, `folder` is unchanged. The old `config.json` is removed first and the new one moved last: a folder

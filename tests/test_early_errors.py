@@ -46,8 +46,8 @@ COMPARE = ["compare", "-o", "compared", "--schemes", "rope,none", "--seeds", "1"
 
 
 CASES = [
-    ([*TRAIN, "--learning-rat", "1"], "'--learning-rat' is no option. Did you mean --learning-rate?"),
-    ([*TRAIN, "--adam-bet1", "1"], "'--adam-bet1' is no option. Did you mean --adam-beta1?"),
+    ([*TRAIN, "--learning-rat", "1"], "Unknown option '--learning-rat'. Did you mean --learning-rate?"),
+    ([*TRAIN, "--adam-bet1", "1"], "Unknown option '--adam-bet1'. Did you mean --adam-beta1?"),
     ([*TRAIN, "--adam-beta1", "a"], "--adam-beta1: invalid float value: 'a'"),
     ([*TRAIN, "--adam-beta1", "2"], "--adam-beta1 2.0 is out of range. Give a number from 0 to below 1."),
     ([*TRAIN, "--optim", "adam"], "--optim: invalid choice: 'adam'"),

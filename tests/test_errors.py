@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hf_posenc import cli
-from hf_posenc.errors import Interrupted, UserError, about_options, check_local, explain, is_local
+from hf_posenc.errors import Interrupted, UserError, about_options, check_local, format_cli_error, is_local
 
 
 def broadcast():
@@ -34,7 +34,7 @@ def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, monkeypatch, 
 
 def test_messages_are_not_rewritten(monkeypatch, capsys):
     path = "/data/--my_file.csv"
-    assert explain(UserError(f"{path!r} doesn't exist."))[0] == f"error: '{path}' doesn't exist."
+    assert format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"error: '{path}' doesn't exist."
     monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", "-o", "x", "--train_file", path])
     with pytest.raises(SystemExit):
         cli.main()
@@ -46,14 +46,14 @@ def test_one_of_several_processes_speaks(error, monkeypatch):
     lines = []
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
-        lines.append(explain(error)[0])
+        lines.append(format_cli_error(error)[0])
     assert lines[0]
     assert not lines[1]
 
 
 def test_a_fault_of_one_process_alone_names_it(monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    assert explain(RuntimeError("no room"))[0].startswith("error: process 1: RuntimeError: no room (HF_POSENC")
+    assert format_cli_error(RuntimeError("no room"))[0].startswith("error: process 1: RuntimeError: no room (HF_POSENC")
 
 
 def test_a_refused_configuration_names_the_option():

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import hf_posenc
 from hf_posenc import _ctrl_c
-from hf_posenc.errors import UserError, explain
+from hf_posenc.errors import UserError, format_cli_error
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
@@ -106,7 +106,7 @@ def loading() -> Iterator[None]:
 
 
 def main() -> None:
-    """Entry point: runs a command; any error ends in one line and an exit code (see `explain`)."""
+    """Entry point: runs a command; any error ends in one line and an exit code (see `format_cli_error`)."""
     _ctrl_c.end()
     logging.getLogger("hf_posenc").addHandler(_NOTES)
     try:
@@ -118,7 +118,7 @@ def main() -> None:
             sys.exit(0)
         from rich.markup import escape
 
-        line, code = explain(error)
+        line, code = format_cli_error(error)
         kind, _, text = line.partition(":")
         if line:
             errors = Console(stderr=True, highlight=False)

@@ -49,7 +49,7 @@ class OptionParser(HfArgumentParser):
             raise UserError(one_line(error)) from error
         if rest:
             word = rest[0].split("=")[0]
-            raise UserError(f"{word!r} is no option. {self._nearest(word)}--help lists the options.")
+            raise UserError(f"Unknown option {word!r}. {self._nearest(word)}--help lists the options.")
         return tuple(parsed)
 
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
@@ -68,7 +68,9 @@ class OptionParser(HfArgumentParser):
         """Raises a UserError if a keyword is no option."""
         known = {action.dest for action in self._actions}
         if unknown := next((name for name in names if name not in known), None):
-            raise UserError(f"{unknown!r} is no option. {self._nearest(unknown)}`train --help-all` lists the options.")
+            raise UserError(
+                f"Unknown option {unknown!r}. {self._nearest(unknown)}`train --help-all` lists the options."
+            )
 
     def _nearest(self, word: str) -> str:
         """The option that was probably meant, as it is written where the word was."""

@@ -41,7 +41,7 @@ class ModelArguments:
 
     pretrained: str | None = _model(
         None,
-        "Start from these weights, of BERT and its kin: best for 100 to 50,000 rows.",
+        "Start from these weights, of the BERT family: best for 100 to 50,000 rows.",
         "BERT, RoBERTa, DistilBERT, ELECTRA and the like, or a PosEnc checkpoint, folder or Hub name. They are "
         "converted to position_embedding_type (default: their own).",
         is_source=True,

@@ -225,7 +225,7 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
     assert search.best_estimator_.warmup_steps == search.best_params_["warmup_steps"]
     assert len(search.best_estimator_.history_) > 0
     assert search.best_estimator_.get_params()["max_steps"] == 1
-    with pytest.raises(UserError, match=r"'max_step' is no option. Did you mean 'max_steps'\?"):
+    with pytest.raises(UserError, match=r"Unknown option 'max_step'. Did you mean 'max_steps'\?"):
         PosEncClassifier(max_step=1).fit(texts, labels)
     with pytest.raises(ValueError, match="max_step"):
         estimator.set_params(max_step=1)
@@ -268,7 +268,7 @@ def test_what_is_no_list_of_texts_is_refused(texts: Any, labels: Any, message: s
 
 
 def test_a_misspelt_parameter_is_refused_with_its_name() -> None:
-    with pytest.raises(UserError, match=r"'learnin_rate' is no option. Did you mean 'learning_rate'\?"):
+    with pytest.raises(UserError, match=r"Unknown option 'learnin_rate'. Did you mean 'learning_rate'\?"):
         hf_posenc.fit(*data(8), learnin_rate=1e-3)
 
 

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from hf_posenc import PosEncForSequenceClassification, fit
 from hf_posenc.errors import Diverged
-from hf_posenc.files import take_place, write_json
+from hf_posenc.files import swap_in, write_json
 from hf_posenc.training import Interrupted, UserError, callbacks, is_complete, loop
 from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.checkpoints import (
@@ -334,7 +334,7 @@ def test_an_overwriting_run_that_fails_leaves_the_old_one(undisturbed, order, fa
     if failing == "learning_rate":
         options |= {"learning_rate": 1e30, "optim": "sgd"}
     else:
-        target = {"saving": "transformers.Trainer._save", "moving": "hf_posenc.files.take_place"}
+        target = {"saving": "transformers.Trainer._save", "moving": "hf_posenc.files.swap_in"}
         target["optimizer"] = "transformers.Trainer._save_optimizer_and_scheduler"
         monkeypatch.setattr(target[failing], _full)
     with pytest.raises(UserError, match="No space left|diverged") as caught:
@@ -362,7 +362,7 @@ def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
 
         monkeypatch.setattr(os, "replace", fails_once)
         try:
-            take_place(new, folder, ["config.json", "a", "b"])
+            swap_in(new, folder, ["config.json", "a", "b"])
         except KeyboardInterrupt:
             assert (snapshot(folder), snapshot(new)) == (before, arriving)
         else:
