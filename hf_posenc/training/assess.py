@@ -50,6 +50,7 @@ def assess(
     key = f"{'test' if split == 'test' else 'eval'}_{metric}"
     others = {name: scores[key] for name, scores in baselines.items() if key in scores}
     assessment = Assessment(split=split, metric=metric, score=float(metrics[key]), baselines=others, errors=errors)
+    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     numbers = range(len(names))
     if problem_type != "regression":
         assessment.classes = _classes(labels.astype(int), predicted, numbers, names)
@@ -60,8 +61,8 @@ def assess(
         predicted if assessment.confusion else None,
         len(labels),
         names,
-        history,
-        _ways_out(history, pretrained, positions),
+        losses,
+        _ways_out(losses, pretrained, positions),
         units="words" if problem_type == TOKENS else "examples",
     )
     return assessment
@@ -124,7 +125,7 @@ def _warnings(
     predicted: np.ndarray | None,
     examples: int,
     names: Sequence[str],
-    history: Sequence[Mapping[str, Any]],
+    losses: Sequence[float],
     try_this: str,
     units: str,
 ) -> list[str]:
@@ -135,7 +136,7 @@ def _warnings(
     else:
         useless = _no_better_than_majority(assessment, examples, units, try_this)
     order = [] if useless else _no_better_with_order(assessment, examples)
-    return [*useless, *_below_words(assessment, "" if useless else try_this), *order, *_still_falling(history)]
+    return [*useless, *_below_words(assessment, "" if useless else try_this), *order, *_still_falling(losses)]
 
 
 def _no_better_than_majority(assessment: Assessment, examples: int, units: str, try_this: str) -> list[str]:
@@ -190,9 +191,8 @@ def _no_better_with_order(assessment: Assessment, examples: int) -> list[str]:
     ]
 
 
-def _ways_out(history: Sequence[Mapping[str, Any]], pretrained: bool, positions: bool) -> str:
+def _ways_out(losses: Sequence[float], pretrained: bool, positions: bool) -> str:
     """What may help; training longer only while the validation loss hasn't risen."""
-    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     weights = "" if pretrained else "start from pretrained weights (--pretrained), "
     longer = "train longer, " if not losses or losses[-1] <= 1.1 * min(losses) else ""
     order = "" if positions else "choose a scheme that knows word order (--position-embedding-type), "
@@ -200,8 +200,7 @@ def _ways_out(history: Sequence[Mapping[str, Any]], pretrained: bool, positions:
     return sentence[0].upper() + sentence[1:]
 
 
-def _still_falling(history: Sequence[Mapping[str, Any]]) -> list[str]:
-    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+def _still_falling(losses: Sequence[float]) -> list[str]:
     if len(losses) < 2 or losses[-1] > min(losses) or losses[-1] >= 0.97 * losses[-2]:
         return []
     return [
