@@ -116,10 +116,9 @@ def as_training_arguments(options: Any, **more: Any) -> Any:
     """
     from ..training.arguments import ClassificationTrainingArguments
 
-    values = {item.name: getattr(options, item.name) for item in fields(options)}
-    changed = {item.name: values[item.name] for item in fields(options) if values[item.name] != item.default}
+    names = [item.name for item in fields(options) if getattr(options, item.name) != item.default]
     try:
-        return ClassificationTrainingArguments(**changed, **more)
+        return ClassificationTrainingArguments(**{name: getattr(options, name) for name in names}, **more)
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
 

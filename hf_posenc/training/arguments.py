@@ -37,6 +37,21 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
         """Fills in what depends on other options, and refuses values that aren't accepted."""
         RunOptions.__post_init__(self)
         self.chooses_metric = self.metric_for_best_model is None
+        self._choose_when()
+        self._choose_best()
+        for name in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(self, name):
+                raise UserError(f"--{name} rounds the weights that are saved, and scores are float32. Leave it out.")
+        if not torch.accelerator.is_available() and not is_torch_xla_available():
+            if self.fp16:
+                raise UserError("--fp16 needs a GPU, and there is none. Use --bf16, which works on a CPU too.")
+            self.use_cpu = True  # else TrainingArguments refuses bf16, and each of several processes trains alone
+        TrainingArguments.__post_init__(self)
+        if self.push_to_hub and plain_name(self.hub_strategy) != "end":
+            raise UserError(f"--hub-strategy {plain_name(self.hub_strategy)} would push half a run. Leave it out.")
+
+    def _choose_when(self) -> None:
+        """When it is logged, evaluated and saved: once per epoch, and saved when it is evaluated."""
         strategies = (self.eval_strategy, self.save_strategy, self.logging_strategy, self.early_stopping_patience)
         self.chooses_evaluations, self.epochs_together = strategies == (None,) * 4, 1
         self.logging_strategy = self.logging_strategy or "epoch"
@@ -47,36 +62,27 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
             self.save_strategy = "epoch" if evaluated == "no" else evaluated
             if evaluated == "steps" and self.save_steps == DEFAULT_STEPS["save"]:
                 self.save_steps = self.eval_steps or self.logging_steps
+
+    def _choose_best(self) -> None:
+        """Whether the best weights are kept, and by which metric."""
+        patience = self.early_stopping_patience
         if not self.do_train:  # the options of a training also serve to evaluate it
             self.load_best_model_at_end = False
         elif self.load_best_model_at_end is None:
-            self.load_best_model_at_end = self.early_stopping_patience is not None or self._saves_what_it_evaluates()
-        if self.metric_for_best_model is None and (
-            self.early_stopping_patience is not None or plain_name(self.save_strategy) == "best"
-        ):
+            self.load_best_model_at_end = patience is not None or self._saves_what_it_evaluates()
+        if self.metric_for_best_model is None and (patience is not None or plain_name(self.save_strategy) == "best"):
             self.metric_for_best_model = "loss"
-        if self.early_stopping_patience is not None:
-            if self.do_train and (evaluated == "no" or not self.do_eval):
+        if patience is not None:
+            if self.do_train and (plain_name(self.eval_strategy) == "no" or not self.do_eval):
                 raise UserError(
-                    f"--early-stopping-patience {self.early_stopping_patience} needs evaluations while training: give "
-                    "--do-eval, and no --eval-strategy no."
+                    f"--early-stopping-patience {patience} needs evaluations while training: give --do-eval, and no "
+                    "--eval-strategy no."
                 )
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
-        for name in ("bf16_full_eval", "fp16_full_eval"):
-            if getattr(self, name):
-                raise UserError(f"--{name} rounds the weights that are saved, and scores are float32. Leave it out.")
-        if not torch.accelerator.is_available() and not is_torch_xla_available():
-            if self.fp16:
-                raise UserError("--fp16 needs a GPU, and there is none. Use --bf16, which works on a CPU too.")
-            self.use_cpu = True  # else TrainingArguments refuses bf16, and each of several processes trains alone
         # TrainingArguments takes every metric except the loss as better when greater.
         shrinking = ("mse", "perplexity", "nll")
         if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in shrinking:
             self.greater_is_better = False
-        TrainingArguments.__post_init__(self)
-
-        if self.push_to_hub and plain_name(self.hub_strategy) != "end":
-            raise UserError(f"--hub-strategy {plain_name(self.hub_strategy)} would push half a run. Leave it out.")
 
     @property
     def examples_per_step(self) -> int:
