@@ -105,7 +105,7 @@ def _trial(
         short.early_stopping_patience = None
         short.learning_rate = values.get("learning_rate", training.learning_rate)
         with without_warnings():  # the final training repeats them
-            setup = set_up(copy.deepcopy(data), _with(model, values), short, splits)
+            setup = set_up(data, _with(model, values), short, splits)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
         console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)
         trainer = make_trainer(setup, console)

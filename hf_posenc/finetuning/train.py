@@ -160,7 +160,7 @@ def _control(
         try:
             with working("The control: the same training without positions", console), without_warnings():
                 quiet = Console(file=io.StringIO())
-                result = fine_tune(copy.deepcopy(data), without, changed, splits=splits, console=quiet)
+                result = fine_tune(data, without, changed, splits=splits, console=quiet)
         except Interrupted as interrupt:
             raise Interrupted("nothing is kept of the control. Give the same command again.") from interrupt
     return result.metrics

@@ -40,13 +40,13 @@ def _name(baseline: str, metric: str) -> str:
     return "mean" if baseline == "majority" and metric in LOWER_IS_BETTER else _NAMES.get(baseline, baseline)
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _with_probability(error: Mapping[str, Any]) -> str:
     """The prediction with its probability."""
     sure = f" ({error['probability']:.2f})" if "probability" in error else ""
-    return _plain(error["predicted"]) + sure
+    return _written(error["predicted"]) + sure
 
 
-def _plain(value: Any) -> str:
+def _written(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "(none)"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -54,7 +54,7 @@ def _plain(value: Any) -> str:
 
 def _cell(value: Any) -> str:
     """A short text, escaped."""
-    return plain(short(_plain(value), TEXT_SHOWN))
+    return plain(short(_written(value), TEXT_SHOWN))
 
 
 def short(text: str, length: int) -> str:
@@ -112,7 +112,7 @@ class Assessment:
             _, rows = self.confusion_rows(lambda label: escape(short(label, 16)))
             parts.append(_table("Confusion matrix", ("right \\ predicted", *heads), rows))
         if self.errors:
-            rows = self.error_rows(lambda value: escape(_plain(value)))
+            rows = self.error_rows(lambda value: escape(_written(value)))
             if (more := len(rows) - ERRORS_IN_TERMINAL) > 0:
                 rows[ERRORS_IN_TERMINAL:] = [("...", f"{more} more in results.json")]
             table = _table(self.error_title(), ERROR_HEAD, rows, justify="left")
@@ -157,7 +157,7 @@ class Assessment:
         """The most confident errors."""
         texts = (" / ".join(filter(None, (error["text"], error.get("text_pair")))) for error in self.errors)
         return [
-            (str(error["row"]), *map(cell, (text, error["label"], _said(error))))
+            (str(error["row"]), *map(cell, (text, error["label"], _with_probability(error))))
             for text, error in zip(texts, self.errors, strict=True)
         ]
 
