@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,7 +125,7 @@ def test_a_checkpoint_holds_code_tokenizer_labels_and_readme(trained):
     assert config["problem_type"] == "single_label_classification"
 
 
-def test_the_readme_says_what_the_hub_reads(trained):
+def test_the_readme_says_what_the_hub_reads(trained, easy_order):
     run = trained["rope"]
     card = ModelCard.load(run.output_dir / "README.md")
     assert (card.data.pipeline_tag, card.data.license, card.data.library_name) == (
@@ -133,6 +134,7 @@ def test_the_readme_says_what_the_hub_reads(trained):
         "transformers",
     )
     found = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
+    assert {entry.dataset_name for entry in card.data.eval_results} == {Path(easy_order).name}
     assert found["test", "accuracy"] == pytest.approx(run.metrics["test_accuracy"], abs=1e-4)
     assert found["validation", "macro_f1"] == pytest.approx(run.metrics["eval_macro_f1"], abs=1e-4)
     assert "0. `acceptable`" in card.text
