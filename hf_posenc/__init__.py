@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .conversion.report import ConversionReport
     from .conversion.to_bert import export_bert
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
-    from .model.configuration_posenc import PRESETS, PosEncConfig
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
         PosEncForMultipleChoice,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         PosEncModel,
         PosEncPreTrainedModel,
     )
+    from .model.package_config import PRESETS, PosEncConfig
     from .model.position_alibi import AlibiPosition
     from .model.position_base import AddedPosition, DistanceBias, PositionScheme
     from .model.position_deberta import DebertaPosition
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
     from .model.position_t5 import T5Position
     from .model.position_tupe import TupePosition
-    from .model.positions import POSITIONS, make_position
+    from .model.positions import make_position
+    from .model.scheme_table import SCHEMES as POSITIONS
     from .model.unpadding import Tokens
     from .optimizer import speed_up_positions
     from .schemes.conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position

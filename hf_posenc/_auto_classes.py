@@ -90,7 +90,7 @@ _MODELS = "transformers.models.auto.modeling_auto"
 def _register_config() -> None:
     from transformers import AutoConfig
 
-    from .model.configuration_posenc import PosEncConfig
+    from .model.package_config import PosEncConfig
 
     AutoConfig.register(PosEncConfig.model_type, PosEncConfig)
 
@@ -99,7 +99,7 @@ def _register_models() -> None:
     import transformers
 
     from .model import modeling_posenc
-    from .model.configuration_posenc import PosEncConfig
+    from .model.package_config import PosEncConfig
 
     transformers.AutoModel.register(PosEncConfig, modeling_posenc.PosEncModel)
     for task in ("MaskedLM", "MultipleChoice", "QuestionAnswering", "SequenceClassification", "TokenClassification"):

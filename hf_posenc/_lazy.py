@@ -17,19 +17,20 @@ def lazy_names(package: str, file: str) -> Callable[[str], Any]:
         package: its `__name__`.
         file: its `__file__`.
     """
-    modules: dict[str, str] = {}
+    modules: dict[str, tuple[str, str]] = {}
     for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
             for node in block.body:
                 assert isinstance(node, ast.ImportFrom)
                 assert node.module is not None
                 module = "." * node.level + node.module
-                modules |= {alias.asname or alias.name: module for alias in node.names}
-    packages = {module.split(".")[1] for module in modules.values()}
+                modules |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+    packages = {module.split(".")[1] for module, _ in modules.values()}
 
     def __getattr__(name: str) -> Any:
         if name in modules:
-            value = getattr(importlib.import_module(modules[name], package), name)
+            module, attribute = modules[name]
+            value = getattr(importlib.import_module(module, package), attribute)
             setattr(sys.modules[package], name, value)
             return value
         if name in packages:

@@ -30,8 +30,9 @@ from hf_posenc.files import write_bytes
 from hf_posenc.kernels import apply_linear, onednn_is_faster
 from hf_posenc.machine import processor
 from hf_posenc.markdown import markdown_table
-from hf_posenc.model.configuration_posenc import POSENC_VERSION, PosEncConfig
+from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
+from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.schemes.plots import save_figure
 
 SIZES = {

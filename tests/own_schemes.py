@@ -72,7 +72,7 @@ class TakesRopeParameters(PositionScheme):
 
     def __init__(self, *, head_dim: int, rope_parameters: dict | None = None) -> None:
         super().__init__()
-        self.theta = rope_parameters["rope_theta"]
+        self.theta = (rope_parameters or {}).get("rope_theta", 10000.0)
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
         return x + (tokens.positions / self.theta).unsqueeze(-1).to(x.dtype)

@@ -47,7 +47,7 @@ FIRST = [
     "import hf_posenc\nimport transformers.modeling_layers",
     "import hf_posenc.model.modeling_posenc",
 ]
-TABLE = "from hf_posenc.model.positions import POSITIONS\nprint(*sorted(POSITIONS))"
+TABLE = "from hf_posenc.model.scheme_table import SCHEMES\nprint(*sorted(SCHEMES))"
 FORKED = """
 import contextlib, io, json, os, sys, traceback
 import torch, huggingface_hub, safetensors, tokenizers  # what takes long and isn't asked about

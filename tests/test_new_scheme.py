@@ -55,9 +55,9 @@ def inverse(scheme) -> Reference:
 
 REFERENCES: dict"""
 EDITS = {
-    "hf_posenc/model/configuration_posenc.py": (
+    "hf_posenc/model/scheme_table.py": (
         ("from .position_kerple", "from .position_inverse import InversePosition\nfrom .position_kerple"),
-        ("    deberta=DebertaPosition,\n", "    deberta=DebertaPosition,\n    inverse=InversePosition,\n"),
+        ('    "deberta": DebertaPosition,\n', '    "deberta": DebertaPosition,\n    "inverse": InversePosition,\n'),
     ),
     "tests/references.py": (
         ("\nREFERENCES: dict", REFERENCE),

@@ -67,8 +67,8 @@ def plot(
     trust_remote_code: Trust = False,
 ) -> None:
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
-    from hf_posenc.model.configuration_posenc import PosEncConfig
     from hf_posenc.model.modeling_posenc import PosEncModel
+    from hf_posenc.model.package_config import PosEncConfig
     from hf_posenc.options import parse_json_option
     from hf_posenc.quiet import without_bars
     from hf_posenc.schemes.plots import check_picture_path, plot_comparison, plot_position, save_figure

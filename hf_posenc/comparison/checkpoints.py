@@ -8,9 +8,8 @@ import torch
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.output import REPORT_NAME
 from hf_posenc.errors import UserError, one_line
-from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.model.positions import POSITIONS, make_position, own_code
-from hf_posenc.model.scheme_code import comes_along
+from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.model.positions import make_position
 
 from .plan import Plan, Task
 
@@ -22,12 +21,14 @@ def _config(plan: Plan, task: Task, scheme: str) -> PosEncConfig:
         UserError: there is no such scheme or argument.
     """
     try:
-        return PosEncConfig.from_preset(
+        config = PosEncConfig.from_preset(
             plan.preset,
             position_embedding_type=scheme,
             position_embedding_kwargs=plan.scheme_arguments.get(scheme),
             max_position_embeddings=plan.table_length or plan.train_length_of(task),
         )
+        _position_limit(config)  # it builds the scheme
+        return config
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
     except Exception as error:  # in the code of a scheme of the user's own
@@ -55,7 +56,7 @@ def check_scheme(plan: Plan, scheme: str) -> None:
         configs = {task.name: _config(plan, task, scheme) for task in plan.tasks}
         limits = {name: _position_limit(config) for name, config in configs.items()}
         try:
-            own_code(next(iter(configs.values())))  # checkpoints hold it
+            next(iter(configs.values())).code_files()  # checkpoints hold it
         except ValueError as error:
             raise UserError(one_line(error)) from error
     _check_limits(plan, scheme, limits)
@@ -99,7 +100,7 @@ def _check_checkpoint(plan: Plan, scheme: str, folder: Path) -> dict[str, int | 
     config = PosEncConfig.from_pretrained(folder)
     if config.position_embedding_type != scheme:
         raise UserError(f"{str(folder)!r} has the scheme {config.position_embedding_type!r}, not {scheme!r}.")
-    if any(comes_along(config, name) and name not in POSITIONS for name in scheme.split("+")):
+    if any(map(config.has_bundled_code, scheme.split("+"))):
         raise UserError(
             f"{scheme!r} in {str(folder)!r} isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file, "
             "or scheme_files: [...] in the plan."

@@ -131,8 +131,8 @@ def _check_before_loading(plan: Plan) -> None:
 
 def _registered() -> dict[str, None]:
     """The names of the built-in schemes, and of those that are registered in this process."""
-    loaded = sys.modules.get("hf_posenc.model.positions")  # importing it would import PyTorch
-    return dict.fromkeys([*known_schemes(), *(loaded.POSITIONS if loaded else ())])
+    loaded = sys.modules.get("hf_posenc.model.scheme_table")  # importing it would import PyTorch
+    return dict.fromkeys([*known_schemes(), *(loaded.SCHEMES if loaded else ())])
 
 
 def known_plans() -> dict[str, Path]:

@@ -23,7 +23,7 @@ from hf_posenc.files import finite, write_bytes, write_text
 from hf_posenc.finetuning import make_arguments, train_classifier, train_masked_lm
 from hf_posenc.finetuning.model import position_limit
 from hf_posenc.machine import processor, versions
-from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.training import MaskedLMTrainingArguments, TrainingResult
 from hf_posenc.training.checkpoints import last_complete_checkpoint
 from hf_posenc.training.inference import logits_of

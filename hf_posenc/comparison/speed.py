@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from hf_posenc.benchmark import make_step, take_turns
-from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncForMaskedLM, PosEncForSequenceClassification
+from hf_posenc.model.package_config import PosEncConfig
 
 from .plan import Plan, Task
 from .run import machine

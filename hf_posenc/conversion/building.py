@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..errors import UserError, about_options
 from ..model import modeling_posenc
-from ..model.configuration_posenc import PosEncConfig
+from ..model.package_config import PosEncConfig
 from .families import TASKS
 from .report import Accounting
 

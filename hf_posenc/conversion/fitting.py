@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..model.hints import scheme_names
 from ..model.position_base import PositionScheme
-from ..model.positions import scheme_names
 
 
 def base_of(model: PreTrainedModel) -> Any:

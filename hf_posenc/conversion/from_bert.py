@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING
 
 from ..errors import UserError, one_line
-from ..model.configuration_posenc import PosEncConfig
+from ..model.package_config import PosEncConfig
 from .building import Loaded, build_config, fill, model_class, other_labels, set_labels
 from .families import Family, normalise, reason_to_drop, task_of
 from .fields import first_position, our_fields

@@ -4,7 +4,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from ..errors import UserError, one_line
-from ..model.configuration_posenc import PosEncConfig
+from ..model.package_config import PosEncConfig
 from .building import Loaded, fill, model_class, other_labels, set_labels
 from .families import TASKS
 from .report import Accounting

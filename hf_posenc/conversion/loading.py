@@ -1,6 +1,6 @@
 """From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same."""
 
-from ..model.configuration_posenc import PosEncConfig
+from ..model.package_config import PosEncConfig
 from .building import Loaded, build_config, model_class
 from .families import FAMILIES, family_of
 from .from_bert import load_bert

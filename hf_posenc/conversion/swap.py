@@ -23,9 +23,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError, about_options
-from ..model.configuration_posenc import PosEncConfig
+from ..model.hints import scheme_names
+from ..model.package_config import PosEncConfig, scheme_class, takes_rope_parameters
 from ..model.position_base import PositionScheme
-from ..model.positions import given_arguments, own_arguments, scheme_class, scheme_names, takes_rope_parameters
+from ..model.positions import own_arguments, scheme_kwargs
 from .added_vectors import added_vectors, adds, centred, fit_vectors, fold_constants, freedom, silence, vectors_of
 from .biases import fit_biases
 from .fitting import base_of, layer_input, parts_of, random_rows
@@ -124,7 +125,7 @@ def _check_extension(
 
 
 def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
-    names, kept = scheme_names(kind), given_arguments(original.config)
+    names, kept = scheme_names(kind), scheme_kwargs(original.config)
     table = added_vectors(parts_of(original), original.config)
     given: dict[str, dict[str, Any]] = {}
     for name in names:

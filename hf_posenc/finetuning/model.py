@@ -9,9 +9,9 @@ from transformers.utils import logging
 from ..data.labels import TOKENS, Labels
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, about_options, dashed
-from ..model.configuration_posenc import PosEncConfig
+from ..model.hints import scheme_names
+from ..model.package_config import PosEncConfig, scheme_class
 from ..model.position_base import PositionScheme
-from ..model.positions import own_code, scheme_class, scheme_names
 from ..options import refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.arguments import ModelArguments
@@ -196,7 +196,7 @@ def _new_encoder(
             config = PosEncConfig.from_dict(named.to_dict(), **values)
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **values)
-        own_code(config)  # refuse now what couldn't be saved at the end
+        config.code_files()  # refuse now what couldn't be saved at the end
         return head.auto_class.from_config(config)
 
 
@@ -207,7 +207,7 @@ def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
     accepted = [
         name
         for name, item in PosEncConfig.__dataclass_fields__.items()
-        if name not in own and item.type is not None and name in PosEncConfig.__annotations__
+        if name not in own and item.type is not None and name not in PreTrainedConfig.__dataclass_fields__
     ]
     options = parse_overrides(arguments.config_overrides, accepted)
     for name in ("classifier_pooling", "hidden_dropout_prob", "position_augmentation"):

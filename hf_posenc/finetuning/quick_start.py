@@ -18,9 +18,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from hf_posenc.model.package_config import scheme_class
+
 from ..errors import Interrupted, UserError, about_options, dashed
-from ..model.positions import scheme_class
-from ..stranger import StrangerFailed, ask_stranger
+from ..isolated_load import IsolatedLoadFailed, load_isolated
 from ..training.inference import logits_of
 from ..training.metrics import probabilities_from_logits
 from ..training.output_folder import check_output_dir
@@ -147,8 +148,8 @@ def load_elsewhere(checkpoint: Path, logits: np.ndarray, console: Console) -> No
         environment = {**os.environ, "HF_MODULES_CACHE": folder}
         model, place = "AutoModelForSequenceClassification", Path(folder)
         try:
-            answer = ask_stranger(place, str(checkpoint.absolute()), model, texts=PAIR, environment=environment)
-        except StrangerFailed as error:
+            answer = load_isolated(place, str(checkpoint.absolute()), model, texts=PAIR, environment=environment)
+        except IsolatedLoadFailed as error:
             raise RuntimeError(f"{checkpoint} can't be loaded without hf_posenc: {error}") from error
     difference = np.abs(answer.output.numpy() - logits).max()
     if not difference < 1e-4:

@@ -15,9 +15,10 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from hf_posenc.conversion.sentence_modules import read_modules
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
-from hf_posenc.model.configuration_posenc import PosEncConfig, check_types
-from hf_posenc.model.scheme_code import KEY
-from hf_posenc.stranger import first_output
+from hf_posenc.isolated_load import first_output
+from hf_posenc.model.package_config import PosEncConfig, check_types
+from hf_posenc.model.scheme_files import collect_code, is_built_in
+from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.training.checkpoints import not_finite
 
 from .leaks import leak
@@ -41,7 +42,6 @@ _TOKENIZER = (
     "sentencepiece.bpe.model",
 )
 _PICTURES = (".png", ".svg")
-_MODEL = Path(__file__).parent.parent / "model"
 
 
 @dataclass
@@ -78,7 +78,7 @@ def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Ch
     if kind != PosEncConfig.model_type:
         raise UserError(f"{str(source)!r} is a {kind} model, not a PosEnc one. Its own push_to_hub publishes it.")
     weights = _weights(source)
-    code, ours = _code(source, config)
+    code, ours, own = _code(source, config)
     if not ours and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
@@ -108,7 +108,6 @@ def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Ch
     sent = (*sorted(names), CHECKSUMS)
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
     left_out = sorted(path.name for path in source.iterdir() if path.name not in known)
-    own = bool(config["auto_map"].get(KEY))
     return Checkpoint(
         folder, source, model, auto_class, input_ids, output, sent, tuple(left_out), own, picture, token_ids
     )
@@ -144,14 +143,13 @@ def _weights(source: Path) -> list[str]:
     return names
 
 
-def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
-    """The code files that the config names, with their imports, and whether they are this version's, unchanged."""
-    codes = config.get("auto_map") or {}
-    own = codes.get(KEY)
-    references = [value for key, value in codes.items() if key != KEY]
-    references = [
-        name for value in (*references, own) for name in (value if isinstance(value, list) else [value]) if name
-    ]
+def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool, bool]:
+    """The code files that the config names, with their imports; whether they are this version's; the author's scheme.
+
+    They are this version's where nothing is changed, and the table of schemes is the one that saving would write.
+    """
+    values = (config.get("auto_map") or {}).values()
+    references = [name for value in values for name in (value if isinstance(value, list) else [value]) if name]
     if not references:
         raise UserError(f"{str(source)!r} names no code, so nobody could load it. Load the model and save it anew.")
     if elsewhere := [reference for reference in references if "--" in reference]:
@@ -171,10 +169,15 @@ def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool]:
         raise UserError(
             f"{str(source)!r} lacks code: {one_line(error)}. Load the model and save_pretrained it."
         ) from error
-    ours = all(
-        (_MODEL / name).is_file() and (_MODEL / name).read_bytes() == p.read_bytes() for name, p in files.items()
+    names = str(config.get("position_embedding_type")).split("+")
+    if any(name not in SCHEMES or not is_built_in(SCHEMES[name]) for name in names):
+        return sorted(files), False, True
+    expected = collect_code("+".join(names), {name: SCHEMES[name] for name in names})
+    return (
+        sorted(files),
+        {name: path.read_bytes().decode(errors="replace") for name, path in files.items()} == expected,
+        False,
     )
-    return sorted(files), ours
 
 
 def _refuse_link(source: Path, name: str) -> None:
@@ -195,9 +198,7 @@ def _refuse_leak(path: Path, secret: str | None) -> None:
 def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]:
     """The model, by the Auto class that its config names, whole."""
     architecture = (config.get("architectures") or [""])[0]
-    auto_class = next(
-        (k for k, v in config["auto_map"].items() if k != KEY and str(v).endswith(f".{architecture}")), None
-    )
+    auto_class = next((k for k, v in config["auto_map"].items() if str(v).endswith(f".{architecture}")), None)
     if auto_class is None or not hasattr(transformers, auto_class):
         raise UserError(f"config.json: no Auto class loads architectures={architecture!r}. Save the model anew.")
     try:

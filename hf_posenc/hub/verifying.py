@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
-from hf_posenc.stranger import Answer, StrangerFailed, ask_stranger
+from hf_posenc.isolated_load import Answer, IsolatedLoadFailed, load_isolated
 
 from .collecting import TEXT, Checkpoint
 
@@ -45,7 +45,7 @@ def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> Non
         UserError: it can't be loaded, or is different.
     """
     try:
-        answer = ask_stranger(
+        answer = load_isolated(
             place,
             repo_id,
             sent.auto_class,
@@ -56,7 +56,7 @@ def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> Non
             options={"revision": revision, "code_revision": revision},
         )
         error = _difference(answer, sent)
-    except StrangerFailed as failure:
+    except IsolatedLoadFailed as failure:
         error = str(failure)
     if error is not None:
         raise UserError(f"loading it back failed: {error}. Run it again.")

@@ -5,6 +5,7 @@ on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `l
 scheme it is.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,9 +31,7 @@ from .attention import Attention, backend_of, check_backend, choose_attention, k
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, tracing
-from .positions import GIVEN, POSITIONS, independent_generator, make_position, own_code
-from .safe_loading import as_built, check_as_built, guarded_loading
-from .scheme_code import load_classes
+from .positions import independent_generator, make_position
 from .unpadding import Tokens, augment_positions, locate_tokens
 
 # In the package, kernels of its own stand in for these two on a CPU.
@@ -190,23 +189,20 @@ class PosEncPreTrainedModel(PreTrainedModel):
         Only safetensors are read: other weights are pickles, which run code. `use_safetensors=False` reads them.
 
         Raises:
-            ValueError: the checkpoint's scheme is code that isn't trusted, or its weights are damaged, or its index
-                names files elsewhere.
+            ValueError: the checkpoint's scheme is code that isn't trusted, or a file is damaged.
             OSError: it has no safetensors, or doesn't exist; or what else transformers raises.
         """
         kwargs.setdefault("use_safetensors", True)
-        with guarded_loading(pretrained_model_name_or_path, kwargs):
+        with cls.config_class.loading(pretrained_model_name_or_path, kwargs):
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Writes weights, config and code, including the code of a custom scheme.
+        """Writes weights and config, and with the config the code, including that of a custom scheme.
 
         Raises:
-            ValueError: that code can't travel with the model, or the config was changed after the model was built; the
-                message says why and what to do. Nothing is written then.
+            ValueError: the code can't travel, or the config was changed after the model was built. Nothing is written.
         """
-        check_as_built(cast(Any, self.base_model))
-        own_code(self.config)
+        self.config.before_saving(self)
         super().save_pretrained(save_directory, *args, **kwargs)
 
     @property
@@ -283,17 +279,15 @@ class PosEncModel(PosEncPreTrainedModel):
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
-        # A config may have been changed since it was checked; what is built must be what is saved.
-        load_classes(config, POSITIONS)
-        config.resolve()
-        vars(config).pop(GIVEN)  # the weights are built with these arguments: no later call may resolve them again
+        config.check()  # it may have been changed since it was made
+        with independent_generator():
+            position = make_position(config)  # first: it may refuse its arguments
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
         pre_norm = config.norm_position == "pre"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
-        with independent_generator():
-            self.position = make_position(config)
-        self.built_with = as_built(config)
+        self.position = position
+        self.built_with = copy.deepcopy(config)
         check_backend(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()
@@ -693,11 +687,3 @@ def sequence_classification_loss(
     else:
         loss = nn.functional.binary_cross_entropy_with_logits(precise, target, reduction="sum")
     return _mean(loss, max(target.numel(), 1), num_items_in_batch)
-
-
-PosEncModel.register_for_auto_class("AutoModel")
-PosEncForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
-PosEncForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
-PosEncForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
-PosEncForQuestionAnswering.register_for_auto_class("AutoModelForQuestionAnswering")
-PosEncForMultipleChoice.register_for_auto_class("AutoModelForMultipleChoice")

@@ -1,8 +1,7 @@
 """What schemes compute with: sinusoids, distances, gathers, and checks of numbers. Your own scheme may import it."""
 
-import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,12 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import debug_unwrap
 from transformers import initialization as init
-
-
-def did_you_mean(word: str, known: Iterable[str], other_name: str | None = None, cutoff: float = 0.6) -> str:
-    """'Did you mean ...? ', for an error about an unknown name: `other_name`, or the nearest that is known; or ''."""
-    meant = other_name or next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
-    return f"Did you mean {meant!r}? " if meant else ""
 
 
 def require_positive(name: str, value: float, hint: str = "", least: float = 0.0, most: float = math.inf) -> float:

@@ -11,7 +11,6 @@ from transformers.utils import logging
 from .position_base import PositionScheme, plain_positions
 from .position_math import (
     accumulation_dtype,
-    did_you_mean,
     have_fixed_shapes,
     is_transformed,
     per_distinct_position,
@@ -100,7 +99,7 @@ def _check_keys(parameters: dict[str, Any], required: tuple[str, ...], known: tu
     for key in parameters:
         if key not in known:
             others = [name for name, (must, may) in ROPE_TYPES.items() if key in must or key in may]
-            hint = f"That belongs to {', '.join(others)}. " if others else did_you_mean(key, known)
+            hint = f"That belongs to {', '.join(others)}. " if others else ""
             raise ValueError(
                 f"rope_parameters has no {key!r} for rope_type={rope_type!r}. {hint}It takes {', '.join(known)}."
             )
@@ -251,7 +250,6 @@ class RotaryPosition(PositionScheme):
 
     name = "rope"
     shift_invariant: bool | None = True
-    complete_rope_parameters = staticmethod(complete_rope_parameters)
 
     def __init__(
         self,

@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
+from hf_posenc.model.positions import make_position
 
 from .hooks import one_text, rotated_units
 from .panel_types import Effect, Lines, Maps, Note, from_three_positions, short_number, to_numpy
@@ -204,6 +205,8 @@ def _default_of(subject: Subject) -> PositionScheme | None:
             max_position_embeddings=config.max_position_embeddings,
             position_embedding_type=config.position_embedding_type,
         )
+        with torch.device("meta"):
+            make_position(default)  # it completes the arguments
     except ValueError:  # a scheme whose arguments have no defaults
         return None
     if given == (default.position_embedding_kwargs, default.rope_parameters):

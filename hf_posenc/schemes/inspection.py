@@ -13,9 +13,10 @@ from safetensors import safe_open
 
 from hf_posenc.errors import UserError
 from hf_posenc.model import modeling_posenc
-from hf_posenc.model.configuration_posenc import PosEncConfig
-from hf_posenc.model.positions import POSITIONS, make_position, scheme_classes
-from hf_posenc.model.scheme_code import KEY, loading_from
+from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.model.positions import make_position
+from hf_posenc.model.scheme_files import TABLE, declared_schemes
+from hf_posenc.model.scheme_table import SCHEMES
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class SchemeSummary:
 def describe_schemes() -> list[SchemeSummary]:
     """Describes every scheme of the table, from its class."""
     rows = []
-    for name, scheme in POSITIONS.items():
+    for name, scheme in SCHEMES.items():
         with torch.device("meta"):
             position = make_position(PosEncConfig.from_preset("base", position_embedding_type=name))
         paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(scheme.__doc__ or "").split("\n\n")]
@@ -105,20 +106,26 @@ def inspect_checkpoint(
     values, _ = PosEncConfig.get_config_dict(source, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
         raise UserError(f"it is a {values.get('model_type')} model, not a PosEnc one.")
-    config = PosEncConfig.from_pretrained(source, revision=revision or "main")
-    with loading_from(source, trust_remote_code, {"revision": revision}):
-        loaded = trust_remote_code or None not in scheme_classes(config).values()
-        with torch.device("meta"):
-            model = _model_class(config)(config) if loaded else None
+    config = PosEncConfig.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+    bundled = [name for name in config.position_embedding_type.split("+") if config.has_bundled_code(name)]
+    loaded = trust_remote_code or not bundled
+    with torch.device("meta"):
+        model = _model_class(config)(config) if loaded else None
     sizes, dtypes = _tensor_sizes(source, revision)
     if missing := [name for name, _ in model.named_parameters() if name not in sizes] if model is not None else []:
         more = f", ... ({len(missing)})" if len(missing) > 4 else ""
         raise UserError(f"it lacks weights: {', '.join(missing[:4])}{more}. Download or save it anew.")
     files = _files(source, revision)
-    own = config.auto_map.get(KEY)
-    own = [reference for reference in (own if isinstance(own, list) else [own]) if reference]
-    references = [*(value for key, value in config.auto_map.items() if key != KEY), *own]
-    entries = {reference.rpartition("--")[2].split(".")[0] + ".py" for reference in references}
+    if bundled and TABLE in files and not Path(source).is_dir():
+        hf_hub_download(source, TABLE, revision=revision)  # it is read, and doesn't run
+    declared = declared_schemes(source, {"revision": revision}) if bundled else {}
+    own = [declared.get(name) or name for name in bundled]
+    references = [
+        *config.auto_map.values(),
+        f"{TABLE.removesuffix('.py')}.SCHEMES",
+        *filter(None, map(declared.get, bundled)),
+    ]
+    entries = {str(reference).rpartition("--")[2].split(".")[0] + ".py" for reference in references}
     has_labels = config.problem_type != "regression" and any(
         "Classification" in name for name in config.architectures or []
     )

@@ -14,35 +14,34 @@ _MODEL = Path(__file__).parents[1] / "model"
 
 def known_schemes() -> list[str]:
     """The built-in schemes, in the order of their table."""
-    source = (_MODEL / "configuration_posenc.py").read_text(encoding="utf-8")
-    return re.findall(r"(\w+)=", source.partition("POSITIONS.update(")[2].partition("\n)")[0])
+    return re.findall(r'^    "(\w+)": ', (_MODEL / "scheme_table.py").read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 @functools.cache
 def _tables() -> dict[str, Any]:
-    """The dictionaries of names that `positions.scheme_class` goes by."""
+    """The dictionaries of `model/hints.py`."""
     tables: dict[str, Any] = {}
-    for node in ast.parse((_MODEL / "positions.py").read_text(encoding="utf-8")).body:
+    for node in ast.parse((_MODEL / "hints.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Dict):
             tables[node.targets[0].id] = ast.literal_eval(node.value)
     return tables
 
 
 def check_scheme_name(position_embedding_type: str, option: str = "--position-embedding-type") -> None:
-    """Refuses a name that is no scheme's, nor several joined by `+`, as `positions.scheme_class` does.
+    """Refuses a name that is no scheme's, nor several joined by `+`, as the configuration does.
 
     Raises:
         UserError: no scheme has this name.
     """
     known = known_schemes()
     for name in position_embedding_type.split("+"):
-        refused = _tables().get("_REFUSED", {})
+        refused = _tables().get("REFUSED_SCHEMES", {})
         reason = next((refused[key] for key in refused if name.lower().replace("-", "_") in key.split()), None)
         if name in known or not name:
             continue
         if reason is not None:
             raise UserError(f"{option} {name!r}: {reason}")
-        other = _tables().get("_OTHER_NAMES", {}).get(name)
+        other = _tables().get("OTHER_SCHEMES", {}).get(name)
         near = [other] if other else difflib.get_close_matches(name, known, n=1)
         raise UserError(
             f"{option} {name!r} is unknown. {f'Did you mean {near[0]!r}? ' if near else ''}Choose one of "

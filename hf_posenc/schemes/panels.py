@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import UserError
-from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
+from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 
 from .effects_on_inputs import embedding_effect, encodings_of, rotation_effect

@@ -15,8 +15,8 @@ from transformers.utils import logging
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_bytes
-from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
+from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.schemes.panel_types import Effect, Lines, Maps, Note, Panel
 from hf_posenc.schemes.panels import attention_panels, read_effects
 from hf_posenc.schemes.sources import Source, Subject, heading, read_source

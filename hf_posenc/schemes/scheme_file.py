@@ -11,8 +11,9 @@ from transformers.utils import logging
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.positions import POSITIONS, overrides
-from hf_posenc.model.scheme_code import remember_code
+from hf_posenc.model.positions import overrides
+from hf_posenc.model.scheme_files import remember_code
+from hf_posenc.model.scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
 
@@ -35,11 +36,11 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
         raise UserError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
     if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
         raise UserError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
-    known = POSITIONS.get(name)
+    known = SCHEMES.get(name)
     again = known is not None and (known.__module__, known.__qualname__) == (scheme.__module__, scheme.__qualname__)
     if known is not None and not again:
         raise UserError(f"name={name!r} is taken by {known.__name__}. Register under another name.")
-    if scheme in POSITIONS.values() and known is not scheme:
+    if scheme in SCHEMES.values() and known is not scheme:
         raise UserError(f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}.")
     hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias", "of_distance")
     if not overrides(scheme, *hooks):
@@ -50,7 +51,7 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
             "move the class to a file of its own, such as my_scheme.py, and import it from there."
         )
     scheme.name = name
-    POSITIONS[name] = scheme
+    SCHEMES[name] = scheme
     remember_code(scheme)
 
 
@@ -102,7 +103,7 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
     if not found:
         raise UserError(f"{path} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
     unnamed = [scheme for scheme in found if "name" not in vars(scheme)]
-    free = [name for name in (position_embedding_type or "").split("+") if name and name not in POSITIONS]
+    free = [name for name in (position_embedding_type or "").split("+") if name and name not in SCHEMES]
     free = [name for name in free if name not in {vars(scheme).get("name") for scheme in found}]
     if unnamed and not (len(unnamed) == len(free) == 1):
         raise UserError(

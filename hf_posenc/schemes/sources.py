@@ -11,10 +11,11 @@ import torch
 
 from hf_posenc.errors import UserError, about_options, is_local
 from hf_posenc.model import modeling_posenc
-from hf_posenc.model.configuration_posenc import PosEncConfig
 from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
+from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.positions import POSITIONS, make_position
+from hf_posenc.model.positions import make_position
+from hf_posenc.model.scheme_table import SCHEMES
 
 Source = str | PosEncConfig | PosEncPreTrainedModel | PositionScheme
 """What can be plotted: a scheme's name, a config, a model, a checkpoint's folder or Hub name, or a scheme."""
@@ -37,10 +38,11 @@ def read_source(source: Source, config: PosEncConfig | None = None, revision: st
         return Subject(name, "weights as they are", _detached(source), config)
     if isinstance(source, PosEncPreTrainedModel):
         scheme = _detached(cast(PositionScheme, source.base_model.position))
-        found = source.config
+        found = cast(PosEncConfig, source.config)
         return Subject(f"{found.position_embedding_type} in {type(source).__name__}", "its weights", scheme, found)
     if isinstance(source, PosEncConfig):
-        return Subject(source.position_embedding_type, "initial weights", initial_scheme(source), source)
+        config = copy.deepcopy(source)  # building the scheme completes its arguments
+        return Subject(config.position_embedding_type, "initial weights", initial_scheme(config), config)
     if not isinstance(source, str):
         raise UserError(
             f"source={source!r} can't be plotted. Give a scheme's name, a PosEncConfig, a PosEnc model, a checkpoint's "
@@ -53,7 +55,7 @@ def read_source(source: Source, config: PosEncConfig | None = None, revision: st
 
 def is_scheme(name: str) -> bool:
     """Whether a name is that of a scheme, or of schemes joined by +, and not of a checkpoint."""
-    return all(part in POSITIONS for part in name.split("+"))
+    return all(part in SCHEMES for part in name.split("+"))
 
 
 def _read_checkpoint(source: str, revision: str | None) -> Subject:
@@ -61,7 +63,7 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
     local = is_local(source)
     if (local and not (folder / "config.json").is_file()) or (not local and "/" not in source):
         raise UserError(
-            f"{source!r} is neither a scheme ({', '.join(POSITIONS)}) nor a checkpoint. Give one of these, a folder "
+            f"{source!r} is neither a scheme ({', '.join(SCHEMES)}) nor a checkpoint. Give one of these, a folder "
             "with config.json and weights, or a name on the Hub such as user/model."
         )
     place = str(folder) if local else source

@@ -21,7 +21,7 @@ from hf_posenc.comparison.references import WORD_PAIRS
 from hf_posenc.comparison.statistics import LEARNED, NO_EVIDENCE, Difference, Interval, Sample, holm, interval, paired
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.markdown import markdown_table, render
-from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.package_config import PosEncConfig
 from model_cards.generate.evidence import PAGE_NAME, command, studies
 
 QUICK_START = "quick start"

@@ -25,9 +25,10 @@ from hf_posenc.comparison.findings import interval_text
 from hf_posenc.comparison.statistics import interval
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import markdown_table, render
-from hf_posenc.model.configuration_posenc import PosEncConfig
+from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.positions import POSITIONS, make_position, own_arguments
+from hf_posenc.model.positions import make_position, own_arguments
+from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
 from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects
 from hf_posenc.schemes.plots import plot_comparison, plot_position, small_png
@@ -94,7 +95,7 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
     texts = render_cards(folder, names, results)
     record = read_record(folder)
     pictures: dict[str, bytes] = {}
-    for name in names or POSITIONS:
+    for name in names or SCHEMES:
         lengths = length_data(results, name)
         if lengths and not shows(folder, f"{name}_lengths", lengths):
             pictures[f"{name}_lengths"] = draw_lengths(results, name)
@@ -106,7 +107,7 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
     compared = [record[name] for name in COMPARED if name in record]
     if names is None and not shows(folder, "comparison", compared):
         pictures["comparison"] = draw_picture(COMPARED, compared)
-    entries = [f"{json.dumps(name)}: {json.dumps(record[name])}" for name in POSITIONS if name in record]
+    entries = [f"{json.dumps(name)}: {json.dumps(record[name])}" for name in SCHEMES if name in record]
     texts[folder / "pictures" / "data.json"] = "{\n" + ",\n".join(entries) + "\n}\n"
     changed = []
     for name, content in pictures.items():

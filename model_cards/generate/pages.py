@@ -10,7 +10,7 @@ from typing import Any
 from hf_posenc.benchmark import profile_table, startup_table
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table
-from hf_posenc.model.positions import POSITIONS
+from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.inspection import describe_schemes
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.studies.conversion import long_table, long_words, short_words, table
@@ -153,7 +153,7 @@ def scheme_table() -> str:
     rows = []
     for row in describe_schemes():
         longest = "any" if row.max_length is None else "`max_position_embeddings`"
-        papers = papers_of(POSITIONS[row.name])
+        papers = papers_of(SCHEMES[row.name])
         rows.append((f"`{row.name}`", _lower(row.summary), papers, f"{row.parameters:,}", longest))
     return markdown_table((*SCHEME_HEAD, "papers", "weights at base size", "longest input"), rows)
 

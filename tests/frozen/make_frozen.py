@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from transformers import PreTrainedModel
 
 from hf_posenc import (
+    POSITIONS,
     PosEncConfig,
     PosEncForMaskedLM,
     PosEncForMultipleChoice,
@@ -21,7 +22,6 @@ from hf_posenc import (
     PosEncForSequenceClassification,
     PosEncForTokenClassification,
 )
-from hf_posenc.model.configuration_posenc import POSITIONS
 
 FILE = Path(__file__).parent / "frozen.safetensors.xz"
 HEADS = {

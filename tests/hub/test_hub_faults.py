@@ -306,8 +306,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no code": (lambda f: _edit(f, auto_map={}), "names no code, so nobody could load it"),
     "code elsewhere": (lambda f: _edit(f, auto_map={"AutoModel": "a/b--x.Y"}), r"another repository \(a/b--x.Y\)"),
     "a strange module": (lambda f: _edit(f, auto_map={"AutoModel": "../x.Y"}), "is no module"),
-    "a file of code lost": (lambda f: (f / "position_rope.py").unlink(), "lacks code: .*position_rope.py"),
-    "changed code": (lambda f: (f / "position_rope.py").open("a").write("# mine\n"), "publish with trust_remote_code"),
+    "a file of code lost": (lambda f: (f / "position_learned.py").unlink(), "lacks code: .*position_learned.py"),
+    "changed code": (
+        lambda f: (f / "position_learned.py").open("a").write("# mine\n"),
+        "publish with trust_remote_code",
+    ),
     "no such class": (lambda f: _edit(f, architectures=["Other"]), "no Auto class loads architectures='Other'"),
     "a wrong type": (lambda f: _edit(f, hidden_size="big"), "can't be loaded, so it isn't published.*hidden_size"),
     "infinity": (_with(float("inf")), "classifier.bias holds NaN or infinity, so it isn't published"),

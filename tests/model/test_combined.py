@@ -19,10 +19,10 @@ from hf_posenc.model.unpadding import Tokens, locate_tokens
 
 def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
     config = tiny_config("learned+t5", position_embedding_kwargs={"t5": {"num_buckets": 8}})
+    weights = {name: weight.shape for name, weight in PosEncModel(config).position.named_parameters()}
     expected = {"num_buckets": 8, "max_distance": 128, "per_layer": False, "initial_std": 1.0}
     assert config.position_embedding_kwargs["t5"] == expected
     assert config.position_embedding_kwargs["learned"]["std"] == config.token_rms
-    weights = {name: weight.shape for name, weight in PosEncModel(config).position.named_parameters()}
     assert weights == {"learned.embedding.weight": (64, 32), "t5.tables.0.weight": (8, 4)}
 
 
@@ -83,13 +83,13 @@ def test_the_shortest_part_limits_the_length():
 def test_rope_keeps_its_parameters_in_a_combination(tmp_path):
     config = tiny_config("learned+rope", rope_parameters={"rope_theta": 500.0})
     assert config.rope_parameters["rope_theta"] == 500.0
-    config.save_pretrained(tmp_path)
+    PosEncModel(config).save_pretrained(tmp_path)
     again = PosEncConfig.from_pretrained(tmp_path)
     assert again.rope_parameters == config.rope_parameters
     assert again.position_embedding_kwargs == config.position_embedding_kwargs
     alone = PosEncConfig.from_pretrained(tmp_path, position_embedding_type="t5")
     assert alone.rope_parameters is None
-    assert alone.position_embedding_kwargs["num_buckets"] == 32
+    assert PosEncModel(alone).config.position_embedding_kwargs["num_buckets"] == 32
 
 
 def test_the_first_part_starts_as_it_would_alone():

@@ -1,7 +1,6 @@
 """PosEncConfig: what it accepts, what it refuses, and that a checkpoint's config says all."""
 
 import copy
-import functools
 import json
 import logging
 
@@ -22,7 +21,6 @@ from hf_posenc import (
     PosEncConfig,
     PosEncForSequenceClassification,
     PosEncModel,
-    RotaryPosition,
     make_position,
 )
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
@@ -80,22 +78,11 @@ from hf_posenc.model.positions import own_arguments
             {"position_embedding_type": "lspe", "position_embedding_kwargs": {"batch_first": False}},
             "A model is batch-first",
         ),
-        (
-            {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activation": "sigmoyd"}},
-            "activation='sigmoyd' is no activation",
-        ),
-        ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
-        (
-            {"position_embedding_type": "learned", "position_embedding_kwargs": {"std": "wide"}},
-            "std='wide' is out of range. It must be a positive number, or 0",
-        ),
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         (
             {"position_embedding_type": "learned", "rope_theta": 5.0},
             "rope_parameters={'rope_theta': 5.0} has no effect on position_embedding_type='learned'. Leave it out",
         ),
-        ({"rope_parameters": {"rope_type": "yarrn"}}, "rope_type='yarrn' is unknown"),
-        ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big' is out of range"),
         ({"auto_map": 1.5}, "auto_map=1.5 is of a wrong type. Give an object of names of classes, or leave it out"),
         ({"auto_map": 0}, "auto_map=0 is of a wrong type"),
         ({"model_type": 3}, "model_type=3 is of a wrong type. Give a string"),
@@ -113,14 +100,50 @@ from hf_posenc.model.positions import own_arguments
         ({"dtype": "float8_e4m3fn"}, "dtype='float8_e4m3fn' is unknown. Choose one of"),
         ({"dtype": "gelu"}, "dtype='gelu' is unknown. Choose one of float32, bfloat16, float16, float64"),
         ({"dtype": []}, r"dtype=\[\] is unknown. Choose"),
-        ({"hidden_size": 20, "num_attention_heads": 4}, "RoPE turns pairs, but 5 of head_dim=5"),
     ],
 )
 def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
     with pytest.raises(ValueError, match=message):
-        tiny_config(**values) if "position_embedding_type" not in values else tiny_config(
-            values["position_embedding_type"], **{k: v for k, v in values.items() if k != "position_embedding_type"}
-        )
+        config_of(values)
+
+
+def config_of(values):
+    return tiny_config(
+        values.get("position_embedding_type", "rope"),
+        **{k: v for k, v in values.items() if k != "position_embedding_type"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activation": "sigmoyd"}},
+            "activation='sigmoyd' is no activation",
+        ),
+        ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
+        (
+            {"position_embedding_type": "learned", "position_embedding_kwargs": {"std": "wide"}},
+            "std='wide' is out of range. It must be a positive number, or 0",
+        ),
+        ({"rope_parameters": {"rope_type": "yarrn"}}, "rope_type='yarrn' is unknown"),
+        ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big' is out of range"),
+        ({"hidden_size": 20, "num_attention_heads": 4}, "RoPE turns pairs, but 5 of head_dim=5"),
+        (
+            {
+                "position_embedding_type": "learned",
+                "position_augmentation": "shift",
+                "position_augmentation_length": 65,
+            },
+            "position_augmentation_length=65 is past the 64 positions of 'learned'. Make it 64 or less, or raise",
+        ),
+    ],
+)
+def test_values_of_a_schemes_arguments_are_refused_before_the_model_has_weights(values, message, monkeypatch):
+    config = config_of(values)
+    monkeypatch.setattr("hf_posenc.model.modeling_posenc.PosEncEmbeddings", None)
+    with pytest.raises(ValueError, match=message):
+        PosEncModel(config)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +210,7 @@ def test_what_every_transformers_config_takes_is_taken():
         rope_theta=7.0,
     )
     assert (config.num_labels, config._attn_implementation, config.my_note) == (3, "eager", "kept")
-    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 7.0}
+    assert config.rope_parameters == {"rope_theta": 7.0}
     assert tiny_config(id2label={0: "a", 1: "b", 2: "c"}).num_labels == 3
 
 
@@ -213,6 +236,7 @@ def test_a_newer_checkpoint_warns(tmp_path, caplog, monkeypatch):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_path):
     config = tiny_config(scheme, num_labels=4)
+    PosEncModel(config)  # it completes the arguments
     assert set(config.position_embedding_kwargs) == set(own_arguments(POSITIONS[scheme]))
     config.save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
@@ -229,19 +253,19 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
 
 
 def test_rope_parameters_belong_to_rope_alone():
-    assert tiny_config("rope").rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
     for scheme in SCHEMES:
-        if scheme != "rope":
-            assert tiny_config(scheme).rope_parameters is None
+        found = PosEncModel(tiny_config(scheme)).config.rope_parameters
+        assert found == ({"rope_type": "default", "rope_theta": 10000.0} if scheme == "rope" else None)
 
 
 def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
-    tiny_config("lspe", position_embedding_kwargs={"activation": "relu"}).save_pretrained(tmp_path)
+    model = PosEncModel(tiny_config("lspe", position_embedding_kwargs={"activation": "relu"}))
+    model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path, position_embedding_type="rope")
-    assert config.position_embedding_kwargs == {"interleaved": False}
+    assert config.position_embedding_kwargs is None
+    assert PosEncModel(config).config.position_embedding_kwargs == {"interleaved": False}
     back = PosEncConfig.from_dict(config.to_dict(), position_embedding_type="none")
-    assert back.position_embedding_kwargs == {"dropout": 0.0}
-    assert back.rope_parameters is None
+    assert back.position_embedding_kwargs is back.rope_parameters is None
     same = AutoConfig.from_pretrained(tmp_path, hidden_dropout_prob=0.5)
     assert same.position_embedding_kwargs["activation"] == "relu"
     assert same.hidden_dropout_prob == 0.5
@@ -259,7 +283,7 @@ def test_arguments_given_for_another_scheme_are_refused_by_the_model():
     assert "set position_embedding_kwargs=None" not in str(found.value)
 
 
-def test_a_scheme_is_built_once_to_be_checked_and_once_for_the_model(monkeypatch):
+def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
     class Counted(LearnedPosition):
         def __init__(self, *, hidden_size: int, limit: int = 8) -> None:
             built.append(limit)
@@ -268,10 +292,11 @@ def test_a_scheme_is_built_once_to_be_checked_and_once_for_the_model(monkeypatch
     built: list[int] = []
     monkeypatch.setitem(POSITIONS, "counted", Counted)
     config = tiny_config("counted")
-    assert built == [8]
+    config.check()
+    assert built == []
     config.position_embedding_kwargs = {"limit": 9}
     PosEncModel(config)
-    assert built == [8, 9, 9]
+    assert built == [9]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -290,21 +315,12 @@ def test_a_field_set_later_counts_as_in_the_constructor(scheme):
         for name, value in values.items():
             setattr(config, name, value)
         with torch.device("meta"):
-            PosEncModel(config)
-        assert config.to_dict() == tiny_config(scheme, **values).to_dict()
-
-
-def test_a_config_builds_its_scheme_once(monkeypatch):
-    built = []
-    init = RotaryPosition.__init__
-    count = functools.wraps(init)(lambda self, **arguments: (built.append(self), init(self, **arguments))[1])
-    monkeypatch.setattr(RotaryPosition, "__init__", count)
-    tiny_config("rope")
-    assert len(built) == 1
+            found, expected = PosEncModel(config), PosEncModel(tiny_config(scheme, **values))
+        assert found.config.to_dict() == expected.config.to_dict()
 
 
 def test_arguments_changed_in_place_stay_as_they_were_set():
-    config = tiny_config("learned")
+    config = tiny_config("learned", position_embedding_kwargs={"std": 0.1})
     config.position_embedding_kwargs["std"] = 0.5
     config.hidden_size = 64
     assert PosEncModel(config).config.position_embedding_kwargs == {"std": 0.5, "dropout": 0.0}

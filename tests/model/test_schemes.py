@@ -372,7 +372,7 @@ def test_register_position_refuses_what_would_not_work(monkeypatch):
 @pytest.mark.parametrize("name", ["rotary", "absolute", "sinusoidal_", "xyz"])
 def test_unknown_schemes_are_named_with_those_that_exist(name):
     with pytest.raises(ValueError, match=f"position_embedding_type='{name}' is unknown.*Choose one of none, sin"):
-        make_position(type("Config", (), {"position_embedding_type": name, "position_embedding_kwargs": {}}))
+        PosEncConfig(position_embedding_type=name)
 
 
 def test_the_rms_of_a_sinusoid_is_that_of_the_docstring():
@@ -492,7 +492,7 @@ def test_symmetric_biases_tell_left_from_right_by_special_tokens_alone(name, pub
 def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):
     monkeypatch.setitem(POSITIONS, "demanding", Demanding)
     with pytest.raises(ValueError, match=r"position_embedding_kwargs={} doesn't fit 'demanding'.*'width'"):
-        PosEncConfig(position_embedding_type="demanding")
+        make_position(PosEncConfig(position_embedding_type="demanding"))
 
 
 def test_none_stands_in_for_any_added_scheme():

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from remote_code_harness import CODE, SCHEMES, Checkpoints, clean_environment, run_clean
-from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
+from remote_code_harness import CODE, Checkpoints, clean_environment, run_clean
 
 from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
 
@@ -65,12 +64,3 @@ def test_loading_by_remote_code_names_the_floor(checkpoints: Checkpoints, tmp_pa
     old = run_clean(jobs, tmp_path / "old", tmp_path / "old_home", pretend_transformers_is=TOO_OLD)
     for job in jobs:
         assert_names_the_floor(old.jobs[job["id"]])
-
-
-def test_an_old_transformers_gets_as_far_as_the_version_check() -> None:
-    # Before 5.10, loading from a folder copied the files that the entry file names itself, and not those that they name
-    # in turn: a FileNotFoundError came before any line of ours ran. The configuration is what is loaded first.
-    entry = CODE / "configuration_posenc.py"
-    needed = {Path(path).stem for path in get_relative_import_files(entry)}
-    assert len(needed) > len(SCHEMES)
-    assert needed - set(get_relative_imports(entry)) <= {entry.stem}

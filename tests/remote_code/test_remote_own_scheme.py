@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
-from hf_posenc.model.scheme_code import _rewritten
+from hf_posenc.model.configuration_posenc import AUTO_MAP
+from hf_posenc.model.scheme_files import _rewritten, declared_schemes
 from hf_posenc.model.unpadding import Tokens
 from hf_posenc.schemes.scheme_file import register_scheme_file
 
@@ -36,15 +37,16 @@ def saved(registered: None, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def test_what_is_saved_says_what_it_holds(saved: dict[str, Path]) -> None:
-    maps = {
-        name: json.loads((folder / "config.json").read_text())["auto_map"]["PositionScheme"]
-        for name, folder in saved.items()
+    tables = {name: declared_schemes(str(folder), {}) for name, folder in saved.items()}
+    combined = {"recency": "recency.Recency", "learned": "position_learned.LearnedPosition"}
+    two = {"recency": "recency.Recency", "rope": "position_rope.RotaryPosition", "stripes": "stripes.Stripes"}
+    assert tables == {
+        "recency": {"recency": "recency.Recency"},
+        "combined": {**combined, "learned+recency": "position_combined.CombinedPosition"},
+        "two": {**two, "recency+rope+stripes": "position_combined.CombinedPosition"},
     }
-    assert maps == {
-        "recency": "recency.Recency",
-        "combined": [None, "recency.Recency"],
-        "two": ["recency.Recency", None, "stripes.Stripes"],
-    }
+    for folder in saved.values():
+        assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
     folder = saved["two"]
     text = (folder / "stripes.py").read_text()
     assert "hf_posenc" not in text
@@ -60,10 +62,10 @@ def test_a_configuration_carries_the_code_too(registered: None, tmp_path: Path) 
     config = PosEncConfig(position_embedding_type="recency")
     config.save_pretrained(tmp_path)
     assert (tmp_path / "recency.py").is_file()
-    assert "_scheme_classes" not in (tmp_path / "config.json").read_text()
     config.position_embedding_type, config.position_embedding_kwargs = "rope", None
     config.save_pretrained(tmp_path)
-    assert "PositionScheme" not in json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert not (tmp_path / "recency.py").exists()
+    assert declared_schemes(str(tmp_path), {}) == {"rope": "position_rope.RotaryPosition"}
 
 
 def test_another_scheme_on_loading_leaves_the_code_behind(
@@ -71,8 +73,9 @@ def test_another_scheme_on_loading_leaves_the_code_behind(
 ) -> None:
     monkeypatch.delitem(POSITIONS, "recency")
     config = PosEncConfig.from_pretrained(saved["recency"], position_embedding_type="alibi")
-    assert "PositionScheme" not in config.auto_map
-    PosEncModel(config)
+    assert set(PosEncModel(config).config.code_files()) == set(
+        PosEncConfig(position_embedding_type="alibi").code_files()
+    )
 
 
 def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +151,7 @@ class Mine(PositionScheme):
         ("my_scheme.py", "import hf_posenc.model\n" + GOOD, r"line 1: 'import hf_posenc.model' can't travel"),
         (
             "my_scheme.py",
-            "from hf_posenc.model.positions import POSITIONS\n" + GOOD,
+            "from hf_posenc.model.positions import make_position\n" + GOOD,
             "may import PositionScheme",
         ),
         ("my_scheme.py", GOOD + "    def f(self):\n        import hf_posenc\n", r"'import hf_posenc' can't travel"),
@@ -179,7 +182,6 @@ class Mine(PositionScheme):
 def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
 ) -> None:
-    monkeypatch.setattr("hf_posenc.model.positions.POSITIONS", POSITIONS)
     path = own_module(tmp_path, monkeypatch, text, name)
     (tmp_path / "sibling.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_code_harness import BATCH, CODE, SCHEMES, clean_environment
+from remote_code_harness import BATCH, SCHEMES, clean_environment, tiny_config
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +89,5 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> No
     logits = load_file(tmp_path / "logits.safetensors")
     for scheme in SCHEMES:
         torch.testing.assert_close(logits[f"{scheme} loaded"], logits[f"{scheme} built"], rtol=0, atol=1e-6)
-        assert {path.name for path in (tmp_path / scheme).glob("*.py")} == {
-            path.name for path in CODE.glob("*.py") if path.name != "__init__.py"
-        }
+        code = tiny_config(scheme).code_files()
+        assert {path.name: path.read_text() for path in (tmp_path / scheme).glob("*.py")} == code

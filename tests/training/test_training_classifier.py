@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from training_harness import (
-    ROOT,
     SMALL,
     TRAINER,
     assert_same_weights,
@@ -38,7 +37,7 @@ from transformers import (
     pipeline,
 )
 
-from hf_posenc import PosEncForSequenceClassification
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.data import Labels
 from hf_posenc.finetuning import make_arguments, parse_arguments, set_up, train_classifier
 from hf_posenc.training import ClassificationLoss, UserError
@@ -115,8 +114,9 @@ def test_each_epoch_has_training_and_validation_metrics(trained):
 def test_a_checkpoint_holds_code_tokenizer_labels_and_readme(trained):
     folder = trained["rope"].output_dir
     names = {path.name for path in folder.iterdir()}
-    code = {path.name for path in (ROOT / "hf_posenc" / "model").glob("*.py")} - {"__init__.py"}
-    assert names >= code | {"model.safetensors", "config.json", "tokenizer.json", "README.md", "results.json"}
+    code = set(PosEncConfig(position_embedding_type="rope").code_files())
+    assert {name for name in names if name.endswith(".py")} == code
+    assert names >= {"model.safetensors", "config.json", "tokenizer.json", "README.md", "results.json"}
     best_and_last = {results(folder)["best"]["step"], max(entry["step"] for entry in results(folder)["history"])}
     assert {f"checkpoint-{step}" for step in best_and_last} <= names
     assert not [name for name in names if name.startswith(".")]

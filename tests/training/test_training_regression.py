@@ -24,7 +24,7 @@ from hf_posenc.conversion import convert
 from hf_posenc.data.labels import standard_units
 from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.hub.verifying import environment
-from hf_posenc.stranger import ask_stranger
+from hf_posenc.isolated_load import load_isolated
 from hf_posenc.training import ClassificationLoss, TrainingResult, UserError
 
 WORTH = {"shed": -1.5, "hut": -1.0, "flat": -0.5, "house": 0.5, "villa": 1.0, "castle": 1.5}
@@ -78,7 +78,7 @@ def test_the_answers_are_the_same_for_whoever_loads_the_checkpoint(run: Training
     assert expected.reshape(-1).tolist() == pytest.approx(written, rel=1e-4)
     program = torch.export.export(model, (), batch)
     torch.testing.assert_close(program.module()(**batch).logits, expected)
-    answer = ask_stranger(
+    answer = load_isolated(
         tmp_path,
         str(run.output_dir),
         "AutoModelForSequenceClassification",

@@ -19,8 +19,9 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from hf_posenc.errors import UserError, about_options
 
+from ...model.package_config import scheme_class
 from ...model.position_base import PositionScheme
-from ...model.positions import POSITIONS, scheme_class
+from ...model.scheme_table import SCHEMES
 from ..scheme_file import register_position
 from .case import Case, Failure, Skip, describe
 from .hooks import check_shapes, check_signature, check_used
@@ -271,7 +272,7 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
                 scheme_class(part)
         yield scheme, None
         return
-    before = dict(POSITIONS)
+    before = dict(SCHEMES)
     own = dict(vars(scheme)) if isinstance(scheme, type) else {}
     name = next((known for known, registered in before.items() if registered is scheme), None)
     declared = own.get("name")
@@ -284,9 +285,9 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
             register_position(name, scheme)
         yield name, declared
     finally:
-        if before != POSITIONS:
-            POSITIONS.clear()
-            POSITIONS.update(before)
+        if before != SCHEMES:
+            SCHEMES.clear()
+            SCHEMES.update(before)
         if "name" in own:
             scheme.name = own["name"]
         elif isinstance(scheme, type) and "name" in vars(scheme):

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ...model.configuration_posenc import PosEncConfig
 from ...model.modeling_posenc import PosEncForSequenceClassification
+from ...model.package_config import PosEncConfig
 from ...model.position_base import PositionScheme
-from ...model.positions import POSITIONS
+from ...model.scheme_table import SCHEMES
 
 
 class Failure(Exception):
@@ -101,7 +101,7 @@ class Case:
     @property
     def classes(self) -> list[type[PositionScheme]]:
         """The scheme's class, or those of a combination."""
-        return [POSITIONS[part] for part in self.name.split("+")]
+        return [SCHEMES[part] for part in self.name.split("+")]
 
     def longest(self, wanted: int) -> int:
         """As many tokens as wanted, or as the scheme has positions."""

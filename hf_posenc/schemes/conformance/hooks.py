@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...model.position_base import PositionScheme
-from ...model.positions import _ELSEWHERE, _SIZES, own_arguments
+from ...model.positions import NOT_FROM_KWARGS, SIZES, own_arguments
 from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, watch
 
 
@@ -37,10 +37,10 @@ def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
     for name, parameter in itertools.islice(inspect.signature(scheme.__init__).parameters.items(), 1, None):
         if parameter.kind is not parameter.KEYWORD_ONLY:
             yield f"argument {name!r} isn't keyword-only, so that no config reaches it: write a * before it"
-        elif name in _ELSEWHERE or name in _SIZES:
+        elif name in (*NOT_FROM_KWARGS, *SIZES):
             continue
         elif parameter.default is parameter.empty:
-            sizes = ", ".join(_SIZES)
+            sizes = ", ".join(SIZES)
             yield f"argument {name!r} is no size that a config knows ({sizes}) and has no default"
         else:
             try:

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.stranger import StrangerFailed, ask_stranger
+from hf_posenc.isolated_load import IsolatedLoadFailed, load_isolated
 
 from ...model.modeling_posenc import PosEncForSequenceClassification
 from .case import SEQUENCES, Case, Failure, Skip, describe, draw_tokens, pad_batch, require_same
@@ -151,7 +151,7 @@ def check_remote_code(case: Case) -> None:
         model.save_pretrained(Path(root) / "checkpoint")
         home = {"HF_HOME": root, "HF_MODULES_CACHE": f"{root}/modules", "OMP_NUM_THREADS": "1"}
         try:
-            answer = ask_stranger(
+            answer = load_isolated(
                 Path(root),
                 f"{root}/checkpoint",
                 "AutoModelForSequenceClassification",
@@ -160,7 +160,7 @@ def check_remote_code(case: Case) -> None:
                 hidden=hidden,
                 timeout=300,
             )
-        except StrangerFailed as error:
+        except IsolatedLoadFailed as error:
             raise Failure(
                 f"a process without hf_posenc can't load the checkpoint: {error}. The scheme's file may import torch, "
                 "transformers and the protocol, and nothing else that isn't installed there."

@@ -1,6 +1,6 @@
-"""A stranger's process: loads a checkpoint where `import hf_posenc` fails, so that the checkpoint's own code runs.
+"""Loads a checkpoint in a process where `import hf_posenc` fails, so that the checkpoint's own code runs.
 
-`ask_stranger` starts this file as a script, which imports nothing of hf_posenc.
+`load_isolated` starts this file as a script, which imports nothing of hf_posenc.
 """
 
 import importlib.abc
@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 
-class StrangerFailed(Exception):
+class IsolatedLoadFailed(Exception):
     """The process ended with an error, which is the message."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The outputs of a stranger's process."""
+    """The outputs of that process."""
 
     output: Any
     """The first tensor that the model returns."""
@@ -30,7 +30,7 @@ class Answer:
     """The texts' token ids."""
 
 
-def ask_stranger(
+def load_isolated(
     place: Path,
     checkpoint: str,
     auto_class: str,
@@ -58,7 +58,7 @@ def ask_stranger(
         options: for `from_pretrained`.
 
     Raises:
-        StrangerFailed: it can't be loaded, a weight is missing or unexpected, it can't be run, or takes too long.
+        IsolatedLoadFailed: it can't be loaded, a weight is missing or unexpected, it can't be run, or takes too long.
     """
     from safetensors.torch import load_file, save_file
 
@@ -80,14 +80,14 @@ def ask_stranger(
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        raise StrangerFailed(f"the process that loads it took more than {timeout:g} s") from None
+        raise IsolatedLoadFailed(f"the process that loads it took more than {timeout:g} s") from None
     try:
         answer = json.loads(done.stdout.splitlines()[-1] if done.returncode == 0 else "")
     except (IndexError, ValueError):
         said = " ".join(done.stderr[-500:].split())
-        raise StrangerFailed(f"the process that loads it ended with {done.returncode}: {said}") from None
+        raise IsolatedLoadFailed(f"the process that loads it ended with {done.returncode}: {said}") from None
     if answer["error"] is not None:
-        raise StrangerFailed(answer["error"])
+        raise IsolatedLoadFailed(answer["error"])
     found = load_file(place / "found")
     return Answer(found.pop("output"), {k.removeprefix("weight:"): v for k, v in found.items()}, answer["token_ids"])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hf_posenc.hub import verifying
-from hf_posenc.stranger import Answer, StrangerFailed, ask_stranger
+from hf_posenc.isolated_load import Answer, IsolatedLoadFailed, load_isolated
 
 WEIGHTS = {"layer.weight": torch.ones(2, 2), "layer.bias": torch.zeros(2)}
 ANSWER = Answer(torch.ones(1, 3), WEIGHTS, [[5, 6]])
@@ -40,5 +40,5 @@ def test_the_loading_process_of_publishing_gets_no_token_and_no_settings(tmp_pat
 
 
 def test_a_stranger_that_takes_too_long_is_given_up(tmp_path):
-    with pytest.raises(StrangerFailed, match=r"took more than 0\.01 s"):
-        ask_stranger(tmp_path, "nowhere", "AutoModel", environment={}, timeout=0.01)
+    with pytest.raises(IsolatedLoadFailed, match=r"took more than 0\.01 s"):
+        load_isolated(tmp_path, "nowhere", "AutoModel", environment={}, timeout=0.01)

@@ -1,0 +1,108 @@
+"""What helps people who write configurations: other libraries' names, and why a scheme isn't there.
+
+Doesn't travel: nothing in a checkpoint imports it. Its dictionaries are literals: `schemes/names.py` reads them without
+importing PyTorch.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+# What other model families call our fields. These names are spelled too differently for `did_you_mean` to find them.
+OTHER_FIELDS = {
+    "hidden_size": "d_model dim n_embd hidden_dim",
+    "num_hidden_layers": "num_layers n_layer n_layers",
+    "num_attention_heads": "num_heads n_head n_heads",
+    "intermediate_size": "ffn_dim dim_feedforward",
+    "hidden_act": "activation activation_function hidden_activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "norm_eps",
+    "max_position_embeddings": "n_positions max_positions max_seq_len max_seq_length max_length max_len "
+    "model_max_length",
+    "num_labels": "num_classes n_labels",
+    "vocab_size": "n_vocab",
+    "embedding_size": "embed_dim",
+    "unpad_inputs": "unpad",
+    "pad_token_id": "padding_idx",
+    "rope_theta": "rope_base",
+    "initializer_range": "init_std",
+    "classifier_pooling": "pooling pooling_mode",
+    "norm_position": "pre_norm",
+    "position_embedding_type": "position position_type pos_encoding positional_encoding position_encoding_type",
+    "rope_parameters": "rope_scaling_factor",
+}
+# What other models and papers call our schemes.
+OTHER_SCHEMES = {
+    "absolute": "learned",
+    "rotary": "rope",
+    "roformer": "rope",
+    "sin": "sinusoidal",
+    "sine": "sinusoidal",
+    "nope": "none",
+    "relative_bias": "t5",
+    "shaw": "relative_key",
+    "disentangled": "deberta",
+    "cpb": "mlp_bias",
+}
+# Schemes that aren't here, with the reason.
+REFUSED_SCHEMES = {
+    "xpos": "xPos (Sun et al. 2022, arXiv 2212.10554) decays with distance only under a causal mask; in an encoder "
+    "half of all pairs would grow. The nearest are 'rope', and 'rope+alibi' for a decay on both sides.",
+    "cope contextual": "CoPE (Golovneva et al. 2024, arXiv 2405.18719) counts gates between a query and an earlier "
+    "key, so it is defined for causal attention alone. The nearest are 'relative_key_query' and 'deberta'.",
+    "transformer_xl transformerxl transfo_xl": "Transformer-XL's positions (Dai et al. 2019, arXiv 1901.02860) serve a "
+    "memory of earlier segments, which an encoder doesn't have. The nearest are 'deberta' and 'relative_key_query'.",
+    "relative_value relative_key_value shaw_value": "The value side of Shaw et al. 2018 (arXiv 1803.02155) adds to "
+    "what attention returns, which fused kernels can't do; the paper found no gain from it. Use 'relative_key'.",
+}
+# Arguments of a scheme's constructor that a config gives in another place, or not at all.
+ARGUMENTS_ELSEWHERE = {
+    "batch_first": "A model is batch-first; batch_first is for schemes used on plain tensors.",
+    "rope_theta": "Give it as rope_parameters={'rope_theta': ...}.",
+}
+
+
+def did_you_mean(word: str, known: Iterable[str], other_name: str | None = None, cutoff: float = 0.6) -> str:
+    """'Did you mean ...? ', for an error about an unknown name: `other_name`, or the nearest that is known; or ''."""
+    meant = other_name or next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
+    return f"Did you mean {meant!r}? " if meant else ""
+
+
+def field_meant(name: str, fields: Iterable[str]) -> str:
+    """'Did you mean ...? ' for a misspelt field of a config, or one by another library's name; or ''."""
+    other_name = next((field for field, others in OTHER_FIELDS.items() if name in others.split()), None)
+    return did_you_mean(name, fields, other_name, cutoff=0.8)
+
+
+def unknown_scheme(name: str, known: Iterable[str]) -> ValueError:
+    """The error about a name that no scheme has: why there is none, or those that there are."""
+    for names, reason in REFUSED_SCHEMES.items():
+        if name.lower().replace("-", "_") in names.split():
+            return ValueError(f"position_embedding_type={name!r}: {reason}")
+    return ValueError(
+        f"position_embedding_type={name!r} is unknown. {did_you_mean(name, known, OTHER_SCHEMES.get(name))}"
+        f"Choose one of {', '.join(known)}, or several joined by '+'; one of your own after "
+        "register_position (--scheme-file on the command line)."
+    )
+
+
+def scheme_names(position_embedding_type: str) -> list[str]:
+    """The parts of `a+b`, in order.
+
+    Raises:
+        ValueError: the combination makes no sense.
+    """
+    names = position_embedding_type.split("+")
+    if len(names) == 1:
+        return names
+    twice = [name for name in names if names.count(name) > 1]
+    if "" in names:
+        reason = "A part is missing. Write the names of two or more schemes with '+' between them."
+    elif "none" in names:
+        rest = "+".join(name for name in names if name != "none")
+        reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
+    elif twice:
+        reason = f"{twice[0]!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
+    else:
+        return names
+    raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")

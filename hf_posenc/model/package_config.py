@@ -1,0 +1,561 @@
+"""`PosEncConfig` where hf_posenc is installed: help for those who write configurations, and other people's schemes.
+
+Doesn't travel: nothing in a checkpoint imports it. `__init__.py` puts this class in the place of the one that travels.
+"""
+
+import contextlib
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import GenerationConfig
+from transformers.utils import logging
+
+from . import configuration_posenc
+from .configuration_posenc import POSENC_VERSION, Check, one_of, require, whole
+from .hints import ARGUMENTS_ELSEWHERE, did_you_mean, field_meant, scheme_names, unknown_scheme
+from .position_combined import CombinedPosition
+from .position_rope import ROPE_TYPES
+from .positions import SIZES, own_arguments, scheme_kwargs
+from .scheme_files import (
+    collect_code,
+    declared_schemes,
+    fetch_scheme,
+    is_built_in,
+    refuse_own_folder,
+    warn_of_other_code,
+    written_code,
+)
+from .scheme_table import SCHEMES
+
+logger = logging.get_logger(__name__)
+
+MOST_LABELS = 2**20
+"""A config names each label, so an unbounded number of labels would fill the memory of whoever loads it."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
+    "small": {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+"""The sizes of the BERT miniatures (Turc et al. 2019, arXiv 1908.08962) and of BERT base.
+
+Their weights start with a standard deviation of hidden_size^-0.5, so that the logits of attention are of size 1 from
+the start: with BERT's .02 a narrow encoder attends evenly to all tokens for most of a short training.
+"""
+for _preset in PRESETS.values():
+    _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
+
+_ROPE_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+for _required, _optional in ROPE_TYPES.values():
+    _ROPE_KEYS |= {*_required, *_optional}
+
+_BUNDLED = "_bundled_schemes"
+"""Where a config keeps the classes that came with its checkpoint. Never written to a file."""
+_HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
+_loading: ContextVar[tuple[str, bool, dict[str, Any]] | None] = ContextVar("loading", default=None)
+"""What is being loaded: the checkpoint, whether its code is trusted, and the Hub options."""
+
+# Fields whose value a loader can't tell from the weights: with another value a model loads, and computes nonsense.
+_BUILT_WITH = (
+    *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
+    *("layer_norm_eps", "norm_position", "scale_embeddings", "classifier_hidden_act"),
+    *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
+)
+
+
+def _typed(words: str, fits: Callable[[Any], bool]) -> Check:
+    return fits, f"is of a wrong type. Give {words}, or leave it out."
+
+
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_DTYPE: Check = (lambda value: str(value).removeprefix("torch.") in _DTYPES, one_of(*_DTYPES)[1])
+_NAME = _typed("a string", lambda value: isinstance(value, str | dict))
+_FLAG = _typed("true or false", lambda value: isinstance(value, bool))
+_ROPE = _typed("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict))
+
+
+def _are_names(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(value is None or isinstance(value, str) for value in values)
+
+
+def _is_map_of_code(value: Any) -> bool:  # a tokenizer has two classes, or one and None
+    return isinstance(value, dict) and all(isinstance(code, str) or _are_names(code) for code in value.values())
+
+
+def _is_quantization(value: Any) -> bool:
+    return hasattr(value, "to_dict") or (isinstance(value, dict) and isinstance(value.get("quant_method"), str))
+
+
+_UNCHECKED = (
+    "_commit_hash", "_name_or_path", "custom_pipelines", "experts_implementation", "finetuning_task", "name_or_path",
+    "partial_rotary_factor", "rope_theta", "task_specific_params", "tie_encoder_decoder", "use_cache",
+)  # fmt: skip
+_KEYWORDS: dict[str, Check | None] = {
+    **dict.fromkeys(_UNCHECKED),
+    "architectures": _typed("a list of names of classes", lambda value: _are_names(value) and None not in value),
+    "attn_implementation": _NAME,
+    "_attn_implementation": _NAME,
+    "auto_map": _typed("an object of names of classes", _is_map_of_code),
+    "dtype": _DTYPE,
+    "torch_dtype": _DTYPE,
+    "gradient_checkpointing": _FLAG,
+    "model_type": _typed("a string", lambda value: isinstance(value, str)),
+    "num_labels": whole(1, MOST_LABELS),
+    "output_attentions": _FLAG,
+    "quantization_config": _typed("an object with a quant_method", _is_quantization),
+    "rope_parameters": _ROPE,
+    "rope_scaling": _ROPE,
+}
+"""What PreTrainedConfig takes beyond our fields, and what it or the Hub writes into a config file. What transformers
+looks into has a check: a wrong value would fail later, in words that name no field."""
+
+
+def check_types(values: dict[str, Any]) -> None:
+    """Checks the values that `_KEYWORDS` lists, and raises for one of a wrong type."""
+    for name, check in _KEYWORDS.items():
+        require(name, values.get(name), check)
+
+
+_ROPE_OF_TRAINING = ("rope_theta", "partial_rotary_factor")
+_ROPE_NAMES = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
+
+
+def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
+    """Removes RoPE's fields, older names included, from a config's values and returns them as one dict.
+
+    Raises:
+        ValueError: the names contradict each other.
+    """
+    rope = {name: value for name in _ROPE_NAMES if (value := values.pop(name, None)) is not None}
+    check_types(rope)
+    merged: dict[str, Any] = {}
+    for name, value in rope.items():
+        for key, number in ({name: value} if name in _ROPE_OF_TRAINING else value).items():
+            if number is None:
+                continue
+            today = "rope_type" if key == "type" else key
+            known = merged.setdefault(today, number)
+            if known is not number and known != number:
+                together = ", ".join(f"{name}={value!r:.200}" for name, value in rope.items())
+                raise ValueError(
+                    f"{today}={known!r} contradicts {key}={number!r} in {together}. Give rope_parameters alone."
+                )
+    return merged
+
+
+def _override_scheme(values: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Another scheme than the file's: the arguments of the file's don't apply."""
+    scheme = values.get("position_embedding_type")
+    if overrides.get("position_embedding_type", scheme) != scheme:
+        for name in ("position_embedding_kwargs", *_ROPE_NAMES):
+            values.pop(name, None)
+
+
+def _override_rope(values: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """A new scaling replaces the file's. `rope_theta` and `partial_rotary_factor` stay unless they are given."""
+    replaced = "rope_parameters" in overrides or overrides.get("rope_scaling") is not None
+    new, old = _take_rope(overrides), _take_rope(values)
+    kept = {name: value for name, value in old.items() if not replaced or name in _ROPE_OF_TRAINING}
+    values["rope_parameters"] = {**kept, **new} or None
+
+
+def _override_labels(values: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Labels given as names, or as another number of them, replace the file's."""
+    if overrides.get("num_labels", 0) is None:
+        del overrides["num_labels"]
+    count, names = overrides.get("num_labels"), values.get("id2label") or values.get("label2id")
+    other_count = count is not None and isinstance(names, dict) and len(names) != count
+    if other_count or {"id2label", "label2id"} & overrides.keys():
+        for name in ("id2label", "label2id", "num_labels"):
+            values.pop(name, None)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _warn_of_other_version(unknown: dict[str, Any], written_by: Any) -> None:
+    if unknown:
+        logger.warning(
+            f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
+            "kept, without effect. If a newer hf_posenc wrote it, upgrade hf_posenc."
+        )
+    if isinstance(written_by, str) and _release(written_by) > _release(POSENC_VERSION):
+        logger.warning(
+            f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
+            "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
+            "process that doesn't import hf_posenc)."
+        )
+
+
+def _names(field: str, labels: Any) -> list[str]:
+    """The names in a map of labels, in the order of their numbers."""
+    pairs = labels.items() if isinstance(labels, dict) else ()
+    numbered = {str(n): name for n, name in pairs} if field == "id2label" else {str(n): name for name, n in pairs}
+    names = [numbered.get(str(number)) for number in range(len(pairs))]
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{field}={labels!r:.80} doesn't number labels from 0 on without a gap, each with a name of its own. "
+            "Give id2label={0: 'no', 1: 'yes'}, and label2id={'no': 0, 'yes': 1} or none."
+        )
+    return names  # type: ignore[return-value]
+
+
+def scheme_class(name: str) -> Any:
+    """The class of one scheme of the table.
+
+    Raises:
+        ValueError: no scheme has this name; the message lists those that exist, or says why there is none.
+    """
+    if name not in SCHEMES:
+        raise unknown_scheme(name, SCHEMES)
+    return SCHEMES[name]
+
+
+def takes_rope_parameters(scheme: Any) -> bool:
+    """Whether a scheme takes `config.rope_parameters`."""
+    return "rope_parameters" in inspect.signature(scheme.__init__).parameters
+
+
+def _check_argument(scheme: str, name: str, value: Any, accepted: dict[str, Any]) -> None:
+    if name in accepted:
+        return
+    if name in SIZES:
+        hint = "It follows from the sizes in the config."
+    elif name in ARGUMENTS_ELSEWHERE:
+        hint = ARGUMENTS_ELSEWHERE[name]
+    else:
+        takes = ", ".join(accepted) or "none; leave position_embedding_kwargs out"
+        hint = f"{did_you_mean(name, accepted)}It takes {takes}."
+        if theirs := [other for other, known in SCHEMES.items() if name in own_arguments(known)]:
+            hint += (
+                f" {', '.join(theirs)} {'take' if len(theirs) > 1 else 'takes'} it: where the config was another "
+                "scheme's, set position_embedding_kwargs=None first."
+            )
+    raise ValueError(f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. {hint}")
+
+
+@strict
+class PosEncConfig(configuration_posenc.PosEncConfig):
+    r"""Configuration of a PosEnc encoder: a BERT-shaped body whose positional scheme is one value.
+
+    ```python
+    >>> from hf_posenc import PosEncConfig
+    >>> PosEncConfig.from_preset("tiny", position_embedding_type="lspe").position_embedding_type
+    'lspe'
+
+    ```
+
+    Its fields are documented at the class that it inherits from. An unknown keyword that looks like a misspelt field is
+    refused; a scheme that isn't in the table is taken from the checkpoint, with `trust_remote_code=True`.
+
+    Raises:
+        ValueError: a value is out of range; a keyword looks like a misspelt field; the scheme or its arguments don't
+            exist. The message names the value, what is accepted and what to do.
+        StrictDataclassFieldValidationError: a value has the wrong type.
+    """
+
+    @classmethod
+    def from_preset(cls, preset: str, **overrides: Any) -> "PosEncConfig":
+        """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
+
+        Args:
+            preset (str): a name of `PRESETS`.
+            **overrides: fields that differ from the preset.
+
+        Raises:
+            ValueError: `preset` isn't a name of `PRESETS`.
+        """
+        if preset not in PRESETS:
+            raise ValueError(f"preset={preset!r} is unknown. Choose one of {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[preset], **overrides})
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        check_types({**vars(self), **kwargs})
+        for key, value in kwargs.items():
+            self._refuse_misspelt(key, value)
+        self._name_labels(kwargs.pop("num_labels", None))
+        torch_dtype = kwargs.pop("torch_dtype", None)
+        dtype = torch_dtype if self.dtype is None else self.dtype
+        self.dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
+        super().__post_init__(**kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _ROPE_OF_TRAINING:
+            raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
+        super().__setattr__(name, value)
+
+    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Merges older names into `rope_parameters`."""
+        kwargs["rope_parameters"] = self.rope_parameters
+        self.rope_parameters = _take_rope(kwargs) or None
+        return kwargs
+
+    def _refuse_misspelt(self, key: str, value: Any) -> None:
+        if key in _KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
+            return
+        names = self.position_embedding_type.split("+")
+        for name in names:
+            if name in SCHEMES and key in own_arguments(SCHEMES[name]):
+                kwargs = {key: value} if len(names) == 1 else {name: {key: value}}
+                raise ValueError(
+                    f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
+                    f"Give it as position_embedding_kwargs={kwargs!r}."
+                )
+        real = [field.name for field in fields(self)] + [name for name in _KEYWORDS if not name.startswith("_")]
+        if hint := field_meant(key, real):
+            raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). {hint.strip()}")
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Reads a checkpoint's configuration; with `trust_remote_code=True` also the code of its author's own scheme.
+
+        A model can then be built from the configuration alone. (Where hf_posenc is installed, transformers'
+        `AutoConfig` doesn't pass `trust_remote_code` on, so its configurations lack that code.)
+
+        Raises:
+            ValueError: that code can't be loaded; or what transformers raises.
+        """
+        source, trusted = str(pretrained_model_name_or_path), kwargs.pop("trust_remote_code", None)
+        kwargs.setdefault("name_or_path", source)
+        if not trusted:
+            return super().from_pretrained(source, *args, **kwargs)
+        with _loading_from(source, {**kwargs, "trust_remote_code": True}):
+            return super().from_pretrained(source, *args, **kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Builds the configuration of a file, with `kwargs` in place of the file's values.
+
+        A key that this version doesn't know is kept with a warning, since a newer version may have written it. A
+        scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
+        """
+        values, own = dict(config_dict), {field.name for field in fields(cls)}
+        check_types(values)
+        _override_scheme(values, kwargs)
+        _override_rope(values, kwargs)
+        _override_labels(values, kwargs)
+        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own}
+        unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _KEYWORDS}
+        _warn_of_other_version(unknown, values.get("posenc_version"))
+        result = super().from_dict(values, **kwargs)
+        config = result[0] if isinstance(result, tuple) else result
+        # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
+        generation = GenerationConfig._get_default_generation_params()
+        for name, value in unknown.items():
+            if name not in generation and not name.startswith("_") and not hasattr(config, name):
+                vars(config)[name] = value
+        config.validate()  # a name that this version doesn't know may mean something to transformers
+        return result
+
+    def check(self) -> None:
+        """Also checks what only those who write a configuration get wrong; makes each map of labels from the other."""
+        self._name_labels()
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. "
+                "Give the tokenizer's pad_token_id, or None if it has no padding token."
+            )
+        if self.problem_type is None and (self.label_mean, self.label_std) != (0.0, 1.0):
+            raise ValueError(
+                f"label_mean={self.label_mean} and label_std={self.label_std} are for a regression, and problem_type "
+                "is None. Give problem_type='regression' too."
+            )
+        super().check()
+
+    def check_scheme(self) -> None:
+        """Checks the names of the scheme and its arguments, unless its code comes with the checkpoint and isn't loaded.
+
+        Raises:
+            ValueError: no scheme or argument has this name; the message has a hint.
+        """
+        kwargs, takes_rope, deferred = None, False, False
+        for name in scheme_names(self.position_embedding_type):
+            if self._is_deferred(name):
+                deferred = True
+                continue
+            scheme = self.scheme_class(name)
+            kwargs = kwargs or scheme_kwargs(self)
+            for key, value in kwargs[name].items():
+                _check_argument(name, key, value, own_arguments(scheme))
+            takes_rope = takes_rope or takes_rope_parameters(scheme)
+        if self.rope_parameters is None or deferred:
+            return
+        if not takes_rope:
+            raise ValueError(
+                f"rope_parameters={self.rope_parameters!r} has no effect on "
+                f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."
+            )
+        for key in self.rope_parameters:
+            if key not in _ROPE_KEYS and (hint := did_you_mean(key, sorted(_ROPE_KEYS))):
+                kind = self.rope_parameters.get("rope_type", "default")
+                raise ValueError(f"rope_parameters has no {key!r} for rope_type={kind!r}. {hint.strip()}")
+
+    def scheme_class(self, name: str) -> Any:
+        """The class of a scheme, or of several joined by `+`: of the table, or of the checkpoint if that is trusted.
+
+        Raises:
+            ValueError: no scheme has this name; or its code comes with the checkpoint and isn't trusted, or can't be
+                loaded.
+        """
+        if name in SCHEMES:
+            if _loading.get() is not None and not is_built_in(SCHEMES[name]):
+                source, _, hub = _loading.get()  # type: ignore[misc]
+                warn_of_other_code(name, SCHEMES[name], self._code_repository or source, hub)
+            return SCHEMES[name]
+        if "+" in name:
+            return CombinedPosition
+        bundled = vars(self).get(_BUNDLED, {})
+        if name not in bundled:
+            source, trusted, hub = _loading.get() or (self._name_or_path, False, {})
+            if not self._may_be_bundled(name, source):
+                table = f" Nor is it in the scheme_table.py of {source}." if source else ""
+                raise ValueError(f"{unknown_scheme(name, SCHEMES)}{table}")
+            if not trusted:
+                reference = declared_schemes(source, hub).get(name)
+                raise ValueError(
+                    f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code"
+                    f"{f' ({reference})' if reference else ''} comes with the checkpoint {source}. If you trust it, "
+                    "load the model, or the configuration by PosEncConfig, with from_pretrained(..., "
+                    "trust_remote_code=True), on the command line with --trust-remote-code; if you have the class, "
+                    f"register it first: register_position({name!r}, ...)."
+                )
+            bundled = {**bundled, name: fetch_scheme(name, source, self._code_repository, hub)}
+            vars(self)[_BUNDLED] = bundled
+        return bundled[name]
+
+    def has_bundled_code(self, name: str) -> bool:
+        """Whether a scheme isn't in the table here, so that it can only be the checkpoint's own."""
+        return name not in SCHEMES
+
+    @property
+    def _code_repository(self) -> str:
+        """The repository of the code, if that isn't the checkpoint's own; else ''."""
+        return str(self.auto_map.get("AutoConfig", "")).rpartition("--")[0]
+
+    def _may_be_bundled(self, name: str, source: str) -> bool:
+        """Whether a scheme's code may come with a checkpoint; of one on the Hub, only loading it tells."""
+        return bool(source) and (not os.path.isdir(source) or name in declared_schemes(source, {}))
+
+    def _is_deferred(self, name: str) -> bool:
+        if name in SCHEMES or name in vars(self).get(_BUNDLED, {}) or ((loading := _loading.get()) and loading[1]):
+            return False
+        return self._may_be_bundled(name, loading[0] if loading else self._name_or_path)
+
+    def code_files(self) -> dict[str, str]:
+        """The code of a checkpoint, by file name: the model, and the schemes that the configuration names.
+
+        Raises:
+            ValueError: the code of a scheme can't travel, or isn't loaded and not trusted.
+        """
+        return collect_code(self.position_embedding_type, self.schemes())
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Writes config.json and the code that it needs; removes code of another scheme that it wrote there before.
+
+        Raises:
+            ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
+        """
+        refuse_own_folder(self.schemes(), save_directory)
+        stale = written_code(Path(save_directory)) - self.code_files().keys()
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        for name in stale:
+            Path(save_directory, name).unlink()
+
+    def before_saving(self, model: Any) -> None:
+        """Refuses a model whose code can't travel, or whose config was changed after it was built.
+
+        Raises:
+            ValueError: loaded again, the weights would compute something else; or see `code_files`.
+        """
+        body = model.base_model
+        built_with = {name: getattr(body.built_with, name) for name in _BUILT_WITH}
+        for name, built in {**built_with, "num_hidden_layers": len(body.layers)}.items():
+            value = getattr(self, name)
+            if value != built:
+                raise ValueError(
+                    f"config.{name}={value!r} isn't what this model was built with, {built!r}: "
+                    f"loaded again, the weights would compute something else. Set it back to {built!r}; where another "
+                    f"value is wanted, give it on loading: from_pretrained(..., {name}=...)."
+                )
+        self.code_files()
+
+    @classmethod
+    @contextlib.contextmanager
+    def loading(cls, source: Any, arguments: dict[str, Any]) -> Iterator[None]:
+        """Guards transformers' loading of `source`: an index may name only files beside it, and code needs trust.
+
+        Raises:
+            ValueError: the index names files elsewhere, or the weights are damaged, or code isn't trusted.
+        """
+        _check_index(Path(str(source), arguments.get("subfolder") or ""))
+        try:
+            with _loading_from(str(source), arguments):
+                yield
+        except Exception as error:
+            if type(error).__name__ != "SafetensorError":  # an error of a package that this file doesn't import
+                raise
+            raise ValueError(
+                f"The weights of {str(source)!r} are damaged ({error}). Save them anew, or download them anew with "
+                "from_pretrained(..., force_download=True)."
+            ) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that config.json holds."""
+        values = super().to_dict()
+        values.pop(_BUNDLED, None)
+        return values
+
+    def _name_labels(self, count: int | None = None) -> None:
+        """Makes each map of labels from the other. Where they differ, `id2label` wins unless its names are defaults.
+
+        Raises:
+            ValueError: they don't name labels, or not as many as `count`.
+        """
+        maps = {name: getattr(self, name) for name in ("id2label", "label2id")}
+        named = [_names(name, labels) for name, labels in maps.items() if labels is not None]
+        if not named:
+            if count is not None:
+                self.num_labels = count
+            return
+        names = named[0]
+        if named[-1] != names:
+            if names == [f"LABEL_{number}" for number in range(len(named[-1]))]:
+                names = named[-1]
+            together = " and ".join(f"{name}={labels!r:.200}" for name, labels in maps.items())
+            logger.warning(f"{together} contradict each other: {dict(enumerate(names))!r:.200}.")
+        if count is not None and count != len(names):
+            raise ValueError(f"num_labels={count} contradicts the {len(names)} names {names!r:.80}. Leave it out.")
+        self.id2label = dict(enumerate(names))
+        self.label2id = {name: number for number, name in enumerate(names)}
+
+
+@contextlib.contextmanager
+def _loading_from(source: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """Lets configurations take schemes from the checkpoint `source` if it is trusted."""
+    hub = {name: arguments[name] for name in _HUB_ARGUMENTS if name in arguments}
+    token = _loading.set((source, bool(arguments.get("trust_remote_code")), hub))
+    try:
+        yield
+    finally:
+        _loading.reset(token)
+
+
+def _check_index(folder: Path) -> None:
+    for path in folder.glob("*.index*.json") if folder.is_dir() else ():
+        try:
+            shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+            outside = [name for name in shards if name != Path(name).name]
+        except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{str(path)!r} is damaged ({error!r:.200}). Save the model anew.") from error
+        if outside:
+            raise ValueError(f"{str(path)!r} names {outside[0]!r}, which isn't a file beside it. Save the model anew.")

@@ -1,0 +1,316 @@
+"""The code of schemes, on its way: collected and rewritten where a model is saved, fetched where one is loaded.
+
+Doesn't travel: nothing in a checkpoint imports it. From this package, a user's module imports the protocol,
+`from hf_posenc import PositionScheme`, and what schemes compute with, `from hf_posenc.model.position_math import
+sinusoid`. The copy in a checkpoint has `from .position_base import ...` and `from .position_math import ...` instead,
+so that it needs only the checkpoint's files, and its class is a line of the checkpoint's `scheme_table.py`.
+"""
+
+import ast
+import contextlib
+import inspect
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from huggingface_hub import try_to_load_from_cache
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.utils import logging
+
+from .position_base import PositionScheme
+from .position_combined import CombinedPosition
+
+logger = logging.get_logger(__name__)
+
+TABLE = "scheme_table.py"
+MODEL = Path(__file__).parent
+OUR_FILES = {path.name for path in MODEL.glob("*.py")}
+
+_BASES = {"PositionScheme", "AddedPosition", "DistanceBias", "Tokens"}
+"""What a user's module may import from `hf_posenc`; of `position_math`, every public name."""
+
+_remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
+
+
+def is_built_in(scheme: type[PositionScheme]) -> bool:
+    """Whether the scheme is one of this package's."""
+    return scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]
+
+
+def remember_code(scheme: type[PositionScheme]) -> None:
+    """Keeps the code as it is now: a file edited while its model trains must not travel with weights of the old one.
+
+    Code that can't travel is reported when it is saved.
+    """
+    with contextlib.suppress(ValueError, SyntaxError, OSError):
+        _remembered[scheme] = _files_of(scheme)
+
+
+# ---- saving ---------------------------------------------------------------------------------------------------------
+
+
+def collect_code(position_embedding_type: str, schemes: dict[str, type[PositionScheme]]) -> dict[str, str]:
+    """The code of a checkpoint by file name: the model, the named schemes, and a table of these.
+
+    Raises:
+        ValueError: a class can't travel; the message says why and what to do.
+    """
+    entries = ["configuration_posenc.py"]
+    files: dict[str, str] = {}
+    for scheme in schemes.values():
+        if is_built_in(scheme):
+            entries.append(f"{_module(scheme)}.py")
+            continue
+        for file, text in (_remembered.get(scheme) or _files_of(scheme)).items():
+            if files.setdefault(file, text) != text:
+                raise ValueError(f"Two of the schemes {'+'.join(schemes)} have a file {file}. Rename one of them.")
+    table: dict[str, type[PositionScheme]] = dict(schemes)
+    if len(schemes) > 1:
+        table[position_embedding_type] = CombinedPosition
+        entries.append("position_combined.py")
+    return {**files, **_with_imports(MODEL, entries), TABLE: table_text(table)}
+
+
+def table_text(table: dict[str, type[PositionScheme]]) -> str:
+    """A checkpoint's `scheme_table.py`."""
+    imports, lines = set(), []
+    for name, scheme in table.items():
+        called = scheme.__name__
+        if len({other for other in table.values() if other.__name__ == called}) > 1:
+            called = f"{called}_{_module(scheme)}"
+        as_what = "" if called == scheme.__name__ else f" as {called}"
+        imports.add(f"from .{_module(scheme)} import {scheme.__name__}{as_what}")
+        lines.append(f'"{name}": {called}')
+    title = '"""The positional schemes of this checkpoint, by name."""'
+    return "\n".join([title, "", *sorted(imports), "", f"SCHEMES = {{{', '.join(lines)}}}", ""])
+
+
+def written_code(folder: Path) -> set[str]:
+    """The files of code that `save_pretrained` has written into a folder, by what its `scheme_table.py` says."""
+    if not (folder / TABLE).is_file():
+        return set()
+    return set(_with_imports(folder, [TABLE, "configuration_posenc.py"], every=True))
+
+
+def refuse_own_folder(schemes: dict[str, type[PositionScheme]], folder: Any) -> None:
+    """Refuses to save into the folder that a scheme's own file is in: the copy that travels would replace it.
+
+    Raises:
+        ValueError: a file of a scheme lies there.
+    """
+    for scheme in schemes.values():
+        if not is_built_in(scheme):
+            source = Path(inspect.getsourcefile(scheme) or "").resolve()
+            if source.parent == Path(folder).resolve():
+                raise ValueError(
+                    f"{str(folder)!r} holds {source.name}, from which {scheme.__name__} was imported, and which the "
+                    "copy that travels would replace. Save into another folder."
+                )
+
+
+def _module(scheme: type[PositionScheme]) -> str:
+    return scheme.__module__.rpartition(".")[2]
+
+
+def _with_imports(folder: Path, entries: list[str], every: bool = False) -> dict[str, str]:
+    """Files and those beside them that they import, by name, without the table; `every`: those that exist, with it.
+
+    A file that imports hf_posenc isn't a checkpoint's.
+    """
+    files: dict[str, str] = {}
+    waiting = list(entries)
+    while waiting:
+        name = waiting.pop()
+        path = folder / name
+        if name in files or (every and not path.is_file()) or (name == TABLE and not every):
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace" if every else "strict")
+        if not re.search(r"^\s*(?:from|import)\s+hf_posenc\b", text, flags=re.MULTILINE):
+            files[name] = text
+            waiting += [f"{module}.py" for module in re.findall(r"^\s*from \.(\w+) import", text, flags=re.MULTILINE)]
+    return files
+
+
+def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
+    """The scheme's module and the modules beside it that it imports, as they travel: name -> text."""
+    what = f"{scheme.__module__}.{scheme.__qualname__}"
+    move = "Move the class to a file of its own, such as my_scheme.py, and import it from there."
+    if scheme.__module__ == "__main__":
+        raise ValueError(f"{scheme.__qualname__} is defined in __main__, whose code can't travel with a model. {move}")
+    if "." in scheme.__qualname__:
+        raise ValueError(f"{what} is defined inside another class or a function, so it can't travel. {move}")
+    try:
+        path = Path(inspect.getsourcefile(scheme) or "")
+    except TypeError:
+        path = Path()
+    if not path.is_file():
+        raise ValueError(f"{what} has no source file, so its code can't travel with a model. {move}")
+    if path.stem == "__init__":
+        raise ValueError(f"{what} is defined in {path.name}, which can't travel by that name. {move}")
+    files: dict[str, str] = {}
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        if file.name in files:
+            continue
+        if file.name in OUR_FILES or not file.stem.isidentifier():
+            reason = "has the name of a file of ours" if file.name in OUR_FILES else "isn't named like a module"
+            raise ValueError(f"{file} {reason}, so it can't travel with a model. Rename it.")
+        files[file.name], beside = _rewritten(file)
+        waiting += [file.parent / f"{module}.py" for module in beside if f"{module}.py" not in OUR_FILES]
+    return files
+
+
+def _rewritten(path: Path) -> tuple[str, list[str]]:
+    """A module's text with its imports of hf_posenc made relative, and the modules beside it that it imports."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} isn't UTF-8 text, so it can't travel with a model: {error}. Save it as UTF-8."
+        ) from error
+    lines = text.split("\n")  # as Python counts them: a form feed doesn't end a line
+    relative: dict[str, ast.stmt] = {}
+    for node in ast.walk(ast.parse(text, str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                _refuse_module(path, node, alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            if (module := _travelling(node)) is None:
+                _refuse_module(path, node, node.module or "")
+                continue
+            relative.setdefault(module, node)
+            line = lines[node.lineno - 1].encode()  # columns count bytes
+            before, statement = line[: node.col_offset].decode(), line[node.col_offset :].decode()
+            lines[node.lineno - 1] = before + re.sub(r"^from\s+hf_posenc[\w.]*", f"from .{module}", statement)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level > 1 or not node.module or "." in node.module:
+                raise _refused(path, node, "Import from modules in the same folder, as 'from .helper import name'.")
+            relative.setdefault(node.module, node)
+    written = "\n".join(lines)
+    seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
+    if phantom := seen_by_loader - {*relative, "position_base", "position_math"}:
+        raise ValueError(
+            f"{path.name}: a line of text reads like an import of {min(phantom)!r}, and whoever loads the model "
+            "would look for that file. Word it differently."
+        )
+    if unseen := set(relative) - seen_by_loader:
+        why = "Whoever loads the model sees imports that are first on their line alone. Give it a line of its own."
+        raise _refused(path, relative[min(unseen)], why)
+    return written, list(relative)
+
+
+def _travelling(node: ast.ImportFrom) -> str | None:
+    """The checkpoint's file that has what a statement imports from hf_posenc, if any."""
+    names = {alias.name for alias in node.names}
+    if node.module == "hf_posenc" and names <= _BASES:
+        return "position_base"
+    if node.module == "hf_posenc.model.position_math" and not any(name.startswith("_") for name in names):
+        return "position_math"
+    return None
+
+
+def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
+    """Refuses an absolute import of hf_posenc or of a file beside this one: it would fail where the copy is loaded."""
+    if module.partition(".")[0] == "hf_posenc":
+        raise _refused(
+            path,
+            node,
+            "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, AddedPosition "
+            "and DistanceBias from hf_posenc, the public names of hf_posenc.model.position_math, and nothing else of "
+            "it; register_position belongs into the script that uses it.",
+        )
+    file: Any = getattr(sys.modules.get(module), "__file__", None)
+    beside = file is not None and Path(file).resolve().parent == path.resolve().parent
+    if beside and not {"site-packages", "dist-packages"} & set(path.parts):
+        way_out = f"Move what it needs into {path.name}; in a package, write 'from .helper import name'."
+        raise _refused(path, node, f"{Path(file).name} lies beside it and isn't installed elsewhere. {way_out}")
+
+
+def _refused(path: Path, node: ast.stmt, why: str) -> ValueError:
+    return ValueError(f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model. {why}")
+
+
+# ---- loading --------------------------------------------------------------------------------------------------------
+
+
+def fetch_scheme(name: str, source: str, repository: str, hub: dict[str, Any]) -> type[PositionScheme]:
+    """Runs the table of a checkpoint that is trusted, and takes a scheme from it.
+
+    Args:
+        name: the scheme.
+        source: the checkpoint.
+        repository: the repository of its code, if that is another; else "".
+        hub: what the Hub's client takes, such as the revision.
+
+    Raises:
+        ValueError: the table can't be loaded, or has no such scheme.
+    """
+    reference, place = "scheme_table.SCHEMES", repository or source
+    try:
+        table = get_class_from_dynamic_module(f"{repository}--{reference}" if repository else reference, source, **hub)
+    except (OSError, AttributeError, ImportError, SyntaxError) as error:
+        raise ValueError(
+            f"position_embedding_type={name!r}: {TABLE}, which names its code, can't be loaded from {place}: {error}"
+        ) from error
+    scheme = table.get(name) if isinstance(table, dict) else None
+    if scheme is None:
+        names = ", ".join(map(str, table)) if isinstance(table, dict) else "no table"
+        raise ValueError(f"position_embedding_type={name!r}: {TABLE} of {place} has {names}. Save the model anew.")
+    if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
+        raise ValueError(f"{TABLE} of {place}: {name!r} is {scheme!r}, no PositionScheme. Save the model anew.")
+    return scheme
+
+
+def declared_schemes(source: str, hub: dict[str, Any]) -> dict[str, str]:
+    """`module.Class` by scheme, as a checkpoint's table says; nothing of it runs. {} if it isn't on this machine."""
+    path = _file_here(source, TABLE, hub)
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8") if path else "").body
+    except (OSError, ValueError, SyntaxError):
+        return {}
+    classes = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return {
+        str(key.value): classes.get(ast.unparse(value), "")
+        for node in body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+        for key, value in zip(node.value.keys, node.value.values, strict=True)
+        if isinstance(key, ast.Constant)
+    }
+
+
+def warn_of_other_code(name: str, scheme: type[PositionScheme], source: str, hub: dict[str, Any]) -> None:
+    """Warns if a checkpoint's files, as far as they are on this machine, differ from the code of the class here."""
+    reference = declared_schemes(source, hub).get(name)
+    if reference is None:
+        return
+    ours: dict[str, str] = {}
+    with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel differs in any case
+        ours = _remembered.get(scheme) or _files_of(scheme)
+    entry = ours.get(f"{_module(scheme)}.py")
+    for file, text in {**ours, f"{reference.partition('.')[0]}.py": entry}.items():
+        path = _file_here(source, file, hub)
+        if path is not None and path.read_text(encoding="utf-8-sig", errors="replace") != text:
+            logger.warning_once(
+                f"position_embedding_type={name!r}: {file} of the checkpoint {source} differs from the code of "
+                f"{scheme.__module__}.{scheme.__qualname__}, which is registered here, runs, and is what saving "
+                f"writes. To use the checkpoint's, load it in a process that doesn't register {name!r}, with "
+                "trust_remote_code=True."
+            )
+
+
+def _file_here(source: str, file: str, hub: dict[str, Any]) -> Path | None:
+    """A file of a checkpoint, if it is on this machine: in its folder, or in the Hub's cache."""
+    path: Any = os.path.join(source, file)
+    if source and not os.path.isdir(source):
+        with contextlib.suppress(ValueError):
+            path = try_to_load_from_cache(source, file, hub.get("cache_dir"), hub.get("revision"))
+    return Path(path) if source and isinstance(path, str) and os.path.isfile(path) else None

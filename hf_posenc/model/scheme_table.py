@@ -1,0 +1,38 @@
+"""Every positional scheme by its name: what `config.position_embedding_type` accepts.
+
+A checkpoint's file of this name is written by `save_pretrained`, and has the schemes of its configuration alone.
+"""
+
+from .position_alibi import AlibiPosition
+from .position_base import PositionScheme
+from .position_deberta import DebertaPosition
+from .position_fire import FirePosition
+from .position_fourier import FourierPosition
+from .position_kerple import KerplePosition
+from .position_learned import LearnedPosition
+from .position_lspe import LSPEPosition
+from .position_mlp_bias import MLPBiasPosition
+from .position_none import NoPosition
+from .position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
+from .position_rope import RotaryPosition
+from .position_sinusoidal import SinusoidalPosition
+from .position_t5 import T5Position
+from .position_tupe import TupePosition
+
+SCHEMES: dict[str, type[PositionScheme]] = {
+    "none": NoPosition,
+    "sinusoidal": SinusoidalPosition,
+    "learned": LearnedPosition,
+    "lspe": LSPEPosition,
+    "fourier": FourierPosition,
+    "rope": RotaryPosition,
+    "alibi": AlibiPosition,
+    "t5": T5Position,
+    "kerple": KerplePosition,
+    "fire": FirePosition,
+    "mlp_bias": MLPBiasPosition,
+    "tupe": TupePosition,
+    "relative_key": RelativeKeyPosition,
+    "relative_key_query": RelativeKeyQueryPosition,
+    "deberta": DebertaPosition,
+}

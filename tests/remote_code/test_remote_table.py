@@ -1,0 +1,225 @@
+"""A checkpoint carries the code that it uses, and no more; its table names the schemes, and is believed only as far."""
+
+import contextlib
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from remote_code_harness import CODE, HEAD, HEADS, SCHEMES, Checkpoints, run_clean, tiny_config, tiny_model
+from torch import Tensor
+
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, register_position
+from hf_posenc.model.configuration_posenc import AUTO_MAP
+from hf_posenc.schemes.scheme_file import register_scheme_file
+
+MODEL = {f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "positions")}
+MODEL |= {"position_base.py", "position_math.py", "scheme_table.py", "cpu_kernels.py"}
+PLACES = torch.arange(6)[None]
+
+MINE = """
+from hf_posenc import PositionScheme
+from .mine_step import STEP
+
+class Mine(PositionScheme):
+    def embed(self, x, positions):
+        return x + STEP * positions.unsqueeze(-1)
+"""
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "learned+t5"])
+def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None:
+    own = {f"{POSITIONS[name].__module__.rpartition('.')[2]}.py" for name in scheme.split("+")}
+    if "+" in scheme:
+        own |= {"position_combined.py"}
+    assert set(tiny_config(scheme).code_files()) == MODEL | own
+
+
+MOST_LINES = {"rope": 3280, "learned": 2930}
+"""Whoever trusts a checkpoint has to read all of this first, so it is kept short."""
+
+
+@pytest.mark.parametrize("scheme", MOST_LINES)
+def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str) -> None:
+    lines = {name: len(text.splitlines()) for name, text in tiny_config(scheme).code_files().items()}
+    assert sum(lines.values()) <= MOST_LINES[scheme], lines
+    assert lines["configuration_posenc.py"] <= 330
+    assert lines["scheme_table.py"] <= 8
+
+
+def test_nothing_that_travels_imports_what_does_not() -> None:
+    travelling = set().union(*(tiny_config(scheme).code_files() for scheme in (*SCHEMES, "learned+t5")))
+    assert {path.name for path in CODE.glob("*.py")} - travelling == {
+        *("__init__.py", "hints.py", "package_config.py", "scheme_files.py")
+    }
+
+
+@pytest.mark.parametrize("save", ["model", "config"])
+def test_saving_over_another_scheme_removes_its_code_and_nothing_else(tmp_path: Path, save: str) -> None:
+    for scheme in ("learned+t5", "rope"):
+        (tmp_path / "my_script.py").write_text("print('mine')\n")
+        (tmp_path / "position_alibi.py").write_text("from hf_posenc import AlibiPosition\n")
+        model = tiny_model(scheme, HEAD)
+        (model if save == "model" else model.config).save_pretrained(tmp_path)
+        code = model.config.code_files()
+        assert {path.name for path in tmp_path.glob("*.py")} == {*code, "my_script.py", "position_alibi.py"}
+    assert (tmp_path / "scheme_table.py").read_text() == code["scheme_table.py"]
+
+
+def author(folder: Path, step: int, table: str | None = None) -> Path:
+    """A checkpoint with a scheme `mine` of its author's own, in two files."""
+    source = folder / "author"
+    source.mkdir(parents=True)
+    (source / "mine.py").write_text(MINE)
+    (source / "mine_step.py").write_text(f"STEP = {step}\n")
+    with registered(source):
+        tiny_model("mine", HEAD).save_pretrained(folder / "checkpoint")
+    if table is not None:
+        (folder / "checkpoint" / "scheme_table.py").write_text(table)
+    return folder / "checkpoint"
+
+
+@contextlib.contextmanager
+def registered(source: Path) -> Iterator[None]:
+    before, modules = dict(POSITIONS), set(sys.modules)
+    sys.path.insert(0, str(source.parent))
+    try:
+        register_position("mine", importlib.import_module(f"{source.name}.mine").Mine)
+        yield
+    finally:
+        sys.path.remove(str(source.parent))
+        POSITIONS.clear()
+        POSITIONS.update(before)
+        for name in set(sys.modules) - modules:
+            if name.partition(".")[0] == source.name:
+                del sys.modules[name]
+
+
+def added(model: Any) -> Tensor:
+    return model.base_model.position.embed(torch.zeros(1, 6, 4), PLACES)
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+@pytest.mark.usefixtures("modules")
+def test_schemes_of_one_name_are_never_mixed_up(tmp_path: Path) -> None:
+    folders = [author(tmp_path / str(step), step) for step in (1, 2)]
+    models = [PosEncModel.from_pretrained(folder, trust_remote_code=True) for folder in folders]
+    for number in (0, 1, 0):
+        again = PosEncModel.from_pretrained(folders[number], trust_remote_code=True)
+        models[number].save_pretrained(tmp_path / "again")
+        saved = PosEncModel.from_pretrained(tmp_path / "again", trust_remote_code=True)
+        for model in (models[number], again, saved, PosEncModel(models[number].config)):
+            assert torch.equal(added(model), (number + 1.0) * PLACES.unsqueeze(-1).expand(1, 6, 4))
+    assert "mine" not in POSITIONS
+
+
+@pytest.mark.usefixtures("modules")
+def test_the_table_is_that_of_the_checkpoints_revision(tmp_path: Path) -> None:
+    cached = tmp_path / "hub" / "models--me--mine"
+    commits = {1: "1" * 40, 2: "2" * 40}
+    for step, commit in commits.items():
+        shutil.copytree(author(tmp_path / str(step), step), cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commits[2])
+    options: dict[str, Any] = {"cache_dir": tmp_path / "hub", "local_files_only": True, "trust_remote_code": True}
+    for step, revision in ((2, "main"), (1, commits[1]), (2, commits[2])):
+        model = PosEncModel.from_pretrained("me/mine", revision=revision, **options)
+        assert torch.equal(added(model)[..., 0], step * PLACES.float())
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            "from .gone import Mine\nSCHEMES = {'mine': Mine}\n",
+            "scheme_table.py, which names its code, can't be .*gone.py",
+        ),
+        (
+            "SCHEMES = {'mine': 5}\n",
+            "scheme_table.py of .*: 'mine' is 5, no PositionScheme. Save the model",
+        ),
+        ("SCHEMES = {'mine': dict}\n", "'mine' is <class 'dict'>, no PositionScheme. Save the model anew"),
+        ("def f(:", "position_embedding_type='mine' is unknown.*Nor is it in the scheme_table.py of"),
+        ("SCHEMES = {}\n", "position_embedding_type='mine' is unknown.*Nor is it in the scheme_table.py of"),
+    ],
+)
+def test_a_table_that_is_wrong_is_said_in_one_sentence(tmp_path: Path, table: str, message: str) -> None:
+    folder = author(tmp_path, 1, table)
+    with pytest.raises(ValueError, match=message):
+        PosEncModel.from_pretrained(folder, trust_remote_code=True)
+
+
+TRAVELLING: Any = PosEncConfig.__mro__[1]
+"""The class that strangers have."""
+
+
+def test_the_checkpoints_own_class_says_what_its_table_lacks_or_has_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"rope": POSITIONS["rope"], "five": 5}
+    monkeypatch.setattr("hf_posenc.model.configuration_posenc.SCHEMES", table)
+    TRAVELLING(position_embedding_type="rope")
+    for kind, message in (
+        ("alibi", "'alibi' isn't in this checkpoint's scheme_table.py, which has rope, five.*install hf_posenc"),
+        ("five", "scheme_table.py: 'five' is 5, no PositionScheme. Save the checkpoint anew"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TRAVELLING(position_embedding_type=kind)
+    config = TRAVELLING(position_embedding_type="rope", position_embedding_kwargs={"std": 1})
+    with pytest.raises(ValueError, match="'std': 1.*doesn't fit 'rope':.*arguments and defaults are {'interleaved'"):
+        PosEncModel(config)
+
+
+def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(tmp_path: Path) -> None:
+    config = TRAVELLING(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
+    config.save_pretrained(tmp_path)
+    assert config.auto_map == AUTO_MAP
+    assert set(config.code_files()) == {path.name for path in tmp_path.glob("*.py")}
+
+
+def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE.replace("from .mine_step import STEP\n", "STEP = 1\n"))
+    before, written = dict(POSITIONS), file.read_text()
+    try:
+        register_scheme_file(file, "mine")
+        with pytest.raises(ValueError, match=r"holds mine.py, from which Mine was imported.* Save into another folder"):
+            tiny_config("mine").save_pretrained(tmp_path)
+    finally:
+        POSITIONS.clear()
+        POSITIONS.update(before)
+        sys.modules.pop("mine", None)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mine.py"]
+    assert file.read_text() == written
+
+
+@pytest.mark.slow  # a process
+def test_strangers_are_told_what_is_wrong_with_a_table(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    job = {"kind": "model", "auto_class": HEADS[HEAD]}
+    trusted = {"trust_remote_code": True}
+    tables = {
+        "gone": "from .gone import Mine\nSCHEMES = {'mine': Mine}\n",
+        "lacks": "SCHEMES = {}\n",
+        "no scheme": "SCHEMES = {'mine': dict}\n",
+    }
+    jobs = [{**job, "id": "other", "load": str(checkpoints.folder("t5"))}]
+    jobs[0]["options"] = {**trusted, "position_embedding_type": "alibi"}
+    for name, table in tables.items():
+        jobs.append({**job, "id": name, "load": str(author(tmp_path / name, 1, table)), "options": trusted})
+    for step in (3, 4):
+        jobs.append({**job, "id": str(step), "load": str(author(tmp_path / f"{step}", step)), "options": trusted})
+    report = run_clean(jobs, tmp_path / "stranger", tmp_path / "home")
+    messages = {name: said.get("message", "") for name, said in report.jobs.items()}
+    assert "'alibi' isn't in this checkpoint's scheme_table.py, which has t5" in messages["other"]
+    assert "install hf_posenc, which has all schemes" in messages["other"]
+    assert "gone.py" in messages["gone"]
+    assert "position_embedding_type='mine' isn't in this checkpoint's scheme_table.py" in messages["lacks"]
+    assert "'mine' is <class 'dict'>, no PositionScheme. Save the checkpoint anew" in messages["no scheme"]
+    assert not torch.allclose(report.outputs("3")["encoder"], report.outputs("4")["encoder"])
