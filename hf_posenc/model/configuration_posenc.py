@@ -246,7 +246,7 @@ class PosEncConfig(PreTrainedConfig):
         self.auto_map = {key: code.rpartition("--")[2] for key, code in codes.items()}
         Path(save_directory).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            Path(save_directory, name).write_text(text, encoding="utf-8")
+            Path(save_directory, name).write_bytes(text.encode())
         super().save_pretrained(str(save_directory), push_to_hub=push_to_hub, **kwargs)
 
     def _get_files_timestamps(self, working_dir: Any) -> dict[str, float]:

@@ -378,19 +378,15 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
         Raises:
             ValueError: no scheme or argument has this name; the message has a hint.
         """
-        kwargs, takes_rope, deferred = None, False, False
-        for name in scheme_names(self.position_embedding_type):
-            if self._is_deferred(name):
-                deferred = True
-                continue
-            scheme = self.scheme_class(name)
-            kwargs = kwargs or scheme_kwargs(self)
+        names = scheme_names(self.position_embedding_type)
+        schemes = {name: self.scheme_class(name) for name in names if not self._is_deferred(name)}
+        kwargs = scheme_kwargs(self)
+        for name, scheme in schemes.items():
             for key, value in kwargs[name].items():
                 _check_argument(name, key, value, own_arguments(scheme))
-            takes_rope = takes_rope or takes_rope_parameters(scheme)
-        if self.rope_parameters is None or deferred:
+        if self.rope_parameters is None or len(schemes) < len(names):
             return
-        if not takes_rope:
+        if not any(map(takes_rope_parameters, schemes.values())):
             raise ValueError(
                 f"rope_parameters={self.rope_parameters!r} has no effect on "
                 f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."
@@ -408,30 +404,41 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
                 loaded.
         """
         if name in SCHEMES:
-            if _loading.get() is not None and not is_built_in(SCHEMES[name]):
-                source, _, hub = _loading.get()  # type: ignore[misc]
-                warn_of_other_code(name, SCHEMES[name], self._code_repository or source, hub)
+            if not is_built_in(SCHEMES[name]) and (loading := _loading.get()) is not None:
+                warn_of_other_code(name, SCHEMES[name], self._code_repository or loading[0], loading[2])
             return SCHEMES[name]
         if "+" in name:
             return CombinedPosition
-        bundled = vars(self).get(_BUNDLED, {})
-        if name not in bundled:
-            source, trusted, hub = _loading.get() or (self._name_or_path, False, {})
-            if not self._may_be_bundled(name, source):
-                table = f" Nor is it in the scheme_table.py of {source}." if source else ""
-                raise ValueError(f"{unknown_scheme(name, SCHEMES)}{table}")
-            if not trusted:
-                reference = declared_schemes(source, hub).get(name)
-                raise ValueError(
-                    f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code"
-                    f"{f' ({reference})' if reference else ''} comes with the checkpoint {source}. If you trust it, "
-                    "load the model, or the configuration by PosEncConfig, with from_pretrained(..., "
-                    "trust_remote_code=True), on the command line with --trust-remote-code; if you have the class, "
-                    f"register it first: register_position({name!r}, ...)."
-                )
-            bundled = {**bundled, name: fetch_scheme(name, source, self._code_repository, hub)}
-            vars(self)[_BUNDLED] = bundled
-        return bundled[name]
+        if name not in self._bundled_classes:
+            vars(self)[_BUNDLED] = {**self._bundled_classes, name: self._bundled_class(name)}
+        return self._bundled_classes[name]
+
+    def _bundled_class(self, name: str) -> Any:
+        """The class of a scheme that isn't in the table here, from the checkpoint's."""
+        source, trusted, hub = self._under_way
+        if not self._may_be_bundled(name, source):
+            table = f" Nor is it in the scheme_table.py of {source}." if source else ""
+            raise ValueError(f"{unknown_scheme(name, SCHEMES)}{table}")
+        if not trusted:
+            reference = declared_schemes(self._code_repository or source, hub).get(name)
+            raise ValueError(
+                f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code"
+                f"{f' ({reference})' if reference else ''} comes with the checkpoint {source}. If you trust it, "
+                "load the model, or the configuration by PosEncConfig, with from_pretrained(..., "
+                "trust_remote_code=True), on the command line with --trust-remote-code; if you have the class, "
+                f"register it first: register_position({name!r}, ...)."
+            )
+        return fetch_scheme(name, source, self._code_repository, hub)
+
+    @property
+    def _bundled_classes(self) -> dict[str, Any]:
+        """The classes that came with the checkpoint, as far as they are loaded."""
+        return vars(self).get(_BUNDLED, {})
+
+    @property
+    def _under_way(self) -> tuple[str, bool, dict[str, Any]]:
+        """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
+        return _loading.get() or (self._name_or_path, False, {})
 
     def has_bundled_code(self, name: str) -> bool:
         """Whether a scheme isn't in the table here, so that it can only be the checkpoint's own."""
@@ -444,12 +451,14 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
 
     def _may_be_bundled(self, name: str, source: str) -> bool:
         """Whether a scheme's code may come with a checkpoint; of one on the Hub, only loading it tells."""
-        return bool(source) and (not os.path.isdir(source) or name in declared_schemes(source, {}))
+        place = self._code_repository or source
+        return bool(place) and (not os.path.isdir(place) or name in declared_schemes(place, {}))
 
     def _is_deferred(self, name: str) -> bool:
-        if name in SCHEMES or name in vars(self).get(_BUNDLED, {}) or ((loading := _loading.get()) and loading[1]):
-            return False
-        return self._may_be_bundled(name, loading[0] if loading else self._name_or_path)
+        """Whether a scheme's code comes with the checkpoint, and is neither loaded nor trusted."""
+        source, trusted, _ = self._under_way
+        loaded = name in SCHEMES or name in self._bundled_classes
+        return not loaded and not trusted and self._may_be_bundled(name, source)
 
     def code_files(self) -> dict[str, str]:
         """The code of a checkpoint, by file name: the model, and the schemes that the configuration names.
@@ -465,8 +474,9 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
         Raises:
             ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
         """
+        code = self.code_files()
         refuse_own_folder(self.schemes(), save_directory)
-        stale = written_code(Path(save_directory)) - self.code_files().keys()
+        stale = written_code(Path(save_directory)) - code.keys()
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         for name in stale:
             Path(save_directory, name).unlink()
@@ -498,6 +508,9 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
             ValueError: the index names files elsewhere, or the weights are damaged, or code isn't trusted.
         """
         _check_index(Path(str(source), arguments.get("subfolder") or ""))
+        config = arguments.get("config")
+        if isinstance(config, PosEncConfig) and config._name_or_path != str(source):
+            vars(config).pop(_BUNDLED, None)  # classes of another checkpoint
         try:
             with _loading_from(str(source), arguments):
                 yield

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .position_base import PositionScheme
+from .scheme_table import SCHEMES
 
 SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
 """Constructor arguments that a config fills by name."""
@@ -54,8 +55,11 @@ def make_position(config: Any) -> PositionScheme:
     Raises:
         ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range.
     """
-    schemes, kwargs = config.schemes(), scheme_kwargs(config)
-    parts = {name: _build(config, name, scheme, kwargs[name]) for name, scheme in schemes.items()}
+    kwargs = scheme_kwargs(config)
+    # This table first: the config may be another checkpoint's, with another scheme of the same name.
+    parts = {
+        name: _build(config, name, SCHEMES.get(name) or config.scheme_class(name), kwargs[name]) for name in kwargs
+    }
     if len(parts) == 1:
         config.position_embedding_kwargs = next(iter(kwargs.values()))
         return next(iter(parts.values()))
@@ -101,6 +105,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
             f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
             f"Make it {limit} or less, or raise max_position_embeddings."
         )
+    built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
     # The constructor resolves "None: as wide as ...".
     chosen = {key: getattr(built, key, None) for key, value in kwargs.items() if value is None}
     kwargs.update({key: value for key, value in chosen.items() if value is not None})

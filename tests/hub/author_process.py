@@ -56,6 +56,9 @@ def main(folder: Path) -> None:
     model.push_to_hub("me/private", private=True)
     model.push_to_hub("me/private", revision="v2")
     commits["pull"] = model.push_to_hub("me/private", create_pr=True, commit_message="again", tags=["new"]).pr_revision
+    model.save_pretrained(folder / "saved")  # so its code lies there already, and is sent all the same
+    model.save_pretrained(folder / "saved", push_to_hub=True, repo_id="me/saved")
+    tiny_config("recency").save_pretrained(folder / "config")
     tiny_config("recency").save_pretrained(folder / "config", push_to_hub=True, repo_id="me/config")
     PosEncConfig.from_pretrained(folder / "config").push_to_hub("me/config-2")
     results = [EvalResult("text-classification", "mine", "mine", "accuracy", 0.5)]

@@ -140,6 +140,13 @@ def test_a_private_repository_needs_its_owners_token(world: World) -> None:
     assert world.commits["pull"] == "refs/pr/1"
 
 
+def test_saving_with_a_push_sends_what_push_to_hub_sends(world: World) -> None:
+    saved, pushed = (world.hub.files(repo) for repo in ("me/saved", "me/private"))
+    assert {"scheme_table.py", "modeling_posenc.py", "position_t5.py", "model.safetensors"} <= saved.keys()
+    for name in (saved.keys() | pushed.keys()) - {"README.md", ".gitattributes"}:
+        assert saved[name] == pushed[name], name
+
+
 def test_a_missing_revision_and_missing_trust_are_said(world: World) -> None:
     assert "v9 is not a valid git identifier" in world.first.jobs["no revision"]["message"]
     assert "trust_remote_code=True" in world.first.jobs["no trust"]["message"]
@@ -148,7 +155,8 @@ def test_a_missing_revision_and_missing_trust_are_said(world: World) -> None:
 def test_a_configuration_alone_is_published_with_its_schemes_code(world: World) -> None:
     assert world.first.said("config")["class"] == "PosEncForSequenceClassification"
     for repo in ("me/config", "me/config-2"):
-        assert {"config.json", "configuration_posenc.py", "recency.py"} <= set(world.hub.files(repo))
+        code = {"configuration_posenc.py", "modeling_posenc.py", "scheme_table.py", "recency.py"}
+        assert {"config.json", *code} <= set(world.hub.files(repo))
     assert set(world.commits["files"]) == set(world.hub.files("me/config"))
     assert "# Mine" in world.hub.files("me/config")["README.md"].decode()
 

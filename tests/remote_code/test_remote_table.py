@@ -60,13 +60,14 @@ def test_nothing_that_travels_imports_what_does_not() -> None:
 
 @pytest.mark.parametrize("save", ["model", "config"])
 def test_saving_over_another_scheme_removes_its_code_and_nothing_else(tmp_path: Path, save: str) -> None:
+    mine = {"my_script.py": "print('mine')\n", "position_t5.py": "from hf_posenc import T5Position\n"}
     for scheme in ("learned+t5", "rope"):
-        (tmp_path / "my_script.py").write_text("print('mine')\n")
-        (tmp_path / "position_alibi.py").write_text("from hf_posenc import AlibiPosition\n")
         model = tiny_model(scheme, HEAD)
         (model if save == "model" else model.config).save_pretrained(tmp_path)
         code = model.config.code_files()
-        assert {path.name for path in tmp_path.glob("*.py")} == {*code, "my_script.py", "position_alibi.py"}
+        assert {path.name for path in tmp_path.glob("*.py")} == code.keys() | (mine if scheme == "rope" else {}).keys()
+        for name, text in mine.items():
+            (tmp_path / name).write_text(text)
     assert (tmp_path / "scheme_table.py").read_text() == code["scheme_table.py"]
 
 
@@ -118,6 +119,8 @@ def test_schemes_of_one_name_are_never_mixed_up(tmp_path: Path) -> None:
         saved = PosEncModel.from_pretrained(tmp_path / "again", trust_remote_code=True)
         for model in (models[number], again, saved, PosEncModel(models[number].config)):
             assert torch.equal(added(model), (number + 1.0) * PLACES.unsqueeze(-1).expand(1, 6, 4))
+    other = PosEncModel.from_pretrained(folders[1], config=models[0].config, trust_remote_code=True)
+    assert torch.equal(added(other)[..., 0], 2.0 * PLACES)
     assert "mine" not in POSITIONS
 
 
