@@ -130,8 +130,7 @@ class PosEncConfig(PreTrainedConfig):
         posenc_version (str, optional): the version of the code that wrote the checkpoint.
 
     Raises:
-        ValueError: a value is out of range, or the scheme doesn't exist. The message names the value and what is
-            accepted.
+        ValueError: a value is out of range. The message names the value and what is accepted.
         StrictDataclassFieldValidationError: a value has the wrong type.
     """
 
@@ -192,44 +191,29 @@ class PosEncConfig(PreTrainedConfig):
         return kwargs
 
     def check(self) -> None:
-        """Checks the fields against each other, and that the scheme exists.
+        """Checks the fields against each other: the constructor does, and the model and `save_pretrained` do it again.
 
-        The constructor calls it; so do the model and `save_pretrained`, since fields may have been set in between. The
-        scheme's constructor checks its arguments, when the model is built.
+        The scheme and its arguments are checked when the model is built.
 
         Raises:
-            ValueError: fields contradict each other, or the scheme doesn't exist.
+            ValueError: fields contradict each other.
         """
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}. "
                 "Change one of them."
             )
-        self.check_scheme()
-
-    def check_scheme(self) -> None:
-        """The last part of `check`."""
-        self.schemes()
-
-    def schemes(self) -> dict[str, Any]:
-        """The classes of the schemes that `position_embedding_type` joins, by name, in order."""
-        return {name: self.scheme_class(name) for name in self.position_embedding_type.split("+")}
 
     def scheme_class(self, name: str) -> Any:
-        """The class of a scheme, or of several whose names are joined by `+`.
+        """The class of a scheme that the table of this code lacks: hf_posenc, where it is installed, finds it.
 
         Raises:
-            ValueError: `scheme_table.py` hasn't got it.
+            ValueError: there is none.
         """
-        scheme = SCHEMES.get(name)
-        if scheme is None:
-            raise ValueError(
-                f"position_embedding_type={name!r} isn't in this checkpoint's scheme_table.py, which has "
-                f"{', '.join(SCHEMES)}. Choose one of these, or install hf_posenc, which has all schemes."
-            )
-        if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-            raise ValueError(f"scheme_table.py: {name!r} is {scheme!r}, no PositionScheme. Save the checkpoint anew.")
-        return scheme
+        raise ValueError(
+            f"position_embedding_type={name!r} isn't in this checkpoint's scheme_table.py, which has "
+            f"{', '.join(SCHEMES) or 'none'}. Choose one of these, or install hf_posenc, which has all schemes."
+        )
 
     def code_files(self) -> dict[str, str]:
         """The code of a checkpoint, by file name: this file and all that it imports, which lie beside it."""

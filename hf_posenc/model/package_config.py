@@ -371,8 +371,9 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
                 "is None. Give problem_type='regression' too."
             )
         super().check()
+        self._check_scheme()
 
-    def check_scheme(self) -> None:
+    def _check_scheme(self) -> None:
         """Checks the names of the scheme and its arguments, unless its code comes with the checkpoint and isn't loaded.
 
         Raises:
@@ -395,6 +396,10 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
             if key not in _ROPE_KEYS and (hint := did_you_mean(key, sorted(_ROPE_KEYS))):
                 kind = self.rope_parameters.get("rope_type", "default")
                 raise ValueError(f"rope_parameters has no {key!r} for rope_type={kind!r}. {hint.strip()}")
+
+    def schemes(self) -> dict[str, Any]:
+        """The classes of the schemes that `position_embedding_type` joins, by name, in order."""
+        return {name: self.scheme_class(name) for name in self.position_embedding_type.split("+")}
 
     def scheme_class(self, name: str) -> Any:
         """The class of a scheme, or of several joined by `+`: of the table, or of the checkpoint if that is trusted.

@@ -167,14 +167,15 @@ TRAVELLING: Any = PosEncConfig.__mro__[1]
 
 def test_the_checkpoints_own_class_says_what_its_table_lacks_or_has_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"rope": POSITIONS["rope"], "five": 5}
-    monkeypatch.setattr("hf_posenc.model.configuration_posenc.SCHEMES", table)
-    TRAVELLING(position_embedding_type="rope")
+    for module in ("configuration_posenc", "positions"):
+        monkeypatch.setattr(f"hf_posenc.model.{module}.SCHEMES", table)
+    PosEncModel(TRAVELLING())
     for kind, message in (
         ("alibi", "'alibi' isn't in this checkpoint's scheme_table.py, which has rope, five.*install hf_posenc"),
         ("five", "scheme_table.py: 'five' is 5, no PositionScheme. Save the checkpoint anew"),
     ):
         with pytest.raises(ValueError, match=message):
-            TRAVELLING(position_embedding_type=kind)
+            PosEncModel(TRAVELLING(position_embedding_type=kind))
     config = TRAVELLING(position_embedding_type="rope", position_embedding_kwargs={"std": 1})
     with pytest.raises(ValueError, match="'std': 1.*doesn't fit 'rope':.*arguments and defaults are {'interleaved'"):
         PosEncModel(config)
