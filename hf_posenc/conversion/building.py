@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from ..errors import UserError, about_options
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
+from ..model.positions import make_position
 from .families import TASKS
 from .report import Accounting
 
@@ -42,9 +43,11 @@ def model_class(task: str) -> type[PreTrainedModel]:
 
 
 def build_config(fields: dict[str, Any]) -> PosEncConfig:
-    """A PosEncConfig; what it refuses becomes a UserError."""
-    with about_options():
-        return PosEncConfig(**fields)
+    """A PosEncConfig, with its scheme's arguments complete; what it or the scheme refuses becomes a UserError."""
+    with about_options(), torch.device("meta"):
+        config = PosEncConfig(**fields)
+        make_position(config)
+    return config
 
 
 def set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | None, source: str) -> int | None:

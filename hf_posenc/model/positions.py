@@ -87,6 +87,26 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
     for key, value in kwargs.items():
         if isinstance(accepted.get(key), bool) and not isinstance(value, bool):
             raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
+    sizes = _sizes(config, scheme)
+    try:
+        built = scheme(**sizes, **kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"position_embedding_kwargs={kwargs!r} doesn't fit {name!r}: {error}. "
+            f"Its arguments and defaults are {accepted}; a config fills {', '.join(SIZES)}."
+        ) from error
+    _check_built(config, name, built)
+    built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
+    # The constructor resolves "None: as wide as ...".
+    chosen = {key: getattr(built, key, None) for key, value in kwargs.items() if value is None}
+    kwargs.update({key: value for key, value in chosen.items() if value is not None})
+    if "rope_parameters" in sizes:
+        config.rope_parameters = getattr(built, "rope_parameters", config.rope_parameters)
+    return built
+
+
+def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
+    """What a config fills of a constructor's arguments."""
     sizes = {
         # Schemes that add to the embeddings are as wide as the embeddings.
         "hidden_size": config.embedding_width if overrides(scheme, "embed", "encodings") else config.hidden_size,
@@ -98,16 +118,13 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
         "rope_parameters": config.rope_parameters,
     }
     wanted = inspect.signature(scheme.__init__).parameters
-    try:
-        built = scheme(**{key: size for key, size in sizes.items() if key in wanted}, **kwargs)
-    except TypeError as error:
-        raise ValueError(
-            f"position_embedding_kwargs={kwargs!r} doesn't fit {name!r}: {error}. "
-            f"Its arguments and defaults are {accepted}; a config fills {', '.join(SIZES)}."
-        ) from error
+    return {name: size for name, size in sizes.items() if name in wanted}
+
+
+def _check_built(config: Any, name: str, built: PositionScheme) -> None:
     if buffer := next((buffer for buffer, _ in built.named_buffers()), None):
         raise ValueError(
-            f"{scheme.__name__} owns the buffer {buffer!r}, which loading would leave uninitialised. Compute it "
+            f"{type(built).__name__} owns the buffer {buffer!r}, which loading would leave uninitialised. Compute it "
             "from Python numbers in the hook that needs it."
         )
     limit = built.max_length
@@ -116,13 +133,6 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
             f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
             f"Make it {limit} or less, or raise max_position_embeddings."
         )
-    built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
-    # The constructor resolves "None: as wide as ...".
-    chosen = {key: getattr(built, key, None) for key, value in kwargs.items() if value is None}
-    kwargs.update({key: value for key, value in chosen.items() if value is not None})
-    if "rope_parameters" in wanted:
-        config.rope_parameters = getattr(built, "rope_parameters", config.rope_parameters)
-    return built
 
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
