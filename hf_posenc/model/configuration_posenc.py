@@ -190,6 +190,15 @@ class PosEncConfig(PreTrainedConfig):
         """Leaves `rope_parameters` as they are; PreTrainedConfig's own would fill them for every scheme."""
         return kwargs
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """The configuration of a file, with `kwargs` in place of its values; a new scaling of RoPE keeps the angles."""
+        if isinstance(scaling := kwargs.get("rope_parameters"), dict):
+            trained = config_dict.get("rope_parameters") or {}
+            kept = {key: trained[key] for key in ("rope_theta", "partial_rotary_factor") if key in trained}
+            kwargs["rope_parameters"] = {**kept, **scaling}
+        return super().from_dict(config_dict, **kwargs)
+
     def check(self) -> None:
         """Checks the fields against each other: the constructor does, and the model and `save_pretrained` do it again.
 

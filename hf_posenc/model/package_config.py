@@ -348,7 +348,7 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
         unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _KEYWORDS}
         _warn_of_other_version(unknown, values.get("posenc_version"))
         result = super().from_dict(values, **kwargs)
-        config = result[0] if isinstance(result, tuple) else result
+        config: Any = result[0] if isinstance(result, tuple) else result
         # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
         generation = GenerationConfig._get_default_generation_params()
         for name, value in unknown.items():
