@@ -1,13 +1,17 @@
 """The code that travels with a checkpoint calls PyTorch and transformers by their public names alone."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-from hf_posenc import model
+from hf_posenc import PosEncConfig
+from hf_posenc.schemes.names import known_schemes
 
-FILES = sorted(Path(model.__file__).parent.glob("*.py"))
+FILES = {
+    name: text
+    for scheme in (*known_schemes(), "learned+t5")
+    for name, text in PosEncConfig(position_embedding_type=scheme).code_files().items()
+}
 PACKAGES = ("torch", "transformers", "huggingface_hub")
 PRIVATE_ROOTS = ("torch.ops.mkldnn", "torch.ops.aten", "torch._C")
 # transformers' own protocol: what it calls on a model, and marks on a weight.
@@ -40,12 +44,11 @@ def private_names(text: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_a_file_that_travels_uses_public_names(file):
-    text = file.read_text(encoding="utf-8")
-    assert private_names(text) == []
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_travels_uses_public_names(name):
+    assert private_names(FILES[name]) == []
     for word in ("os.environ", "/proc", "torch._C", "torch.ops", "_scaled_dot_product"):
-        assert word not in text
+        assert word not in FILES[name]
 
 
 @pytest.mark.parametrize(
