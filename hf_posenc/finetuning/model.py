@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any, cast
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.labels import TOKENS, Labels
