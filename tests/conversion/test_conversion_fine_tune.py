@@ -202,7 +202,7 @@ def test_pretrained_weights_take_a_scheme_of_ones_own(tmp_path: Path, source: st
         "class FarAway(PositionScheme):\n"
         '    name = "far_away"\n\n'
         "    def bias(self, tokens):\n"
-        "        return -(positions[:, None, :] - positions[:, :, None]).abs()[:, None] / 10\n"
+        "        return -tokens.distances().abs()[:, None] / 10\n"
     )
     run(tmp_path, files, pretrained=source, scheme_file=str(file), position_embedding_type="far_away")
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -338,7 +338,7 @@ def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_pat
     remember_columns(config, columns)
     config.save_pretrained(tmp_path)
     complaints = []
-    monkeypatch.setattr("hf_posenc.model.configuration_posenc.logger.warning", complaints.append)
+    monkeypatch.setattr("hf_posenc.model.package_config.logger.warning", complaints.append)
     assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == columns
     assert complaints == []
 
