@@ -110,6 +110,12 @@ def test_linear_is_pytorchs_own_where_somebody_watches_or_transforms(onednn):
     assert kernels.apply_linear(layer, x[:0].double()).shape == (0, 7)
 
 
+@pytest.mark.parametrize("product", [lambda x, weight, bias: x @ weight.T, lambda x, weight, bias: 1 / 0])
+def test_a_product_that_fails_or_gives_other_numbers_is_not_used(product, monkeypatch):
+    monkeypatch.setattr(linear, "_product", product)
+    assert not linear._gives_the_product()
+
+
 def test_a_gradient_of_a_linear_layer_can_be_differentiated_again(onednn):
     layer, x = nn.Linear(4, 3), torch.randn(2, 4, requires_grad=True)
     grads = []
