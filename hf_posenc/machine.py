@@ -10,10 +10,11 @@ import torch
 
 
 def processor() -> str:
-    """The processor's name."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    """The processor's name, with the family and model that tell its generation, where the system says them."""
+    with contextlib.suppress(OSError, KeyError):
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+        facts = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+        return f"{facts['model name']} (family {facts['cpu family']}, model {facts['model']})"
     return platform.processor() or platform.machine()
 
 
