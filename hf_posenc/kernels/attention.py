@@ -22,7 +22,7 @@ def attend_with_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
 
     Args:
         q, k, v: queries, keys and values.
-        bias: (1 or m, 1 or H, l, l), in the dtype of q.
+        bias: (1 or m, 1 or H, l, l), in the dtype of q or in float32.
         scale: factor on q k^T.
     """
     return _BiasedAttention.apply(q, k, v, bias, scale)
@@ -55,10 +55,11 @@ class _BiasedAttention(torch.autograd.Function):
             for first in range(0, q.shape[1], size):
                 block = slice(first, first + size)
                 shared = block if bias.shape[1] > 1 else slice(None)
-                one_q, one_k, one_v, d_out = (t[:, block].contiguous() for t in (q, k, v, gradients[0]))
+                wide = torch.promote_types(q.dtype, torch.float32)
+                one_q, one_k, one_v, d_out = (t[:, block].to(wide).contiguous() for t in (q, k, v, gradients[0]))
                 p = torch.matmul(one_q * ctx.scale, one_k.transpose(-1, -2)).add_(bias[:, shared]).softmax(-1)
                 ds = torch.matmul(d_out, one_v.transpose(-1, -2))
-                ds = ds.sub_((d_out * out[:, block]).sum(-1, keepdim=True)).mul_(p)
+                ds = ds.sub_((d_out * out[:, block].to(wide)).sum(-1, keepdim=True)).mul_(p)
                 dbias[:, shared] += ds.sum_to_size(dbias[:, shared].shape)
                 dq[:, block] = torch.matmul(ds, one_k).mul_(ctx.scale)
                 dk[:, block] = torch.matmul(ds.transpose(-1, -2), one_q).mul_(ctx.scale)
@@ -70,7 +71,8 @@ def _differentiable(ctx: Any, inputs: tuple[Tensor, ...], gradient: Tensor) -> t
     q, k, v, bias = inputs
     wanted = ctx.needs_input_grad[:4]
     with torch.autocast("cpu", enabled=False):
-        out = torch.matmul((torch.matmul(q * ctx.scale, k.transpose(-1, -2)) + bias).softmax(-1), v)
+        logits = torch.matmul(q * ctx.scale, k.transpose(-1, -2)) + bias
+        out = torch.matmul(logits.softmax(-1).to(v.dtype), v)
         chosen = [t for t, wants in zip(inputs, wanted, strict=True) if wants]
         gradients = iter(torch.autograd.grad(out, chosen, gradient, create_graph=True))
     return tuple(next(gradients) if wants else None for wants in wanted)

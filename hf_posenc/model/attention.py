@@ -170,7 +170,9 @@ def _tell(attention: Attention, device: str) -> None:
 def _dtype_of(x: Tensor) -> torch.dtype:
     """The dtype in which linear layers give their results."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
+    if x.dtype == torch.float64 or kind == "meta" or not torch.is_autocast_enabled(kind):
+        return x.dtype  # autocast leaves float64 alone
+    return torch.get_autocast_dtype(kind)
 
 
 def _is_slow_in_half(tokens: Tokens, x: Tensor) -> bool:
@@ -181,11 +183,16 @@ def _is_slow_in_half(tokens: Tokens, x: Tensor) -> bool:
 def add_bias(
     masks: list[Tensor | None], rows: Tokens | Runs, bias: Tensor | None, dtype: torch.dtype
 ) -> list[Tensor | None]:
-    """Adds a bias (1 or n, 1 or H, L, L) to the boolean or additive mask of each run; what is masked stays masked."""
+    """Adds a bias (1 or n, 1 or H, L, L) to the boolean or additive mask of each run; what is masked stays masked.
+
+    On a CPU it stays float32 where q and k are half precision: their kernel takes that.
+    """
     if bias is None:
         return masks
     if bias.dim() != 4:
         raise ValueError(f"A bias has shape {tuple(bias.shape)}. Give (1 or B, H or 1, S, S), with every axis.")
+    if bias.device.type == "cpu":
+        dtype = torch.promote_types(dtype, torch.float32)
     added: list[Tensor | None] = []
     for mask, own in zip(masks, rows.pick(bias.to(dtype)), strict=True):
         if mask is None:
@@ -274,11 +281,14 @@ def _on_rows(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
-    attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(attention.name, eager_attention_forward)
+    name = "eager" if any(map(is_transformed, (q, k, v))) else attention.name
     rows, outs, weights = attention.rows, [], None
     for *parts, mask in zip(*(rows.split(t) for t in (q, k, v)), masks, strict=True):
         one_q, one_k, one_v = (t.transpose(1, 2) for t in parts)
-        if attention.name == "sdpa" and kernels and kernels.gains_from_fusion(one_q, mask, dropout):
+        if mask is not None and is_transformed(mask):
+            name = "eager"
+        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
+        if name == "sdpa" and kernels and kernels.gains_from_fusion(one_q, mask, dropout):
             outs.append(kernels.attend_with_bias(one_q, one_k, one_v, mask, scale).transpose(1, 2))
             continue
         how: dict[str, Any] = {"dropout": dropout, "scaling": scale}

@@ -30,7 +30,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import Attention, backend_of, check_backend, choose_attention, kernels
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
-from .position_math import accumulation_dtype, tracing
+from .position_math import accumulation_dtype, have_fixed_shapes, tracing
 from .positions import independent_generator, make_position
 from .unpadding import Tokens, augment_positions, locate_tokens
 
@@ -224,7 +224,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
         tokens = self._locate_tokens(input_ids, inputs_embeds, self._wants("output_attentions", kwargs), *where)
         arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
-        outputs = self.model(*arguments, **kwargs | {"tokens": tokens, "return_dict": True})
+        outputs = self.model(*arguments, **kwargs | {"_tokens": tokens, "return_dict": True})
         rest = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
         return tokens.unpad(outputs.last_hidden_state), tokens, rest
 
@@ -262,7 +262,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         scheme = self._scheme
         if scheme.max_length is None or (not given and tokens.longest <= scheme.max_length):
             return
-        if tracing():
+        if have_fixed_shapes(tokens.positions):
             check_length(scheme, 0, tokens.shape[1] - 1)
             return
         (positions,) = tokens.real(tokens.positions)
@@ -330,7 +330,7 @@ class PosEncModel(PosEncPreTrainedModel):
         wants_hidden = self._wants("output_hidden_states", kwargs)
         where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
         # A head has made the tokens, for it needs it too.
-        tokens = kwargs.get("tokens") or self._locate_tokens(input_ids, inputs_embeds, wants_attentions, *where)
+        tokens = kwargs.get("_tokens") or self._locate_tokens(input_ids, inputs_embeds, wants_attentions, *where)
         input_ids, inputs_embeds = (None if t is None else tokens.unpad(t) for t in (input_ids, inputs_embeds))
         tokens = replace(tokens, ids=input_ids)
         hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)

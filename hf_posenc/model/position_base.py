@@ -19,9 +19,6 @@ from torch import Tensor, nn
 from .position_math import outside_autocast, per_distinct_distance, require_probability
 from .unpadding import Tokens
 
-HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias", "score_mod")
-"""The methods of a scheme that the encoder calls."""
-
 
 class PositionScheme(nn.Module):
     """Base class of all positional schemes. Subclass it and override only the hooks that the scheme uses.

@@ -46,7 +46,7 @@ class CombinedPosition(PositionScheme):
 
     def uses(self, hook: str) -> bool:
         """Whether a part overrides `hook`; `score_mod` only if every part with a bias has one."""
-        using = self._using(hook)
+        using = self._using("rotate" if hook == "rotary" else hook)
         if hook == "score_mod":
             return bool(using) and using == [
                 part for part in self.parts.values() if part.uses("bias") or part.uses("layer_bias")

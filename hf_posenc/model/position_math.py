@@ -147,19 +147,6 @@ def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
     return x.gather(-1, index.expand(*x.shape[:2], -1, -1))
 
 
-def _by_diagonals(table: Tensor) -> Tensor:
-    """(H, 2S - 1) -> (H, S, S), entry (i, j) being column j - i + S - 1; its gradient is summed along diagonals.
-
-    Rows of 2S columns, each holding the distances modulo 2S, are one column shorter than the memory says: each row
-    then starts one column further to the left.
-    """
-    heads, length = table.shape[0], (table.shape[1] + 1) // 2
-    back, ahead = table.split((length - 1, length), 1)
-    row = torch.cat((ahead, table.new_zeros(heads, 1), back), 1)
-    sheared = row.unsqueeze(1).expand(-1, length, -1).flatten(1)[:, :-length]
-    return sheared.unflatten(1, (length, 2 * length - 1))[..., :length]
-
-
 def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
     """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
 
@@ -180,7 +167,8 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tenso
     if are_consecutive(positions):
         reach = positions.shape[1] - 1
         table = function(torch.arange(-reach, reach + 1, device=positions.device))
-        return _by_diagonals(table.T).unsqueeze(0)
+        # Row i holds columns j - i + S - 1 for j = 0 .. S - 1: each window of S columns, from the last to the first.
+        return table.T.unfold(1, positions.shape[1], 1).flip(1).unsqueeze(0)
     reach = int(positions.max() - positions.min())
     distance = relative_positions(positions)
     if 2 * reach + 1 > distance.numel():  # few positions, far apart, as a random sample is

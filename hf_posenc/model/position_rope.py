@@ -168,7 +168,7 @@ def _partner(x: Tensor, interleaved: bool) -> Tensor:
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """x cos + partner sin; sin has the signs."""
-    if is_transformed(x):
+    if is_transformed(x) or is_transformed(sin):
         return x * cos + _partner(x, interleaved) * sin
     return _partner(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
 

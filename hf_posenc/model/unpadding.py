@@ -36,7 +36,7 @@ class Tokens:
     sequence: Tensor
     """int64 (...): which sequence each token belongs to, counted over the batch; -1 at padding."""
     num_sequences: int
-    """N: sequences in the batch, empty rows included. More than B where rows are packed."""
+    """N: sequences in the batch, empty rows included. More than B where rows are packed; 0 where nobody can tell."""
     longest: int
     """No sequence has more tokens than this; in a padded batch it is S."""
     counted: bool
@@ -149,13 +149,11 @@ class Tokens:
     @property
     def _is_full(self) -> bool:
         """Whether the sequences of an unpadded batch are equally long: rows hold the tokens in order, without a gap."""
-        assert self.counts is not None
-        return self.counts.shape[0] * self.longest == self.positions.shape[1]
+        return self.counts is not None and self.counts.shape[0] * self.longest == self.positions.shape[1]
 
     def rows(self) -> "Tokens":
         """The same tokens in padded layout. What is the same in every row has one row."""
         if self.index is not None:
-            assert self.counts is not None
             place = torch.arange(self.longest, device=self.positions.device).unsqueeze(0)
             positions = place if self.counted else self.to_rows(self.positions)
             first, sequence = place == 0, self.to_rows(self.sequence, -1)
@@ -231,6 +229,7 @@ class Tokens:
             x: hidden states.
             how: `mean`, `max` or `cls` (the first token of each sequence).
         """
+        self._require_count()
         if self.packed or self.index is not None:
             return _pool(self.num_sequences, how, *self.real(x, self.sequence, self.is_first))
         real = (self.sequence >= 0).unsqueeze(-1)
@@ -244,8 +243,16 @@ class Tokens:
             pooled = (total / real.sum(1).clamp(min=1)).to(x.dtype)
         return pooled.masked_fill(~real.any(1), 0.0)
 
+    def _require_count(self) -> None:
+        if not self.num_sequences:
+            raise ValueError(
+                "A compiled or exported model can't count the sequences of packed rows, so it can't give an answer for "
+                "each. Leave seq_idx and cu_seq_lens_q out, with one sequence per row, or call the model uncompiled."
+            )
+
     def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Token layout -> (N, L, ...), one row per sequence; the input layout (B, S, ...) where rows aren't packed."""
+        self._require_count()
         if not self.packed:
             return self.pad(x, fill)
         tokens, sequence = self.real(x, self.sequence)
@@ -399,7 +406,7 @@ def locate_tokens(
         ValueError: a shape or a value doesn't fit.
     """
     shape = (batch, length)
-    mask, fixed = None, have_fixed_shapes(attention_mask, position_ids)
+    mask, fixed = None, have_fixed_shapes(attention_mask, position_ids, seq_idx, cu_seq_lens_q)
     if attention_mask is not None:
         way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
         mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
@@ -417,6 +424,8 @@ def locate_tokens(
     tokens = _arrange(shape, device, starts, mask, position_ids)
     if starts is not None and not fixed:
         tokens = _renumber(tokens)
+    elif seq_idx is not None or cu_seq_lens_q is not None:  # a traced graph can't count them
+        tokens.num_sequences = 0
     if fixed or not unpad or (mask is None and not tokens.packed):
         return tokens
     return _unpadded(tokens)

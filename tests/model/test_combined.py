@@ -5,10 +5,12 @@ import torch
 from common import encoder, tiny_config, tokens
 
 from hf_posenc import (
+    POSITIONS,
     AlibiPosition,
     LearnedPosition,
     PosEncConfig,
     PosEncModel,
+    PositionScheme,
     RotaryPosition,
     T5Position,
     make_position,
@@ -155,3 +157,16 @@ def test_a_bias_that_flex_cannot_add_is_not_dropped_from_a_sum():
 
     both = CombinedPosition({"t5": T5Position(num_heads=2, num_layers=1), "silent": Silent(num_heads=2)})
     assert both.score_mod(Tokens.at(torch.arange(3)[None]), 0) is None
+
+
+def test_a_rotation_without_a_state_combines_with_a_scheme_without_rotation(monkeypatch):
+    class Flip(PositionScheme):
+        name = "flip"
+
+        def rotate(self, q, k, state, layer):
+            assert state is None
+            return q.flip(-1), k
+
+    monkeypatch.setitem(POSITIONS, "flip", Flip)
+    together, alone = (encoder(name)(tokens(2, 5)).last_hidden_state for name in ("flip+learned", "learned"))
+    assert (together - alone).abs().max() > 1e-3

@@ -778,3 +778,47 @@ def test_a_hook_on_the_backbone_changes_what_a_head_answers():
     expected = model.classifier(2 * torch.stack([alone(model.model, s).mean(0) / 2 for s in SEQUENCES]))
     assert not torch.allclose(model(ids, attention_mask=mask).logits, before)
     torch.testing.assert_close(model(ids, attention_mask=mask).logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["rope", "t5"])
+def test_float64_stays_float64_under_autocast(scheme):
+    ids, mask = padded(SEQUENCES)
+    model = encoder(scheme).double()
+    expected = model(ids, attention_mask=mask).last_hidden_state
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(ids, attention_mask=mask).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("scheme", ["t5", "relative_key", "tupe+t5"])
+def test_vmap_over_the_weights_of_the_scheme_alone_equals_a_loop(scheme):
+    ids, mask = padded(SEQUENCES)
+    model = encoder(scheme)
+    weights = dict(model.named_parameters())
+    pairs = {name: torch.stack((p, 1.1 * p)) for name, p in weights.items() if name.startswith("position.")}
+
+    def encode(own):
+        return torch.func.functional_call(model, {**weights, **own}, ids, {"attention_mask": mask}).last_hidden_state
+
+    expected = torch.stack([encode({name: pair[i] for name, pair in pairs.items()}) for i in range(2)])
+    torch.testing.assert_close(torch.func.vmap(encode)(pairs), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["learned", "rope", "rope+relative_key"])
+def test_vmap_over_positions_equals_a_loop(scheme):
+    model, ids = encoder(scheme, type_vocab_size=0), tokens(1, 9)
+    positions = torch.stack((torch.arange(9), torch.arange(9).flip(0))).unsqueeze(1)
+
+    def encode(position_ids):
+        return model(ids, position_ids=position_ids).last_hidden_state
+
+    expected = torch.stack([encode(each) for each in positions])
+    torch.testing.assert_close(torch.func.vmap(encode)(positions), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["SequenceClassification", "QuestionAnswering"])
+def test_a_traced_head_refuses_packed_rows_that_it_would_answer_as_one(name):
+    ids, numbers = tokens(2, 6), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
+    model = head(name, "rope")
+    assert len(next(iter(model(ids, seq_idx=numbers).values()))) == 4
+    with pytest.raises(Exception, match="can't count the sequences of packed rows"):
+        torch.export.export(model, (ids,), {"seq_idx": numbers})

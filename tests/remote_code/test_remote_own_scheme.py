@@ -170,7 +170,7 @@ class Mine(PositionScheme):
         ),
         (
             "my_scheme.py",
-            "from hf_posenc.model.position_math import _by_diagonals\n" + GOOD,
+            "from hf_posenc.model.position_math import __doc__\n" + GOOD,
             "the public names of hf_posenc.model.position_math, and nothing else",
         ),
         ("my_scheme.py", "from hf_posenc import DistanceBias, T5Position\n" + GOOD, "T5Position' can't travel"),
