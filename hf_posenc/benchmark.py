@@ -285,12 +285,13 @@ class LinearLayers(torch.nn.Module):
         shapes = (*[(width, width)] * 4, (width, inner), (inner, width))
         layers = range(SIZES[size]["num_hidden_layers"])
         self.layers = torch.nn.ModuleList([torch.nn.Linear(*shape) for _ in layers for shape in shapes])
-        self.inputs = torch.nn.Embedding(most_tokens, inner)
+        self.inputs = torch.nn.ModuleDict({str(n): torch.nn.Embedding(most_tokens, n) for n in (width, inner)})
 
     def forward(self, **batch: Tensor) -> Any:
-        """Each layer once; a loss that reaches all of them."""
-        inputs = self.inputs.weight[: int(batch["attention_mask"].sum())]
-        outs = [apply_linear(layer, inputs[:, : layer.in_features].contiguous()) for layer in self.layers]
+        """Each layer once; a loss that reaches all of them and their inputs."""
+        tokens = int(batch["attention_mask"].sum())
+        inputs = {n: table.weight[:tokens].detach().requires_grad_(self.training) for n, table in self.inputs.items()}
+        outs = [apply_linear(layer, inputs[str(layer.in_features)]) for layer in self.layers]
         return SimpleNamespace(loss=sum(out[0, 0] for out in outs))
 
 
@@ -366,7 +367,7 @@ def run_benchmark(
             steps = {n: make_step(build_model(n, size, longest, device), mode, dtypes[n]) for n in names}
             most = max(int(batch["attention_mask"].sum()) for batch in batches)
             products = {each: LinearLayers(size, most).to(device, each) for each in set(dtypes.values())}
-            limits = {str(each): make_step(products[each], mode, torch.float32) for each in products}
+            limits = {str(each): make_step(products[each], mode, each) for each in products}
             seconds = take_turns({**steps, **limits}, batches, rounds)
             for name in names:
                 row = {

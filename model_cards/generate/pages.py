@@ -36,6 +36,18 @@ def ratio_table(found: dict[str, Any], size: str | None = None) -> str:
     )
 
 
+def share_table(found: dict[str, Any]) -> str:
+    """The share of each contender's time that the linear layers alone take, a column for each work and mode."""
+    columns: dict[tuple[str, str], dict[str, float]] = {}
+    for row in found["rows"]:
+        columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row["linear_share"]
+    head = ("share of the linear layers", *(f"{work} {mode}" for work, mode in columns))
+    names = found["settings"]["contenders"]
+    return markdown_table(
+        head, [(f"`{name}`", *(f"{shares[name]:.0%}" for shares in columns.values())) for name in names]
+    )
+
+
 def seeds_table(found: dict[str, Any]) -> str:
     """What `model_cards.studies.quick_start` wrote as Markdown: word pairs first, and which runs are above them."""
     pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
@@ -94,7 +106,7 @@ def linear_line(profiled: dict[str, Any]) -> str:
         f"Without oneDNN's lead `rope` would be about {sum(bert.values()) / without:.1f} times as fast as BERT in "
         "inference on `sst2`,\nwhere the profiled run, slower than that of the table, was "
         f"{sum(bert.values()) / total:.1f} times as fast (`benchmark_profile.json`).\n"
-        "Other processors haven't been measured."
+        "[The speed page](../model_cards/speed.md#another-processor) has an older generation of AMD."
     )
 
 
@@ -107,11 +119,27 @@ def render_pages(folder: Path) -> dict[Path, str]:
     """
     found = {
         name: read_results(folder, f"benchmark{name}")
-        for name in ("", "_bfloat16", "_sizes", "_schemes", "_2048", "_8192", "_profile", "_startup")
+        for name in (
+            "",
+            "_bfloat16",
+            "_sizes",
+            "_schemes",
+            "_2048",
+            "_8192",
+            "_profile",
+            "_startup",
+            "_zen4",
+            "_zen4_bfloat16",
+        )
     }
     parts = {
         "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(found['_sizes'], size)}" for size in _sizes(found["_sizes"])),
         "bfloat16": ratio_table(found["_bfloat16"]),
+        "zen4": "\n\n".join(
+            f"{dtype}:\n\n{ratio_table(found[name])}\n\n{share_table(found[name])}"
+            for dtype, name in (("float32", "_zen4"), ("bfloat16, BERT too", "_zen4_bfloat16"))
+        )
+        + f"\n\n{machine_line(found['_zen4'])}",
         "schemes": cost_table(found["_schemes"]),
         "memory": memory_table([found["_2048"], found["_8192"]]),
         "profile": profile_table(found["_profile"]),
