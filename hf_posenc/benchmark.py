@@ -285,12 +285,12 @@ class LinearLayers(torch.nn.Module):
         shapes = (*[(width, width)] * 4, (width, inner), (inner, width))
         layers = range(SIZES[size]["num_hidden_layers"])
         self.layers = torch.nn.ModuleList([torch.nn.Linear(*shape) for _ in layers for shape in shapes])
-        self.inputs = torch.nn.ModuleDict({str(n): torch.nn.Embedding(most_tokens, n) for n in (width, inner)})
+        self.inputs = torch.nn.ParameterDict({str(n): torch.randn(most_tokens, n) for n in (width, inner)})
 
     def forward(self, **batch: Tensor) -> Any:
         """Each layer once; a loss that reaches all of them and their inputs."""
         tokens = int(batch["attention_mask"].sum())
-        inputs = {n: table.weight[:tokens].detach().requires_grad_(self.training) for n, table in self.inputs.items()}
+        inputs = {n: rows[:tokens].detach().requires_grad_(self.training) for n, rows in self.inputs.items()}
         outs = [apply_linear(layer, inputs[str(layer.in_features)]) for layer in self.layers]
         return SimpleNamespace(loss=sum(out[0, 0] for out in outs))
 
