@@ -95,16 +95,15 @@ def _moved(value: Any, *args: Any, **kwargs: Any) -> Any:
         return type(value)(_moved(item, *args, **kwargs) for item in value)
     if isinstance(value, dict):
         return {key: _moved(item, *args, **kwargs) for key, item in value.items()}
+    if isinstance(value, Runs):
+        moved = copy.copy(value)
+        vars(moved).update(_moved(vars(value), *args, **kwargs))
+        return moved
     return value.to(*args, **kwargs) if hasattr(value, "to") else value
 
 
 def choose_attention(
-    config: Any,
-    scheme: PositionScheme,
-    tokens: Tokens,
-    x: Tensor,
-    training: bool,
-    wants_weights: bool,
+    config: Any, scheme: PositionScheme, tokens: Tokens, x: Tensor, training: bool, wants_weights: bool
 ) -> Attention:
     """Chooses the backend of this forward, and computes what all its layers share: mask, bias and rotary state.
 

@@ -125,9 +125,16 @@ def test_the_attention_of_a_model_can_be_set_later():
 def test_attention_moves_to_another_device_with_its_batch():
     batch = locate_tokens(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
     x = torch.zeros(*batch.positions.shape, 32)
-    attend = attention.choose_attention(tiny_config("rope"), MADE["rope"], batch, x, False, False)
+    config = tiny_config("rope")
+    config._attn_implementation = "sdpa"
+    attend = attention.choose_attention(config, MADE["rope"], batch, x, False, False)
+    assert isinstance(attend.rows, Runs)
     moved = attend.to("meta")
     assert (moved.tokens.positions.device.type, attend.tokens.positions.device.type) == ("meta", "cpu")
+    for runs, device in ((attend.rows, "cpu"), (moved.rows, "meta")):  # layers may lie on several devices
+        held = torch.utils._pytree.tree_leaves(vars(runs))
+        assert {value.device.type for value in held if isinstance(value, torch.Tensor)} == {device}
+    assert {mask.device.type for mask in moved.masks if mask is not None} == {"meta"}
 
 
 class Silent(PositionScheme):
