@@ -31,9 +31,11 @@ if TYPE_CHECKING:
         PosEncPreTrainedModel,
     )
     from .model.package_config import PRESETS, PosEncConfig
+    from .model.position_added import AddedPosition
     from .model.position_alibi import AlibiPosition
-    from .model.position_base import AddedPosition, DistanceBias, PositionScheme
+    from .model.position_base import PositionScheme
     from .model.position_deberta import DebertaPosition
+    from .model.position_distance import DistanceBias
     from .model.position_fire import FirePosition
     from .model.position_fourier import FourierPosition
     from .model.position_kerple import KerplePosition
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
     from .model.position_mlp_bias import MLPBiasPosition
     from .model.position_none import NoPosition
     from .model.position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
-    from .model.position_rope import RotaryPosition, apply_rotary
-    from .model.position_sinusoidal import SinusoidalPosition, sinusoidal_table
+    from .model.position_rope import RotaryPosition
+    from .model.position_sinusoidal import SinusoidalPosition
     from .model.position_t5 import T5Position
     from .model.position_tupe import TupePosition
     from .model.positions import make_position
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from .model.unpadding import Tokens
     from .optimizer import speed_up_positions
     from .schemes.conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
+    from .schemes.plain_tensors import add_positions, apply_rotary, sinusoidal_table
     from .schemes.scheme_file import register_position, register_scheme_file
 
 if not is_main_process():  # the first one's notices are enough
@@ -96,6 +99,7 @@ __all__ = [
     "T5Position",
     "Tokens",
     "TupePosition",
+    "add_positions",
     "apply_rotary",
     "check_position",
     "convert",

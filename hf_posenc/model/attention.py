@@ -12,13 +12,14 @@ To add a backend: write a function like those at the end of this file, and a lin
 import copy
 import functools
 import importlib
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
@@ -47,6 +48,8 @@ class Attention:
         self.bias: Tensor | None = None  # of all layers, in padded layout
         self.masks: list[Tensor | None] = []  # for each run of rows: whom tokens attend to, plus that bias
         self.state: Any = None  # of the scheme's `rotate`
+        self.block_mask: Any = None  # of flex_attention: tokens attend to their own sequence. None: all
+        self.score_mod: Any = None  # of flex_attention: the biases, where all layers have the same
         self.dtype = torch.float32  # of q, k and v
         self.wants_weights = False
 
@@ -60,7 +63,7 @@ class Attention:
     def __call__(self, layer: Any, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """One layer's attention on q, k and v, projected from x. Token layout: (1 or B, T, H, d) -> the same."""
         if tracing() and isinstance(self.rows, Runs):
-            return self._padded()(layer, q, k, v, x)
+            return self._padded()(layer, q, k, v, x)  # each number of runs would be a new graph
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias") and not self.backend.takes_tokens:
             row_q, row_k = (self.tokens.to_rows(t).transpose(1, 2) for t in (q, k))
@@ -69,12 +72,20 @@ class Attention:
             masks = add_bias(masks, self.rows, bias, self.dtype)
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
+        if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256):
+            return self._padded()._attend(layer, q, k, v, self._padded().masks)
+        return self._attend(layer, q, k, v, masks)
+
+    def _attend(
+        self, layer: Any, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same for rotated q and k, and a mask for each run."""
         wider = q.shape[-1] - layer.head_dim
         if wider > 0:  # a rotation may change the width of q and k; most kernels want one width for all three
             v = nn.functional.pad(v, (0, wider))
         elif wider < 0:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
-        scale = layer.head_dim**-0.5 * scheme.query_scale
+        scale = layer.head_dim**-0.5 * self.scheme.query_scale
         dropout = layer.config.attention_probs_dropout_prob if layer.training else 0.0
         with outside_autocast(q.device):
             converted = (t.to(self.dtype) for t in (q, k, v))
@@ -83,8 +94,8 @@ class Attention:
         return out[..., : layer.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 
     def _padded(self) -> "Attention":
-        """The same on a padded batch, for a layer that is compiled alone: each number of runs would be a new graph."""
-        padded = Attention(self.name, self.backend, self.scheme, self.tokens)
+        """The same on a padded batch: for a layer that is compiled alone, or heads that a kernel doesn't take."""
+        padded = Attention(self.name, backend_of(self.name), self.scheme, self.tokens)
         padded.row_tokens, padded.bias, padded.state, padded.dtype = self.row_tokens, self.bias, self.state, self.dtype
         padded.masks = add_bias(self.tokens.masks(), self.tokens, self.bias, self.dtype)
         return padded
@@ -135,7 +146,7 @@ def choose_attention(
         backend = BACKENDS["varlen"]
     attention = Attention(name, backend, scheme, tokens)
     attention.wants_weights = wants_weights
-    if name == "sdpa" and on_cpu and tokens.counts is not None:
+    if name == "sdpa" and on_cpu and tokens.index is not None and tokens.counts is not None:
         attention.rows = Runs(tokens.counts)
     if not (name == "sdpa" and on_cpu and _is_slow_in_half(tokens, x)):
         attention.dtype = _dtype_of(x)
@@ -148,6 +159,10 @@ def choose_attention(
             if attention.row_tokens is not None and scheme.uses("bias"):
                 attention.bias = scheme.bias(attention.row_tokens)
             attention.masks = add_bias(attention.rows.masks(), attention.rows, attention.bias, attention.dtype)
+        elif backend is BACKENDS["flex_attention"]:
+            attention.block_mask = _block_mask(tokens)
+            if not scheme.uses("layer_bias"):
+                attention.score_mod = scheme.score_mod(tokens, 0)
     if not tracing():
         _tell(attention, x.device.type)
     return attention
@@ -193,7 +208,8 @@ def add_bias(
     if bias.device.type == "cpu":
         dtype = torch.promote_types(dtype, torch.float32)
     added: list[Tensor | None] = []
-    for mask, own in zip(masks, rows.pick(bias.to(dtype)), strict=True):
+    bias = _aligned(bias.to(dtype)) if bias.is_cuda else bias.to(dtype)
+    for mask, own in zip(masks, rows.pick(bias), strict=True):
         if mask is None:
             added.append(own)
         elif mask.dtype == torch.bool:
@@ -201,6 +217,11 @@ def add_bias(
         else:
             added.append(mask + own)
     return added
+
+
+def _aligned(bias: Tensor) -> Tensor:
+    """With rows that start at multiples of 8: the memory-efficient kernel of a GPU takes no others."""
+    return nn.functional.pad(bias, (0, -bias.shape[-1] % 8)).contiguous()[..., : bias.shape[-1]]
 
 
 def check_backend(name: str | None, scheme: PositionScheme) -> None:
@@ -318,11 +339,10 @@ def _flash(
 def _flex(
     attention: Attention, layer: Any, q: Tensor, k: Tensor, v: Tensor, masks: Any, scale: float, dropout: float
 ) -> tuple[Tensor, None]:
-    scheme, tokens = attention.scheme, attention.tokens
-    score_mod = None
-    if scheme.uses("score_mod"):
+    scheme, score_mod = attention.scheme, attention.score_mod
+    if score_mod is None and scheme.uses("score_mod"):
         with outside_autocast(q.device):
-            score_mod = scheme.score_mod(tokens, layer.layer_idx)
+            score_mod = scheme.score_mod(attention.tokens, layer.layer_idx)
     if score_mod is None and _is_biased(scheme):
         raise _refused("flex_attention", "needs a score_mod", f"the bias {scheme.name!r} gave none")
     if v.requires_grad and v.device.type == "cpu":
@@ -330,20 +350,46 @@ def _flex(
             "attn_implementation='flex_attention' has no gradients on a CPU. Call the model inside torch.no_grad(), or "
             "use attn_implementation='sdpa'."
         )
+    if q.is_cuda and q.shape[-1] < 16:
+        raise ValueError(
+            f"attn_implementation='flex_attention' takes heads of at least 16 entries on a GPU, these have "
+            f"{q.shape[-1]}. Change num_attention_heads, or use attn_implementation='sdpa'."
+        )
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    attend: Any = _compiled_flex() if q.is_cuda else flex_attention
-    return attend(q, k, v, score_mod=score_mod, block_mask=tokens.block_mask(), scale=scale).transpose(1, 2), None
+    # Compiled for each kind of call: PyTorch runs what it has compiled eight times unfused from then on.
+    kind = (getattr(score_mod, "__code__", None), q.dtype, v.requires_grad, attention.block_mask is None)
+    attend: Any = _compiled(flex_attention, kind) if q.is_cuda else flex_attention
+    out = attend(q, k, v, score_mod=score_mod, block_mask=attention.block_mask, scale=scale)
+    return out.transpose(1, 2), None
+
+
+def _block_mask(tokens: Tokens) -> Any:
+    """For flex_attention: tokens of an unpadded batch attend to their own sequence. None: all."""
+    if tokens.index is None:
+        return None
+    document, length = tokens.sequence[0], tokens.sequence.shape[1]
+
+    def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return document[q] == document[k]
+
+    # Compiled, it needs no (T, T) tensor.
+    create: Any = _compiled(create_block_mask, None) if document.is_cuda else create_block_mask
+    return create(same, None, None, length, length, device=document.device)
 
 
 @functools.cache
-def _compiled_flex() -> Any:
-    return torch.compile(flex_attention, dynamic=True)
+def _compiled(function: Any, kind: Any) -> Any:
+    """A compiled copy of a function, whose code is a new object: PyTorch counts what it compiles by that."""
+    own = types.FunctionType(function.__code__.replace(), function.__globals__, None, function.__defaults__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    return torch.compile(own, dynamic=True)
 
 
 def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, dropout: float) -> bool:
-    """Whether variable-length attention takes this: unpadded half precision on CUDA, no bias, no dropout."""
+    """Whether variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
     fits = x.is_cuda and tokens.index is not None and not _is_biased(scheme) and not dropout
-    return fits and _dtype_of(x) in HALF and not tracing()
+    fits = fits and _dtype_of(x) in HALF and not tracing()
+    return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
 
 
 def _varlen(

@@ -1,9 +1,7 @@
 """`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
 
 import importlib.metadata
-import numbers
 import re
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from pathlib import Path
@@ -27,6 +25,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from .position_math import PROBABILITY, Check, one_of, positive, require, whole
 from .scheme_table import SCHEMES
 
 if TYPE_CHECKING:
@@ -46,33 +45,7 @@ AUTO_MAP = {
 MAX_POSITIONS = 2**24
 """Positions above this aren't exact in float32, in which angles and distances are computed."""
 
-Check = tuple[Callable[[Any], bool], str]
-"""Whether a value fits, and the words that follow `name=value` in the error if it doesn't. None always fits."""
-
-
-def whole(least: int, most: int) -> Check:
-    """A whole number in a range."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most
-
-    return fits, f"is out of range. It must be a whole number from {least} to {most}."
-
-
-def one_of(*choices: str) -> Check:
-    """One of some words."""
-    return choices.__contains__, f"is unknown. Choose one of {', '.join(choices)}."
-
-
-_PROBABILITY: Check = (lambda value: 0 <= value <= 1, "is out of range. A probability lies between 0 and 1.")
-_POSITIVE: Check = (lambda value: 0 < value < float("inf"), "is out of range. It must be a positive number.")
 _FINITE: Check = (lambda value: abs(value) < float("inf"), "is out of range. It must be a finite number.")
-
-
-def require(name: str, value: Any, check: Check | None) -> None:
-    """Raises a ValueError that names the value if it isn't None and doesn't fit."""
-    if value is not None and check is not None and not check[0](value):
-        raise ValueError(f"{name}={value!r:.80} {check[1]}")
 
 
 def _field(default: Any, check: Check) -> Any:
@@ -142,10 +115,10 @@ class PosEncConfig(PreTrainedConfig):
     num_attention_heads: int = _field(12, whole(1, 2**12))
     intermediate_size: int = _field(3072, whole(1, 2**20))
     hidden_act: str = _field("gelu", one_of(*ACT2FN))
-    hidden_dropout_prob: float | int = _field(0.1, _PROBABILITY)
-    attention_probs_dropout_prob: float | int = _field(0.0, _PROBABILITY)
-    layer_norm_eps: float = _field(1e-12, _POSITIVE)
-    initializer_range: float = _field(0.02, _POSITIVE)
+    hidden_dropout_prob: float | int = _field(0.1, PROBABILITY)
+    attention_probs_dropout_prob: float | int = _field(0.0, PROBABILITY)
+    layer_norm_eps: float = _field(1e-12, positive())
+    initializer_range: float = _field(0.02, positive())
     max_position_embeddings: int = _field(512, whole(1, MAX_POSITIONS))
     type_vocab_size: int = _field(2, whole(0, 2**20))
     pad_token_id: int | None = 0
@@ -159,12 +132,12 @@ class PosEncConfig(PreTrainedConfig):
     scale_embeddings: bool = False
     classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
     classifier_hidden_act: str | None = _field(None, one_of(*ACT2FN))
-    classifier_dropout: float | int | None = _field(None, _PROBABILITY)
+    classifier_dropout: float | int | None = _field(None, PROBABILITY)
     problem_type: str | None = _field(  # type: ignore[assignment]  # a Literal's error doesn't say what to do
         None, one_of("regression", "single_label_classification", "multi_label_classification")
     )
     label_mean: float | int = _field(0.0, _FINITE)
-    label_std: float | int = _field(1.0, _POSITIVE)
+    label_std: float | int = _field(1.0, positive())
     tie_word_embeddings: bool = True
     unpad_inputs: bool = True
     posenc_version: str | None = None
@@ -179,8 +152,9 @@ class PosEncConfig(PreTrainedConfig):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Checks a field as the constructor does. Any other name may be set too, as on every transformers config."""
-        if name in self.__dataclass_fields__:
-            require(name, value, self.__dataclass_fields__[name].metadata.get("check"))
+        check = self.__dataclass_fields__[name].metadata.get("check") if name in self.__dataclass_fields__ else None
+        if check is not None and value is not None:
+            require(name, value, check)
         super().__setattr__(name, value)
 
     def validate_rope(self) -> None:

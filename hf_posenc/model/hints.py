@@ -57,7 +57,6 @@ REFUSED_SCHEMES = {
 }
 # Arguments of a scheme's constructor that a config gives in another place, or not at all.
 ARGUMENTS_ELSEWHERE = {
-    "batch_first": "A model is batch-first; batch_first is for schemes used on plain tensors.",
     "rope_theta": "Give it as rope_parameters={'rope_theta': ...}.",
 }
 

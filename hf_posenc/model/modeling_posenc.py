@@ -30,13 +30,15 @@ from transformers.utils.generic import can_return_tuple
 from .attention import Attention, backend_of, check_backend, choose_attention, kernels
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
-from .position_math import accumulation_dtype, have_fixed_shapes, tracing
+from .position_math import accumulation_dtype, tracing
 from .positions import independent_generator, make_position
 from .unpadding import Tokens, augment_positions, locate_tokens
 
 # In the package, kernels of its own stand in for these two on a CPU.
 apply_linear: Any = kernels.apply_linear if kernels else nn.Linear.__call__
 Dropout: Any = kernels.Dropout if kernels else nn.Dropout
+
+Outputs = tuple[Tensor | None, Tensor]
 
 
 class PosEncEmbeddings(nn.Module):
@@ -209,34 +211,26 @@ class PosEncPreTrainedModel(PreTrainedModel):
     def _scheme(self) -> PositionScheme:
         return cast(PositionScheme, self.base_model.position)
 
-    def _encode(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        seq_idx: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tokens, dict[str, Any]]:
+    def _encode(self, *inputs: Tensor | None, **options: Any) -> tuple[Tensor, Tokens, dict[str, Any]]:
         """Runs the encoder for a head: hidden states in token layout, the tokens, and what else the output holds."""
-        where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
-        tokens = self._locate_tokens(input_ids, inputs_embeds, self._wants("output_attentions", kwargs), *where)
-        arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
-        outputs = self.model(*arguments, **kwargs | {"_tokens": tokens, "return_dict": True})
+        tokens = self._locate_tokens(*inputs, **options)
+        outputs = self.model(*inputs, **options | {"_tokens": tokens, "return_dict": True})
         rest = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
         return tokens.unpad(outputs.last_hidden_state), tokens, rest
 
-    def _locate_tokens(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, wants_attentions: bool, *where: Tensor | None
-    ) -> Tokens:
-        """Where the tokens of a call's input are: see `locate_tokens`. Checks the input before a kernel runs."""
+    def _locate_tokens(self, *inputs: Tensor | None, **options: Any) -> Tokens:
+        """Where the tokens of a call's input are: see `locate_tokens`. Checks the input before a kernel runs.
+
+        `inputs` and `options` are what `PosEncModel.forward` takes.
+        """
+        input_ids, attention_mask, _, position_ids, inputs_embeds, *packing = inputs
         x = self._check_input(input_ids, inputs_embeds)
         # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
         unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
-        tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, unpad=unpad and not wants_attentions)
-        self._check_length(tokens, given=where[1] is not None)
+        unpad, longest = unpad and not self._wants("output_attentions", options), options.get("max_length_q")
+        where = (attention_mask, position_ids, *packing)
+        tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, max_length=longest, unpad=unpad)
+        check_length(self._scheme, *(tokens.span or (0, tokens.shape[1] - 1)))
         # Positions that the caller gave are left alone.
         if self.training and self.config.position_augmentation != "none" and tokens.counted:
             tokens = augment_positions(tokens, self.config.position_augmentation, self.config.augmentation_length)
@@ -257,17 +251,6 @@ class PosEncPreTrainedModel(PreTrainedModel):
         if not tracing() and 0 in x.shape[:2]:
             raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. Leave empty batches out.")
         return x
-
-    def _check_length(self, tokens: Tokens, given: bool) -> None:
-        scheme = self._scheme
-        if scheme.max_length is None or (not given and tokens.longest <= scheme.max_length):
-            return
-        if have_fixed_shapes(tokens.positions):
-            check_length(scheme, 0, tokens.shape[1] - 1)
-            return
-        (positions,) = tokens.real(tokens.positions)
-        if positions.numel():
-            check_length(scheme, *(int(value) for value in positions.aminmax()))
 
     def _wants(self, what: str, given: dict[str, Any]) -> bool:
         asked = given.get(what)
@@ -315,6 +298,8 @@ class PosEncModel(PosEncPreTrainedModel):
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
             cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
+            max_length_q (int): the longest of these sequences; with it a GPU's host doesn't wait for the borders, nor
+                checks them.
             output_hidden_states (bool): return the embeddings' and each layer's hidden states too, padded; each is a
                 part of the graph, and costs a copy or two.
             output_attentions (bool): return each layer's probabilities (B, H, S, S) too; they are computed with
@@ -328,9 +313,8 @@ class PosEncModel(PosEncPreTrainedModel):
         """
         wants_attentions = self._wants("output_attentions", kwargs)
         wants_hidden = self._wants("output_hidden_states", kwargs)
-        where = (attention_mask, position_ids, seq_idx, cu_seq_lens_q)
-        # A head has made the tokens, for it needs it too.
-        tokens = kwargs.get("_tokens") or self._locate_tokens(input_ids, inputs_embeds, wants_attentions, *where)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
+        tokens = kwargs.get("_tokens") or self._locate_tokens(*inputs, **kwargs)  # a head has made them: it needs them
         input_ids, inputs_embeds = (None if t is None else tokens.unpad(t) for t in (input_ids, inputs_embeds))
         tokens = replace(tokens, ids=input_ids)
         hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)
@@ -352,7 +336,36 @@ class PosEncModel(PosEncPreTrainedModel):
         )
 
 
-class PosEncPooledHead(PosEncPreTrainedModel):
+class PosEncHead(PosEncPreTrainedModel):
+    """A head with `labels`: `_outputs` makes loss and logits of the hidden states."""
+
+    output_class: Any
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Encodes and predicts; the arguments are those of `PosEncModel`, and `labels`: see the head's `_outputs`."""
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
+        hidden, tokens, rest = self._encode(*inputs, **kwargs)
+        loss, logits = self._outputs(hidden, tokens, labels, kwargs.get("num_items_in_batch"))
+        return self.output_class(loss=loss, logits=logits, **rest)
+
+    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
+        """Hidden states in token layout, labels, and by how many to divide the loss -> loss or None, and logits."""
+        raise NotImplementedError
+
+
+class PosEncPooledHead(PosEncHead):
     """Dropout, an optional dense layer and a linear layer on the pooled sequence."""
 
     def __init__(self, config: PosEncConfig, outputs: int) -> None:
@@ -375,42 +388,29 @@ class PosEncPooledHead(PosEncPreTrainedModel):
 class PosEncForSequenceClassification(PosEncPooledHead):
     """The encoder with a classifier (or a regressor) on each pooled sequence."""
 
+    output_class = SequenceClassifierOutput
+
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, cast(int, config.num_labels))
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        seq_idx: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutput:
-        """Classifies each sequence; the arguments are those of `PosEncModel`, and `labels`.
+    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
+        """Classifies each sequence.
 
         Args:
+            hidden, tokens, count: see `PosEncHead`.
             labels (Tensor): (B,) whole numbers: one of C classes; (B, C) real numbers: several of C classes at once;
                 (B,) or (B, C) real numbers with `problem_type="regression"` or one label. For packed rows, one label
                 per sequence (N, ...).
 
         Returns:
-            SequenceClassifierOutput: `logits` (B, C), or (N, C) for rows that hold N sequences in all, of a regression
-                in the units of the data; `loss`.
+            loss, and logits (B, C), or (N, C) for rows that hold N sequences in all; of a regression in the units of
+            the data.
         """
-        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         logits = self._classify(hidden, tokens)
         if self.config.problem_type == "regression":  # in float32: bfloat16 has no number between 2000 and 2008
             logits = logits.to(accumulation_dtype(logits)) * self.config.label_std + self.config.label_mean
-        loss = None
-        if labels is not None:
-            loss = sequence_classification_loss(logits, labels, self.config, kwargs.get("num_items_in_batch"))
-        return SequenceClassifierOutput(loss=loss, logits=logits, **rest)
+        loss = None if labels is None else sequence_classification_loss(logits, labels, self.config, count)
+        return loss, logits
 
 
 class PosEncForMultipleChoice(PosEncPooledHead):
@@ -428,6 +428,8 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
         """Scores each choice; inputs have an axis of choices: (B, C, S).
@@ -452,7 +454,7 @@ class PosEncForMultipleChoice(PosEncPooledHead):
             t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
-        hidden, tokens, rest = self._encode(*flat, **kwargs)
+        hidden, tokens, rest = self._encode(*flat, seq_idx, cu_seq_lens_q, **kwargs)
         if tokens.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
         logits = self._classify(hidden, tokens).view(-1, choices)
@@ -462,8 +464,10 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **rest)
 
 
-class PosEncForMaskedLM(PosEncPreTrainedModel):
+class PosEncForMaskedLM(PosEncHead):
     """The encoder with BERT's masked-language-model head; the decoder shares the token embedding."""
+
+    output_class = MaskedLMOutput
 
     _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
 
@@ -491,36 +495,20 @@ class PosEncForMaskedLM(PosEncPreTrainedModel):
         hidden_states = self.activation(apply_linear(self.dense, hidden_states))
         return apply_linear(self.decoder, self.head_norm(hidden_states))
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        seq_idx: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
-        **kwargs: Any,
-    ) -> MaskedLMOutput:
-        """Predicts tokens; the arguments are those of `PosEncModel`, and `labels`.
-
-        Args:
-            labels (Tensor): (B, S), the right token id, or -100 where there is nothing to predict.
+    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
+        """Predicts tokens. `labels` (B, S): the right token id, or -100 where there is nothing to predict.
 
         Returns:
-            MaskedLMOutput: `logits` (B, S, V), zero at padding; `loss`.
+            loss, and logits (B, S, V), zero at padding.
         """
-        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         logits = self.predict_tokens(hidden)
-        loss = token_loss(logits, labels, tokens, kwargs.get("num_items_in_batch"))
-        return MaskedLMOutput(loss=loss, logits=tokens.pad(logits), **rest)
+        return token_loss(logits, labels, tokens, count), tokens.pad(logits)
 
 
-class PosEncForTokenClassification(PosEncPreTrainedModel):
+class PosEncForTokenClassification(PosEncHead):
     """The encoder with a classifier on each token."""
+
+    output_class = TokenClassifierOutput
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
@@ -530,32 +518,14 @@ class PosEncForTokenClassification(PosEncPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        seq_idx: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifierOutput:
-        """Classifies each token; the arguments are those of `PosEncModel`, and `labels`.
-
-        Args:
-            labels (Tensor): (B, S), the class of each token, or -100 where it doesn't count.
+    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
+        """Classifies each token. `labels` (B, S): the class of each token, or -100 where it doesn't count.
 
         Returns:
-            TokenClassifierOutput: `logits` (B, S, C), zero at padding; `loss`.
+            loss, and logits (B, S, C), zero at padding.
         """
-        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
         logits = self.classifier(self.dropout(hidden))
-        loss = token_loss(logits, labels, tokens, kwargs.get("num_items_in_batch"))
-        return TokenClassifierOutput(loss=loss, logits=tokens.pad(logits), **rest)
+        return token_loss(logits, labels, tokens, count), tokens.pad(logits)
 
 
 class PosEncForQuestionAnswering(PosEncPreTrainedModel):
@@ -595,8 +565,8 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             QuestionAnsweringModelOutput: `start_logits` and `end_logits` (B, S), as low as can be at padding; for
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
-        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        hidden, tokens, rest = self._encode(*given, seq_idx, cu_seq_lens_q, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
+        hidden, tokens, rest = self._encode(*inputs, **kwargs)
         scores = self.qa_outputs(hidden)
         scores = tokens.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))

@@ -122,7 +122,8 @@ looks into has a check: a wrong value would fail later, in words that name no fi
 def check_types(values: dict[str, Any]) -> None:
     """Checks the values that `_KEYWORDS` lists, and raises for one of a wrong type."""
     for name, check in _KEYWORDS.items():
-        require(name, values.get(name), check)
+        if check is not None and values.get(name) is not None:
+            require(name, values[name], check)
 
 
 _ROPE_OF_TRAINING = ("rope_theta", "partial_rotary_factor")
@@ -149,6 +150,11 @@ def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(
                     f"{today}={known!r} contradicts {key}={number!r} in {together}. Give rope_parameters alone."
                 )
+    length, rope_type = "original_max_position_embeddings", merged.get("rope_type", "default")
+    if length in merged and length not in ROPE_TYPES.get(str(rope_type), ((), (length,)))[1]:
+        logger.warning_once(  # transformers leaves it there when a scaling is taken off
+            f"rope_parameters: {length}={merged.pop(length)!r} has no effect with rope_type={rope_type!r}: left out."
+        )
     return merged
 
 

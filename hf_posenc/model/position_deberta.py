@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import gather_by_distance, have_fixed_shapes, relative_positions, require_positive, require_size
+from .position_distance import gather_by_distance
+from .position_math import positive, require, whole
 from .unpadding import Tokens
 
 
@@ -49,8 +50,8 @@ class DebertaPosition(PositionScheme):
         if terms not in ("c2p", "p2c", "both"):
             raise ValueError(f"terms={terms!r} is unknown. Choose 'c2p', 'p2c' or 'both'.")
         self.num_heads = num_heads
-        self.max_distance = require_size("max_distance", max_distance, 2**20)
-        self.std = 0.0 if std == 0 else require_positive("std", std, ", or 0")
+        self.max_distance = require("max_distance", max_distance, whole(most=2**20))
+        self.std = 0.0 if std == 0 else require("std", std, positive(", or 0"))
         self.query_scale = (1 + (2 if terms == "both" else 1)) ** -0.5
         self.embedding = nn.Embedding(2 * max_distance, hidden_size)
         layers = range(num_layers)
@@ -59,10 +60,9 @@ class DebertaPosition(PositionScheme):
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         """c2p and p2c logits: q and k (B, H, S, d) -> (B, H, S, S)."""
-        positions = tokens.positions
         limit = self.max_distance
-        reach = limit if have_fixed_shapes(positions) else int(positions.max() - positions.min())
-        index = torch.arange(2 * limit, device=positions.device)
+        reach = limit if tokens.reach is None else tokens.reach
+        index = torch.arange(2 * limit, device=q.device)
         if reach < limit:  # nothing is clipped: the vectors in reach alone
             index = index[limit - reach : limit + reach + 1]
         relative = self.embedding(index)
@@ -70,20 +70,20 @@ class DebertaPosition(PositionScheme):
         if self.keys is not None:
             # Each query's row by j - i, which grows as the vectors' i - j falls.
             keys = self._heads(self.keys[layer](relative)).flip(-1)
-            bias = self._gather(torch.matmul(q, keys), positions, reach, 1)
+            bias = self._gather(torch.matmul(q, keys), tokens, reach, 1)
         if self.queries is not None:
             queries = self._heads(self.queries[layer](relative))
-            p2c = self._gather(torch.matmul(k, queries), positions, reach, 0).transpose(-1, -2)
+            p2c = self._gather(torch.matmul(k, queries), tokens, reach, 0).transpose(-1, -2)
             bias = p2c if bias is None else bias + p2c
         assert bias is not None
         return bias * (self.query_scale * q.shape[-1] ** -0.5)
 
-    def _gather(self, logits: Tensor, positions: Tensor, reach: int, least: int) -> Tensor:
+    def _gather(self, logits: Tensor, tokens: Tokens, reach: int, least: int) -> Tensor:
         """(B, H, S, R) by distance -> (B, H, S, S); where clipped, columns start at `least` - max_distance."""
         limit = self.max_distance
         if reach < limit:
-            return gather_by_distance(logits, positions, reach)
-        place = relative_positions(positions).clamp(least - limit, least + limit - 1) + limit - least
+            return gather_by_distance(logits, tokens, reach)
+        place = tokens.distances().clamp(least - limit, least + limit - 1) + limit - least
         return logits.gather(-1, place.unsqueeze(1).expand(*logits.shape[:2], -1, -1))
 
     def _heads(self, vectors: Tensor) -> Tensor:

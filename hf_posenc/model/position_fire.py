@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import input_dtype, require_positive, require_size
+from .position_math import input_dtype, positive, require, whole
 from .unpadding import Tokens
 
 
@@ -39,8 +39,8 @@ class FirePosition(PositionScheme):
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 32, threshold: float = 64.0) -> None:
         super().__init__()
-        require_size("intermediate_size", intermediate_size, 2**16)
-        self.threshold = require_positive("threshold", threshold, f", at most {2**24}", most=2**24)
+        require("intermediate_size", intermediate_size, whole(most=2**16))
+        self.threshold = require("threshold", threshold, positive(f", at most {2**24}", most=2**24))
         self.scales = nn.Embedding(2, 1)
         self.up = nn.Linear(1, intermediate_size)
         self.down = nn.Linear(intermediate_size, num_heads)

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .position_base import AddedPosition
-from .position_math import centre_and_scale, input_dtype, per_distinct_position, require_positive, require_size
+from .position_added import AddedPosition
+from .position_math import constant, input_dtype, positive, require, whole
+from .position_vectors import centre_and_scale
 
 
 class FourierPosition(AddedPosition):
@@ -41,7 +42,7 @@ class FourierPosition(AddedPosition):
         reference_length (int): R, the position at which a delta of 1 turns by one radian.
         rms (float, optional): s, the root mean square of what is added at the start. In a model it defaults to that of
             the token embeddings. None: 1, the formula as published.
-        dropout, batch_first: see `AddedPosition`.
+        dropout: see `AddedPosition`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -60,17 +61,18 @@ class FourierPosition(AddedPosition):
         reference_length: int = 512,
         rms: float | None = None,
         dropout: float = 0.0,
-        batch_first: bool = True,
     ) -> None:
-        super().__init__(dropout=dropout, batch_first=batch_first)
-        require_size("hidden_size", hidden_size, 2**20)
+        super().__init__(dropout=dropout)
+        require("hidden_size", hidden_size, whole(most=2**20))
         count = max(hidden_size // 2, 1) if num_frequencies is None else num_frequencies
         width = hidden_size if intermediate_size is None else intermediate_size
-        self.num_frequencies = require_size("num_frequencies", count, 2**20)
-        self.intermediate_size = require_size("intermediate_size", width, 2**20)
-        self.gamma = require_positive("gamma", gamma)
-        self.reference_length = require_size("reference_length", reference_length)
-        self.scale = 1.0 if rms is None else require_positive("rms", rms, ", or None for the published formula")
+        self.num_frequencies = require("num_frequencies", count, whole(most=2**20))
+        self.intermediate_size = require("intermediate_size", width, whole(most=2**20))
+        self.gamma = require("gamma", gamma, positive())
+        self.reference_length = require("reference_length", reference_length, whole())
+        self.scale = 1.0 if rms is None else require("rms", rms, positive(", or None for the published formula"))
+        normal = NormalDist(sigma=1 / gamma)
+        self.quantiles = tuple(normal.inv_cdf(0.5 + (i + 0.5) / (2 * count)) for i in range(count))
         self.shifts = nn.Embedding(1, count)
         self.up = nn.Linear(2 * count, width)
         self.activation = ACT2FN["gelu"]
@@ -80,10 +82,7 @@ class FourierPosition(AddedPosition):
 
     def features(self, positions: Tensor) -> Tensor:
         """r(positions), float32: (...) -> (..., 2M)."""
-        count = self.num_frequencies
-        normal = NormalDist(sigma=1 / self.gamma)
-        quantiles = [normal.inv_cdf(0.5 + (i + 0.5) / (2 * count)) for i in range(count)]
-        base = torch.tensor(quantiles, dtype=torch.float32, device=positions.device)
+        count, base = self.num_frequencies, constant(self.quantiles, positions.device)
         shift = self.shifts(torch.zeros((), dtype=torch.int64, device=positions.device)).to(torch.float32)
         p = positions.to(torch.float32).unsqueeze(-1)
         angle = p * base + p / self.reference_length * shift
@@ -91,11 +90,8 @@ class FourierPosition(AddedPosition):
 
     def encodings(self, positions: Tensor) -> Tensor:
         """s times the network of r(positions): (...) -> (..., D), in the weights' dtype."""
-
-        def network(p: Tensor) -> Tensor:
-            return self.scale * self.down(self.activation(self.up(self.features(p).to(input_dtype(self.up)))))
-
-        return per_distinct_position(network, positions)
+        features = self.features(positions).to(input_dtype(self.up))
+        return self.scale * self.down(self.activation(self.up(features)))
 
     @torch.no_grad()
     def init_weights(self, std: float) -> None:

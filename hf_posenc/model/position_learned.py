@@ -3,9 +3,8 @@
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import AddedPosition, plain_positions
-from .position_math import require_positive, require_size
-from .unpadding import Tokens
+from .position_added import AddedPosition
+from .position_math import positive, require, whole
 
 
 class LearnedPosition(AddedPosition):
@@ -20,7 +19,7 @@ class LearnedPosition(AddedPosition):
         hidden_size (int): D.
         max_positions (int): number of positions.
         std (float): standard deviation of the initial table. In a model it defaults to that of the token embeddings.
-        dropout, batch_first: see `AddedPosition`.
+        dropout: see `AddedPosition`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -36,22 +35,16 @@ class LearnedPosition(AddedPosition):
         max_positions: int = 512,
         std: float = 0.02,
         dropout: float = 0.0,
-        batch_first: bool = True,
     ) -> None:
-        super().__init__(dropout=dropout, batch_first=batch_first)
-        self.max_length = require_size("max_positions", max_positions)
-        self.std = 0.0 if std == 0 else require_positive("std", std, ", or 0")
-        self.embedding = nn.Embedding(max_positions, require_size("hidden_size", hidden_size))
+        super().__init__(dropout=dropout)
+        self.max_length = require("max_positions", max_positions, whole())
+        self.std = 0.0 if std == 0 else require("std", std, positive(", or 0"))
+        self.embedding = nn.Embedding(max_positions, require("hidden_size", hidden_size, whole()))
         nn.init.normal_(self.embedding.weight, std=self.std)
 
     def encodings(self, positions: Tensor) -> Tensor:
-        """E[positions]: (...) -> (..., D). Raises a ValueError past the table's end."""
-        plain_positions(self, 0, positions, 0, positions.device)
+        """E[positions]: (...) -> (..., D)."""
         return self.embedding(positions)
-
-    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
-        """hidden_states + E[positions], in their dtype; positions have been checked."""
-        return self.dropout(hidden_states + self.embedding(tokens.positions).to(hidden_states.dtype))
 
     def init_weights(self, std: float) -> None:
         """Normal with the scheme's own standard deviation."""

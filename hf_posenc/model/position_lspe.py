@@ -5,15 +5,9 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from .position_base import AddedPosition
-from .position_math import (
-    centre_and_scale,
-    input_dtype,
-    per_distinct_position,
-    require_positive,
-    require_size,
-    sinusoid,
-)
+from .position_added import AddedPosition
+from .position_math import input_dtype, positive, require, whole
+from .position_vectors import centre_and_scale, sinusoid
 from .unpadding import Tokens
 
 
@@ -40,7 +34,7 @@ class LSPEPosition(AddedPosition):
         base (float): the sinusoid's longest wavelength is 2 pi base.
         applies_to (str): `positions`: FFN(PE(p)), a function of the position alone. `embeddings`: x + s FFN(x + PE(p)),
             a variant in circulation that sends the tokens through the network too, at a cost per token.
-        dropout, batch_first: see `AddedPosition`.
+        dropout: see `AddedPosition`.
 
     Raises:
         ValueError: an argument is out of range; `encodings` is asked for where `applies_to="embeddings"`.
@@ -62,20 +56,19 @@ class LSPEPosition(AddedPosition):
         base: float = 10000.0,
         applies_to: str = "positions",
         dropout: float = 0.0,
-        batch_first: bool = True,
     ) -> None:
-        super().__init__(dropout=dropout, batch_first=batch_first)
+        super().__init__(dropout=dropout)
         width = hidden_size if intermediate_size is None else intermediate_size
-        self.hidden_size = require_size("hidden_size", hidden_size, 2**20)
-        self.intermediate_size = require_size("intermediate_size", width, 2**20)
+        self.hidden_size = require("hidden_size", hidden_size, whole(most=2**20))
+        self.intermediate_size = require("intermediate_size", width, whole(most=2**20))
         if activation not in ACT2FN:
             raise ValueError(
                 f"activation={activation!r} is no activation of transformers. Choose sigmoid, gelu, relu, silu, tanh."
             )
         if applies_to not in ("positions", "embeddings"):
             raise ValueError(f"applies_to={applies_to!r} is unknown. Choose 'positions' or 'embeddings'.")
-        self.base = require_positive("base", base, "; 10000 is usual")
-        self.scale = 1.0 if rms is None else require_positive("rms", rms, ", or None for the published formula")
+        self.base = require("base", base, positive("; 10000 is usual"))
+        self.scale = 1.0 if rms is None else require("rms", rms, positive(", or None for the published formula"))
         self.applies_to = applies_to
         self.up = nn.Linear(hidden_size, width)
         self.activation = ACT2FN[activation]
@@ -96,13 +89,13 @@ class LSPEPosition(AddedPosition):
                 "With applies_to='embeddings' what is added depends on the token as well as on the position, so there "
                 "are no encodings to read. Use applies_to='positions', or call the module on embeddings."
             )
-        return per_distinct_position(lambda p: self._ffn(self._sinusoid(p).to(input_dtype(self.up))), positions)
+        return self._ffn(self._sinusoid(positions).to(input_dtype(self.up)))
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """x + s FFN(PE(p)), or x + s FFN(x + PE(p)) with `applies_to="embeddings"`."""
         if self.applies_to == "positions":
             return super().embed(hidden_states, tokens)
-        x, encoded = hidden_states, per_distinct_position(self._sinusoid, tokens.positions)
+        x, encoded = hidden_states, tokens.at_each(self._sinusoid)
         return self.dropout(x + self._ffn((x + encoded.to(x.dtype)).to(input_dtype(self.up))).to(x.dtype))
 
     @torch.no_grad()

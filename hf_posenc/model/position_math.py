@@ -1,6 +1,7 @@
-"""What schemes compute with: sinusoids, distances, gathers, and checks of numbers. Your own scheme may import it."""
+"""Checks of numbers, and what a tensor is: its dtype, whether it is traced. Your own scheme may import it."""
 
 import math
+import numbers
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -8,85 +9,60 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import debug_unwrap
-from transformers import initialization as init
+
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value fits, and the words that follow `name=value` in the error if it doesn't."""
 
 
-def require_positive(name: str, value: float, hint: str = "", least: float = 0.0, most: float = math.inf) -> float:
-    """The value, if it is a positive, finite number from `least` to `most`; else a ValueError that says so."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-    if not (number and least <= value <= most):
-        raise ValueError(f"{name}={value!r} is out of range. It must be a positive number{hint}.")
-    return float(value)
+def whole(least: int = 1, most: int = 2**24) -> Check:
+    """A whole number in a range."""
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most
+
+    return fits, f"is out of range. It must be a whole number from {least} to {most}."
 
 
-def require_size(name: str, value: int, most: int = 2**24) -> int:
-    """The value, if it is a whole number from 1 to `most`; else a ValueError that says so."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(f"{name}={value!r} is out of range. It must be a whole number from 1 to {most}.")
+def positive(hint: str = "", least: float = 0.0, most: float = math.inf) -> Check:
+    """A positive, finite number from `least` to `most`, about which the error says `hint`."""
+
+    def fits(value: Any) -> bool:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+        return number and least <= value <= most
+
+    return fits, f"is out of range. It must be a positive number{hint}."
+
+
+def one_of(*choices: str) -> Check:
+    """One of some words."""
+    return choices.__contains__, f"is unknown. Choose one of {', '.join(choices)}."
+
+
+def _is_probability(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+PROBABILITY: Check = (_is_probability, "is out of range. A probability lies between 0 and 1.")
+
+
+def require(name: str, value: Any, check: Check) -> Any:
+    """The value, if it fits; else a ValueError that names it and says what does."""
+    if not check[0](value):
+        raise ValueError(f"{name}={value!r:.80} {check[1]}")
     return value
 
 
-def require_probability(name: str, value: float) -> float:
-    """The value, if it lies between 0 and 1; else a ValueError that says so."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError(f"{name}={value!r} is out of range. A probability lies between 0 and 1.")
-    return float(value)
+_constants: dict[Any, Tensor] = {}
 
 
-def sinusoid(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
-    """Sine and cosine of the position at geometrically growing wavelengths, in float32.
-
-    PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(p / base^(2i/dim)). For an odd `dim` the last column is a
-    sine. Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
-
-    Args:
-        positions: any integers or reals (...).
-        dim: number of columns.
-        base: the longest wavelength is 2 pi base.
-
-    Returns:
-        float32 (..., dim).
-    """
-    angles = positions.to(torch.float32).unsqueeze(-1) * inverse_frequencies(dim, base, positions.device)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :dim]
-
-
-def inverse_frequencies(dim: int, base: float, device: torch.device) -> Tensor:
-    """base^(-2i/dim) for i = 0 .. ceil(dim/2)-1, float32, each rounded once from float64."""
-    return torch.tensor(
-        [math.pow(base, -2 * i / dim) for i in range((dim + 1) // 2)], dtype=torch.float32, device=device
-    )
-
-
-def per_distinct_position(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
-    """`function(positions)`, computed once for each distinct position and gathered: (...) -> (..., D).
-
-    A batch repeats its positions many times. Where shapes are fixed, as in a traced graph, the function runs on all
-    positions.
-    """
-    if have_fixed_shapes(positions):
-        return function(positions)
-    distinct, index = positions.unique(return_inverse=True)
-    return nn.functional.embedding(index, function(distinct))
-
-
-@torch.no_grad()
-def centre_and_scale(last: nn.Linear, hidden: Tensor) -> None:
-    """Scales a network's last layer, and sets its bias, so that its outputs have mean 0 and root mean square 1.
-
-    For schemes whose network would otherwise start with nearly the same output at all positions. Leaves loaded weights
-    alone.
-
-    Args:
-        last: the layer (W -> D).
-        hidden: its inputs at the positions that count, float32 (P, W).
-    """
-    if getattr(last.weight, "_is_hf_initialized", False) or getattr(last.bias, "_is_hf_initialized", False):
-        return
-    added = (hidden - hidden.mean(0)) @ last.weight.float().T
-    gain = 1 / added.square().mean().sqrt().clamp(min=1e-12)
-    init.copy_(last.weight, last.weight * gain.to(last.weight.dtype))
-    init.copy_(last.bias, -(hidden.mean(0) @ last.weight.float().T).to(last.bias.dtype))
+def constant(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """These numbers as float32. On a GPU they are kept: a copy makes the host wait for all that the GPU has to do."""
+    made = _constants.get((numbers, device)) if device.type == "cuda" and not tracing() else None
+    if made is None:
+        made = torch.tensor(numbers, dtype=torch.float32, device=device)
+        if device.type == "cuda" and type(made) is Tensor and not tracing():
+            _constants[numbers, device] = made
+    return made
 
 
 def outside_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -119,61 +95,3 @@ def accumulation_dtype(x: Tensor) -> torch.dtype:
 def input_dtype(layer: nn.Linear) -> torch.dtype:
     """The dtype of inputs that a linear layer takes: its weights', or float32 where they are quantised to int8."""
     return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32
-
-
-def relative_positions(positions: Tensor) -> Tensor:
-    """p_j - p_i for query i and key j: int64 (1 or B, S) -> (1 or B, S, S)."""
-    return positions[:, None, :] - positions[:, :, None]
-
-
-def are_consecutive(positions: Tensor) -> bool:
-    """Whether all rows of positions (1 or B, S) are alike, each one more than the last. Not where shapes are fixed."""
-    return not have_fixed_shapes(positions) and positions.shape[0] == 1 and bool((positions.diff() == 1).all())
-
-
-def gather_by_distance(x: Tensor, positions: Tensor, reach: int) -> Tensor:
-    """Takes, of each query's row, the column of each key's distance: (B, H, S, R) -> (B, H, S, S).
-
-    Args:
-        x: columns hold distances p_j - p_i from -reach to reach, R = 2 reach + 1.
-        positions: padded layout (1 or B, S).
-        reach: at least the largest distance.
-    """
-    length = x.shape[-2]
-    if not tracing() and x.shape[-1] == 2 * length - 1 > 1 and are_consecutive(positions):
-        # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
-        return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
-    index = (relative_positions(positions) + reach).unsqueeze(1)
-    return x.gather(-1, index.expand(*x.shape[:2], -1, -1))
-
-
-def per_distinct_distance(function: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
-    """`function(p_j - p_i)`, computed once for each distinct distance and gathered.
-
-    L tokens have 2 L - 1 distances, not L^2 pairs. Learned biases evaluate their network or table on the
-    distances alone, and their gradient is summed by distance in one pass, along diagonals where positions are
-    consecutive.
-
-    Args:
-        function: int64 (R,) -> (R, H).
-        positions: padded layout (1 or B, S).
-
-    Returns:
-        (1 or B, H, S, S).
-    """
-    if have_fixed_shapes(positions):
-        distance = relative_positions(positions)
-        return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
-    if are_consecutive(positions):
-        reach = positions.shape[1] - 1
-        table = function(torch.arange(-reach, reach + 1, device=positions.device))
-        # Row i holds columns j - i + S - 1 for j = 0 .. S - 1: each window of S columns, from the last to the first.
-        return table.T.unfold(1, positions.shape[1], 1).flip(1).unsqueeze(0)
-    reach = int(positions.max() - positions.min())
-    distance = relative_positions(positions)
-    if 2 * reach + 1 > distance.numel():  # few positions, far apart, as a random sample is
-        distinct, index = distance.unique(return_inverse=True)
-        return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
-    table = function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
-    flat = table.index_select(1, (distance + reach).flatten())
-    return flat.unflatten(1, distance.shape).transpose(0, 1)

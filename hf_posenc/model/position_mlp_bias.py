@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import DistanceBias
-from .position_math import input_dtype, require_size
+from .position_distance import DistanceBias
+from .position_math import input_dtype, require, whole
 
 
 class MLPBiasPosition(DistanceBias):
@@ -35,7 +35,7 @@ class MLPBiasPosition(DistanceBias):
     def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
         super().__init__()
         for name, value in (("intermediate_size", intermediate_size), ("reference_distance", reference_distance)):
-            require_size(name, value)
+            require(name, value, whole())
         self.reference = math.log2(1 + reference_distance)
         self.up = nn.Linear(1, intermediate_size)
         self.down = nn.Linear(intermediate_size, num_heads)

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from .position_base import PositionScheme
-from .position_math import require_probability
+from .position_math import PROBABILITY, require
 from .unpadding import Tokens
 
 
@@ -17,7 +17,6 @@ class NoPosition(PositionScheme):
     2022, arXiv 2203.16634; an encoder has no causal mask to learn it from.)
 
     Args:
-        hidden_size, batch_first: not used; taken so that it can stand in for any added scheme.
         dropout (float): dropout on the embeddings, as the added schemes have it.
     """
 
@@ -25,14 +24,10 @@ class NoPosition(PositionScheme):
     shift_invariant = True
     order_blind = True
 
-    def __init__(self, *, hidden_size: int | None = None, dropout: float = 0.0, batch_first: bool = True) -> None:
+    def __init__(self, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(require_probability("dropout", dropout))
+        self.dropout = nn.Dropout(require("dropout", dropout, PROBABILITY))
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """Returns the hidden states, after dropout."""
         return self.dropout(hidden_states)
-
-    def forward(self, x: Tensor, positions: Tensor | None = None, *, start: int = 0) -> Tensor:
-        """Returns x, after dropout, whatever its shape."""
-        return self.dropout(x)

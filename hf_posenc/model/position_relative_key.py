@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import gather_by_distance, have_fixed_shapes
+from .position_distance import gather_by_distance
 from .unpadding import Tokens
 
 
@@ -37,15 +37,14 @@ class RelativeKeyPosition(PositionScheme):
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         """q.E (+ k.E), over sqrt(d): q and k (B, H, S, d) -> (B, H, S, S)."""
-        positions = tokens.positions
         limit = self.max_length or 0
-        reach = limit - 1 if have_fixed_shapes(positions) else int(positions.max() - positions.min())
+        reach = limit - 1 if tokens.reach is None else tokens.reach
         # From the largest distance i - j to the least, so that j - i grows along the columns.
-        vectors = self.tables[layer](torch.arange(limit - 1 + reach, limit - 2 - reach, -1, device=positions.device))
-        bias = gather_by_distance(torch.matmul(q, vectors.T), positions, reach)
+        vectors = self.tables[layer](torch.arange(limit - 1 + reach, limit - 2 - reach, -1, device=q.device))
+        bias = gather_by_distance(torch.matmul(q, vectors.T), tokens, reach)
         if self.with_keys:
             keys = torch.matmul(k, vectors.flip(0).T)
-            bias = bias + gather_by_distance(keys, positions, reach).transpose(-1, -2)
+            bias = bias + gather_by_distance(keys, tokens, reach).transpose(-1, -2)
         return bias / q.shape[-1] ** 0.5
 
     def init_weights(self, std: float) -> None:

@@ -1,25 +1,25 @@
 """`rope`: rotary position embedding, queries and keys turned by an angle that grows with the position."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.utils import logging
 
-from .position_base import PositionScheme, plain_positions
+from .position_base import PositionScheme
 from .position_math import (
+    Check,
     accumulation_dtype,
+    constant,
     have_fixed_shapes,
     is_transformed,
-    per_distinct_position,
-    require_positive,
-    require_size,
+    one_of,
+    positive,
+    require,
+    tracing,
+    whole,
 )
 from .unpadding import Tokens
-
-logger = logging.get_logger(__name__)
 
 _LENGTH = "original_max_position_embeddings"
 # What each type takes beyond `rope_type`, `rope_theta` and `partial_rotary_factor`: keys that must be given, and
@@ -41,51 +41,50 @@ ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "llama3": (("factor", "low_freq_factor", "high_freq_factor"), {_LENGTH: None}),
     "proportional": ((), {"factor": 1.0}),
 }
-_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor")
-# What the error says of a number, its least and its most; the others may be any positive number.
-_BOUNDS = {
-    "rope_theta": ("; 10000 is usual", 0.0, math.inf),
-    "partial_rotary_factor": (" up to 1", 0.0, 1.0),
-    "factor": (" of at least 1: how many times the trained length inputs may be", 1.0, math.inf),
+_CHECKS: dict[str, Check] = {
+    "rope_type": one_of(*ROPE_TYPES),
+    "rope_theta": positive("; 10000 is usual"),
+    "partial_rotary_factor": positive(" up to 1", most=1.0),
+    "factor": positive(" of at least 1: how many times the trained length inputs may be", least=1.0),
+    "truncate": (lambda value: isinstance(value, bool), "is neither True nor False."),
+    _LENGTH: whole(),
 }
+"""The others may be any positive number, `short_factor` and `long_factor` a list of them."""
+_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor")
 
 
-def complete_rope_parameters(
-    given: dict[str, Any] | None, rope_theta: float = 10000.0, max_positions: int | None = None
-) -> dict[str, Any]:
+def complete_rope_parameters(given: dict[str, Any] | None, max_positions: int | None = None) -> dict[str, Any]:
     """`rope_parameters` with its defaults filled in, checked: all that the angles depend on.
 
     Args:
-        given: as in transformers v5; None as a value counts as not given, and `type` is `rope_type`'s old name.
-        rope_theta: the base, when `given` doesn't say.
+        given: as in transformers v5; None as a value counts as not given.
         max_positions: the trained length, `original_max_position_embeddings`, when `given` doesn't say.
 
     Raises:
         ValueError: an unknown `rope_type`, a key that it doesn't take or lacks, or a value out of range.
     """
     given = {key: value for key, value in (given or {}).items() if value is not None}
-    old_name = given.pop("type", None)
-    parameters = {"rope_type": old_name or "default", "rope_theta": rope_theta, **given}
-    rope_type = parameters["rope_type"]
-    if old_name not in (None, rope_type):
-        raise ValueError(
-            f"rope_parameters: rope_type={rope_type!r} and its old name, type={old_name!r}, differ. "
-            "Give rope_type alone."
-        )
-    if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
-        raise ValueError(f"rope_parameters: rope_type={rope_type!r} is unknown. Choose one of {', '.join(ROPE_TYPES)}.")
+    parameters = {"rope_type": "default", "rope_theta": 10000.0, **given}
+    rope_type = require("rope_parameters: rope_type", parameters["rope_type"], _CHECKS["rope_type"])
     required, optional = ROPE_TYPES[rope_type]
-    known = (*_COMMON, *required, *optional)
-    if _LENGTH in parameters and _LENGTH not in known:  # transformers leaves it there when a scaling is taken off
-        logger.warning_once(
-            f"rope_parameters: {_LENGTH}={parameters.pop(_LENGTH)!r} has no effect with rope_type={rope_type!r}: "
-            "left out."
-        )
-    if _LENGTH in known and max_positions is not None:
-        parameters.setdefault(_LENGTH, max_positions)
-    _check_keys(parameters, (*required, _LENGTH) if _LENGTH in optional else required, known)
+    if _LENGTH in optional:
+        required = (*required, _LENGTH)
+        if max_positions is not None:
+            parameters.setdefault(_LENGTH, max_positions)
+    for key in sorted(parameters.keys() ^ {*required}):
+        if key not in parameters or key not in (*_COMMON, *optional):
+            what = "has no" if key in parameters else "lacks"
+            raise ValueError(
+                f"rope_parameters {what} {key!r} for rope_type={rope_type!r}, which needs "
+                f"{', '.join(required) or 'nothing'} and takes {', '.join((*_COMMON, *optional))}."
+            )
     for key, value in parameters.items():
-        _check_value(key, value)
+        if key in ("short_factor", "long_factor"):
+            require(f"rope_parameters: {key}", value, (_is_list, "is no list of numbers, one per pair."))
+            for place, factor in enumerate(value):
+                require(f"rope_parameters: {key}[{place}]", factor, positive())
+        else:
+            require(f"rope_parameters: {key}", value, _CHECKS.get(key, positive()))
     parameters |= {key: x for key, x in optional.items() if x is not None and key not in parameters}
     _check_together(parameters)
     if rope_type == "longrope" and "factor" not in parameters:
@@ -94,38 +93,8 @@ def complete_rope_parameters(
     return parameters
 
 
-def _check_keys(parameters: dict[str, Any], required: tuple[str, ...], known: tuple[str, ...]) -> None:
-    rope_type = parameters["rope_type"]
-    for key in parameters:
-        if key not in known:
-            others = [name for name, (must, may) in ROPE_TYPES.items() if key in must or key in may]
-            hint = f"That belongs to {', '.join(others)}. " if others else ""
-            raise ValueError(
-                f"rope_parameters has no {key!r} for rope_type={rope_type!r}. {hint}It takes {', '.join(known)}."
-            )
-    for key in required:
-        if key not in parameters:
-            length = "the length that the weights were trained with"
-            raise ValueError(
-                f"rope_parameters lacks {key!r}, which rope_type={rope_type!r} needs. "
-                f"Give {length if key == _LENGTH else ', '.join(name for name in required if name != _LENGTH)}."
-            )
-
-
-def _check_value(key: str, value: Any) -> None:
-    name = f"rope_parameters: {key}"
-    if key == _LENGTH:
-        require_size(name, value)
-    elif key == "truncate":
-        if not isinstance(value, bool):
-            raise ValueError(f"{name}={value!r} is neither True nor False.")
-    elif key in ("short_factor", "long_factor"):
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{name}={value!r} is no list of numbers, one per pair.")
-        for place, factor in enumerate(value):
-            require_positive(f"{name}[{place}]", factor)
-    elif key != "rope_type":
-        require_positive(name, value, *_BOUNDS.get(key, ()))
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 def _check_together(parameters: dict[str, Any]) -> None:
@@ -173,35 +142,6 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return _partner(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
 
 
-def apply_rotary(
-    x: Tensor,
-    positions: Tensor | None = None,
-    *,
-    start: int = 0,
-    rope_theta: float = 10000.0,
-    interleaved: bool = False,
-) -> Tensor:
-    """Rotates a tensor by its positions: the whole of RoPE for those who have their own attention.
-
-    Pair i of x is turned by the angle p / rope_theta^(2i/d).
-
-    Args:
-        x: queries or keys (S, d), (H, S, d) or (B, H, S, d).
-        positions: (S,), or (B, S) for a batched x. None: start, start + 1, ...
-        start: first position, when `positions` isn't given.
-        rope_theta: base of the wavelengths.
-        interleaved: see `RotaryPosition`.
-
-    Returns:
-        The shape and dtype of x; computed in float32.
-
-    Raises:
-        ValueError: d is odd, or positions don't fit x.
-    """
-    scheme = RotaryPosition(head_dim=x.shape[-1], rope_theta=rope_theta, interleaved=interleaved)
-    return scheme.turn(x, *scheme.plain_angles(x, positions, start))
-
-
 class RotaryPosition(PositionScheme):
     """Rotated queries and keys: q'_m = R(m) q_m, k'_n = R(n) k_n, so that q'_m . k'_n depends on n - m alone.
 
@@ -240,7 +180,6 @@ class RotaryPosition(PositionScheme):
         max_positions (int, optional): L, where `rope_parameters` doesn't say.
         rope_parameters (dict, optional): as in transformers v5: `rope_type`, `rope_theta`, `partial_rotary_factor`
             (the share of each head that is turned) and the type's own keys. Filled from `config.rope_parameters`.
-        rope_theta (float): theta, when `rope_parameters` doesn't say.
         interleaved (bool): which entries form a pair.
 
     Raises:
@@ -257,11 +196,10 @@ class RotaryPosition(PositionScheme):
         head_dim: int,
         max_positions: int | None = None,
         rope_parameters: dict[str, Any] | None = None,
-        rope_theta: float = 10000.0,
         interleaved: bool = False,
     ) -> None:
         super().__init__()
-        self.rope_parameters = complete_rope_parameters(rope_parameters, rope_theta, max_positions)
+        self.rope_parameters = complete_rope_parameters(rope_parameters, max_positions)
         self.rope_type = self.rope_parameters["rope_type"]
         self.rope_theta = float(self.rope_parameters["rope_theta"])
         factor = self.rope_parameters.get("partial_rotary_factor", 1.0)
@@ -290,6 +228,7 @@ class RotaryPosition(PositionScheme):
         if self.needs_lengths:  # the length is that of the last position: a shift is a longer sequence
             self.shift_invariant = None
         self.interleaved = interleaved
+        self._numbers: dict[int | None, tuple[tuple[float, ...], float]] = {}
 
     def frequencies(self, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, float]:
         """f_i of sequences of these lengths, and what cos and sin are multiplied by.
@@ -301,104 +240,74 @@ class RotaryPosition(PositionScheme):
         Returns:
             float32 (..., rotary_dim / 2), or (rotary_dim / 2,) where `needs_lengths` is False; and a number.
         """
+        if self.rope_type == "dynamic":
+            assert lengths is not None
+            if have_fixed_shapes(lengths) or lengths.is_cuda:
+                return self._compute(device, lengths.unsqueeze(-1))
+            distinct, index = lengths.unique(return_inverse=True)  # of one length, as transformers computes it
+            frequencies, factor = self._compute(device, distinct.unsqueeze(-1))
+            return nn.functional.embedding(index, frequencies), factor
+        if not self.needs_lengths:
+            return self._fixed(device)
+        assert lengths is not None
+        trained = self.rope_parameters[_LENGTH]
+        (short, factor), (long, _) = (self._fixed(device, trained + more) for more in (0, 1))
+        return torch.where(lengths.unsqueeze(-1) > trained, long, short), factor
+
+    def _compute(self, device: torch.device, length: Any = None) -> tuple[Tensor, float]:
         parameters, function = self.rope_parameters, ROPE_INIT_FUNCTIONS.get(self.rope_type)
         if function is None:  # transformers leaves `default` to each model: it is `linear` with a factor of 1
             parameters, function = {**parameters, "factor": 1.0}, ROPE_INIT_FUNCTIONS["linear"]
         settings: Any = _FrequencySettings(self.head_dim, parameters)
-        # On the CPU, as transformers does, for powers differ between devices in their last digits.
-        cpu = torch.device("cpu")
-        if not self.needs_lengths:
-            frequencies, factor = function(settings, cpu)
-            return frequencies.to(device), factor
-        assert lengths is not None
-        if self.rope_type == "dynamic":
-            return function(settings, device, seq_len=lengths.unsqueeze(-1))  # type: ignore[arg-type]
-        trained = parameters[_LENGTH]
-        (short, factor), (long, _) = (function(settings, cpu, seq_len=trained + more) for more in (0, 1))
-        return torch.where(lengths.unsqueeze(-1) > trained, long.to(device), short.to(device)), factor
+        return function(settings, device, seq_len=length)
 
-    def angles(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _fixed(self, device: torch.device, length: int | None = None) -> tuple[Tensor, float]:
+        """Frequencies that depend on no tensor: computed once, on the CPU, as powers differ in their last digits."""
+        if tracing():  # in a graph for a GPU everything must happen there
+            return self._compute(device, length)
+        if length not in self._numbers:
+            with torch.device("cpu"):
+                frequencies, factor = self._compute(torch.device("cpu"), length)
+            self._numbers[length] = tuple(frequencies.tolist()), factor
+        numbers, factor = self._numbers[length]
+        return constant(numbers, device), factor
+
+    def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         """cos and sin of each pair's angle, times the type's `attention_factor`.
 
         Args:
             positions: int64 (...).
-            lengths: int64 (...), the length of the sequence that each position belongs to. None: its row's largest
-                position + 1.
+            lengths: int64 (...), the length of the sequence that each position belongs to, where `needs_lengths`.
 
         Returns:
-            Two float32 (..., rotary_dim).
+            float32 (..., 2 rotary_dim): rotary_dim times cos, rotary_dim times sin.
         """
-        if not self.needs_lengths:
-            frequencies, factor = self.frequencies(None, positions.device)
-            cos, sin = per_distinct_position(lambda p: self._cos_sin(p, frequencies, factor), positions).chunk(2, -1)
-            return cos, sin
-        if lengths is None:
-            lengths = (positions.amax(-1, keepdim=True) + 1).expand(positions.shape)
-        if have_fixed_shapes(lengths):  # how many lengths there are has no static shape
-            frequencies, factor = self.frequencies(lengths, positions.device)
-        else:
-            distinct, index = lengths.unique(return_inverse=True)
-            frequencies, factor = self.frequencies(distinct, positions.device)
-            frequencies = nn.functional.embedding(index, frequencies)
-        cos, sin = self._cos_sin(positions, frequencies, factor).chunk(2, -1)
-        return cos, sin
-
-    def _cos_sin(self, positions: Tensor, frequencies: Tensor, factor: float) -> Tensor:
+        frequencies, factor = self.frequencies(lengths, positions.device)
         angle = positions.to(torch.float32).unsqueeze(-1) * frequencies
         angle = angle.repeat_interleave(2, -1) if self.interleaved else torch.cat((angle, angle), -1)
         return torch.cat((angle.cos(), angle.sin()), -1) * factor
 
-    def plain_angles(self, x: Tensor, positions: Tensor | None, start: int) -> tuple[Tensor, Tensor]:
-        """`angles` that broadcast against plain queries or keys (S, d), (H, S, d) or (B, H, S, d).
-
-        Raises:
-            ValueError: positions don't fit x.
-        """
-        positions = plain_positions(self, x.shape[-2], positions, start, x.device)
-        batched = positions.dim() == 2 and x.dim() == 4 and positions.shape[0] in (1, x.shape[0])
-        if not (positions.dim() == 1 or batched) or positions.shape[-1] != x.shape[-2]:
-            raise ValueError(
-                f"positions of shape {tuple(positions.shape)} don't fit x of shape {tuple(x.shape)}. Give (S,) = "
-                f"({x.shape[-2]},), or (B, S) for x of shape (B, H, S, d)."
-            )
-        return self.angles(positions[:, None] if batched else positions)
+    def _signed(self, sin: Tensor) -> Tensor:
+        """sin, negative for the first of each pair."""
+        if self.interleaved:
+            return torch.stack((-sin[..., ::2], sin[..., 1::2]), -1).flatten(-2)
+        first, second = sin.chunk(2, -1)
+        return torch.cat((-first, second), -1)
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotates x (..., d) by angles that broadcast against it, in float32, and gives x's dtype back."""
+        """Rotates x (..., d) by the state of `rotary`, in float32, and gives x's dtype back."""
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         precise = turned.to(accumulation_dtype(turned))
-        half = sin.shape[-1] // 2
-        if self.interleaved:
-            signed = torch.stack((-sin[..., ::2], sin[..., 1::2]), -1).flatten(-2)
-        else:
-            signed = torch.cat((-sin[..., :half], sin[..., half:]), -1)
-        turned = _rotate(precise, cos, signed, self.interleaved).to(x.dtype)
+        turned = _rotate(precise, cos, sin, self.interleaved).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
     def rotary(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """cos and sin, with an axis for the heads: two float32 (..., 1, rotary_dim)."""
-        cos, sin = self.angles(tokens.positions, tokens.lengths if self.needs_lengths else None)
-        return cos.unsqueeze(-2), sin.unsqueeze(-2)
+        """cos and signed sin, with an axis for the heads: two float32 (..., 1, rotary_dim)."""
+        lengths = tokens.lengths if self.needs_lengths else None
+        both = tokens.at_each(self.cos_sin) if lengths is None else self.cos_sin(tokens.positions, lengths)
+        cos, sin = both.unsqueeze(-2).chunk(2, -1)
+        return cos, self._signed(sin)
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated."""
-        cos, sin = state
-        return self.turn(q, cos, sin), self.turn(k, cos, sin)
-
-    def forward(
-        self, q: Tensor, k: Tensor, positions: Tensor | None = None, *, start: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """Rotates plain queries and keys (S, d), (H, S, d) or (B, H, S, d): see `apply_rotary`.
-
-        Raises:
-            ValueError: the heads aren't `head_dim` wide, or positions don't fit.
-        """
-        if {q.shape[-1], k.shape[-1]} != {self.head_dim}:
-            raise ValueError(
-                f"q and k have heads of {q.shape[-1]} and {k.shape[-1]} entries, this scheme has "
-                f"head_dim={self.head_dim}. Build it with the head_dim of your attention."
-            )
-        return (
-            self.turn(q, *self.plain_angles(q, positions, start)),
-            self.turn(k, *self.plain_angles(k, positions, start)),
-        )
+        return self.turn(q, *state), self.turn(k, *state)

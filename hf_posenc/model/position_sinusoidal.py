@@ -4,20 +4,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import AddedPosition
-from .position_math import per_distinct_position, require_positive, require_size, sinusoid
-
-
-def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
-    """The sinusoid of Vaswani et al. 2017 at any positions: (...) -> float32 (..., dim).
-
-    PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(p / base^(2i/dim)); an odd `dim` ends on a sine.
-
-    Raises:
-        ValueError: `dim` or `base` isn't positive.
-    """
-    require_size("dim", dim)
-    return sinusoid(positions, dim, require_positive("base", base, "; 10000 is usual"))
+from .position_added import AddedPosition
+from .position_math import positive, require, whole
+from .position_vectors import sinusoid
 
 
 class SinusoidalPosition(AddedPosition):
@@ -41,7 +30,7 @@ class SinusoidalPosition(AddedPosition):
         rms (float, optional): root mean square of what is added. None: sqrt(1/2), the formula as published.
         base (float): the longest wavelength is 2 pi base.
         learned_scale (bool): train a factor on s.
-        dropout, batch_first: see `AddedPosition`.
+        dropout: see `AddedPosition`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -60,19 +49,18 @@ class SinusoidalPosition(AddedPosition):
         base: float = 10000.0,
         learned_scale: bool = False,
         dropout: float = 0.0,
-        batch_first: bool = True,
     ) -> None:
-        super().__init__(dropout=dropout, batch_first=batch_first)
-        self.hidden_size = require_size("hidden_size", hidden_size)
-        self.base = require_positive("base", base, "; 10000 is usual")
-        rms = None if rms is None else require_positive("rms", rms, ", or None for the published formula")
+        super().__init__(dropout=dropout)
+        self.hidden_size = require("hidden_size", hidden_size, whole())
+        self.base = require("base", base, positive("; 10000 is usual"))
+        rms = None if rms is None else require("rms", rms, positive(", or None for the published formula"))
         self.scale = 1.0 if rms is None else rms / 0.5**0.5
         self.alpha = nn.Embedding(1, 1) if learned_scale else None
         self.init_weights(0.0)
 
     def encodings(self, positions: Tensor) -> Tensor:
         """s PE(positions), times alpha if learned, float32: (...) -> (..., D)."""
-        table = per_distinct_position(lambda p: sinusoid(p, self.hidden_size, self.base) * self.scale, positions)
+        table = sinusoid(positions, self.hidden_size, self.base) * self.scale
         if self.alpha is None:
             return table
         return table * self.alpha(torch.zeros((), dtype=torch.int64, device=positions.device)).float()

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import DistanceBias
-from .position_math import require_positive, require_size
+from .position_distance import DistanceBias
+from .position_math import positive, require, whole
 
 
 def t5_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -63,8 +63,8 @@ class T5Position(DistanceBias):
         initial_std: float = 1.0,
     ) -> None:
         super().__init__()
-        require_size("max_distance", max_distance)
-        if require_size("num_buckets", num_buckets) < 4 or num_buckets % 2 or num_buckets > 2**16:
+        require("max_distance", max_distance, whole())
+        if require("num_buckets", num_buckets, whole()) < 4 or num_buckets % 2 or num_buckets > 2**16:
             raise ValueError(f"num_buckets={num_buckets!r} is out of range. It must be even, from 4 to {2**16}.")
         if max_distance <= num_buckets // 4:
             raise ValueError(
@@ -74,7 +74,7 @@ class T5Position(DistanceBias):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.per_layer = per_layer
-        self.initial_std = require_positive("initial_std", initial_std)
+        self.initial_std = require("initial_std", initial_std, positive())
         self.tables = nn.ModuleList(
             [nn.Embedding(num_buckets, num_heads) for _ in range(num_layers if per_layer else 1)]
         )

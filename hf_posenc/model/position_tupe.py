@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import require_positive
+from .position_math import positive, require
 from .unpadding import Tokens
 
 
@@ -44,7 +44,7 @@ class TupePosition(PositionScheme):
         super().__init__()
         self.max_length = max_positions
         self.num_heads = num_heads
-        self.std = 0.0 if std == 0 else require_positive("std", std, ", or 0")
+        self.std = 0.0 if std == 0 else require("std", std, positive(", or 0"))
         self.embedding = nn.Embedding(max_positions, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)
         self.query = nn.Linear(hidden_size, hidden_size)

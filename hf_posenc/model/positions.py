@@ -12,8 +12,6 @@ from .scheme_table import SCHEMES
 
 SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
 """Constructor arguments that a config fills by name."""
-NOT_FROM_KWARGS = ("batch_first", "rope_theta")
-"""Constructor arguments for schemes on plain tensors alone, or with a place of their own in a config."""
 # These start at the root mean square of the token embeddings unless the config says otherwise.
 _TOKEN_SCALED = ("rms", "std")
 
@@ -23,7 +21,7 @@ def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
     return {
         name: parameter.default
         for name, parameter in inspect.signature(scheme.__init__).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in (*SIZES, *NOT_FROM_KWARGS)
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in SIZES
     }
 
 

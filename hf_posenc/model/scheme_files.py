@@ -2,7 +2,7 @@
 
 Doesn't travel: nothing in a checkpoint imports it. From this package, a user's module imports the protocol,
 `from hf_posenc import PositionScheme`, and what schemes compute with, `from hf_posenc.model.position_math import
-sinusoid`. The copy in a checkpoint has `from .position_base import ...` and `from .position_math import ...` instead,
+require`. The copy in a checkpoint has `from .position_base import ...` and `from .position_math import ...` instead,
 so that it needs only the checkpoint's files, and its class is a line of the checkpoint's `scheme_table.py`.
 """
 
@@ -29,8 +29,14 @@ TABLE = "scheme_table.py"
 MODEL = Path(__file__).parent
 OUR_FILES = {path.name for path in MODEL.glob("*.py")}
 
-_BASES = {"PositionScheme", "AddedPosition", "DistanceBias", "Tokens"}
-"""What a user's module may import from `hf_posenc`; of `position_math`, every public name."""
+_BASES = {
+    **dict.fromkeys(("PositionScheme", "Tokens"), "position_base"),
+    "AddedPosition": "position_added",
+    "DistanceBias": "position_distance",
+}
+"""What a user's module may import from `hf_posenc`, and the file that has it."""
+_TOOLS = ("position_math", "position_vectors")
+"""The files of `hf_posenc.model` of which it may import every public name."""
 
 _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
 
@@ -67,6 +73,7 @@ def collect_code(position_embedding_type: str, schemes: dict[str, type[PositionS
         for file, text in (_remembered.get(scheme) or _files_of(scheme)).items():
             if files.setdefault(file, text) != text:
                 raise ValueError(f"Two of the schemes {'+'.join(schemes)} have a file {file}. Rename one of them.")
+            entries += {f"{module}.py" for module in _imported(text)} & OUR_FILES
     table: dict[str, type[PositionScheme]] = dict(schemes)
     if len(schemes) > 1:
         table[position_embedding_type] = CombinedPosition
@@ -92,7 +99,8 @@ def written_code(folder: Path) -> set[str]:
     """The files of code that `save_pretrained` has written into a folder, by what its `scheme_table.py` says."""
     if not (folder / TABLE).is_file():
         return set()
-    return set(_with_imports(folder, [TABLE, "configuration_posenc.py"], every=True))
+    ours = [name for name in OUR_FILES if name.startswith("position_")]
+    return set(_with_imports(folder, [TABLE, "configuration_posenc.py", *ours], every=True))
 
 
 def refuse_own_folder(schemes: dict[str, type[PositionScheme]], folder: Any) -> None:
@@ -130,8 +138,12 @@ def _with_imports(folder: Path, entries: list[str], every: bool = False) -> dict
         text = path.read_text(encoding="utf-8", errors="replace" if every else "strict")
         if not re.search(r"^\s*(?:from|import)\s+hf_posenc\b", text, flags=re.MULTILINE):
             files[name] = text
-            waiting += [f"{module}.py" for module in re.findall(r"^\s*from \.(\w+) import", text, flags=re.MULTILINE)]
+            waiting += [f"{module}.py" for module in _imported(text)]
     return files
+
+
+def _imported(text: str) -> list[str]:
+    return re.findall(r"^\s*from \.(\w+) import", text, flags=re.MULTILINE)
 
 
 def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
@@ -192,7 +204,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
             relative.setdefault(node.module, node)
     written = "\n".join(lines)
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
-    if phantom := seen_by_loader - {*relative, "position_base", "position_math"}:
+    if phantom := seen_by_loader - {*relative, *_TOOLS, *_BASES.values()}:
         raise ValueError(
             f"{path.name}: a line of text reads like an import of {min(phantom)!r}, and whoever loads the model "
             "would look for that file. Word it differently."
@@ -206,11 +218,13 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
 def _travelling(node: ast.ImportFrom) -> str | None:
     """The checkpoint's file that has what a statement imports from hf_posenc, if any."""
     names = {alias.name for alias in node.names}
-    if node.module == "hf_posenc" and names <= _BASES:
-        return "position_base"
-    if node.module == "hf_posenc.model.position_math" and not any(name.startswith("_") for name in names):
-        return "position_math"
-    return None
+    if node.module == "hf_posenc" and names <= _BASES.keys():
+        homes = {_BASES[name] for name in names}
+        homes = homes if len(homes) == 1 else homes - {"position_base"}  # the others have its names too
+        return homes.pop() if len(homes) == 1 else None
+    package, _, module = (node.module or "").rpartition(".")
+    public = not any(name.startswith("_") for name in names)
+    return module if package == "hf_posenc.model" and module in _TOOLS and public else None
 
 
 def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
@@ -219,9 +233,9 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
         raise _refused(
             path,
             node,
-            "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, AddedPosition "
-            "and DistanceBias from hf_posenc, the public names of hf_posenc.model.position_math, and nothing else of "
-            "it; register_position belongs into the script that uses it.",
+            "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme and Tokens, and "
+            "either AddedPosition or DistanceBias, from hf_posenc, the public names of hf_posenc.model.position_math "
+            "and position_vectors, and nothing else of it; register_position belongs into the script that uses it.",
         )
     file: Any = getattr(sys.modules.get(module), "__file__", None)
     beside = file is not None and Path(file).resolve().parent == path.resolve().parent

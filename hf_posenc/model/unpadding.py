@@ -7,15 +7,14 @@ are split, so that attention crosses no border.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask
+from torch import Tensor, nn
 
-from .position_math import accumulation_dtype, have_fixed_shapes, relative_positions
+from .position_math import accumulation_dtype, have_fixed_shapes, tracing
 
 
 @dataclass
@@ -38,17 +37,19 @@ class Tokens:
     num_sequences: int
     """N: sequences in the batch, empty rows included. More than B where rows are packed; 0 where nobody can tell."""
     longest: int
-    """No sequence has more tokens than this; in a padded batch it is S."""
+    """No sequence has more tokens than this."""
     counted: bool
     """Whether positions are 0, 1, 2, ... within each sequence."""
+    span: tuple[int, int] | None = None
+    """No position is smaller or larger than these. None: nobody can tell, as in a traced graph."""
+    counts: Tensor | None = None
+    """int64 (N,): tokens of each sequence; None in a traced graph."""
     mask: Tensor | None = None
     """bool (B, S) in a padded batch: which places hold a token. None: all."""
     has_borders: bool = False
     """Whether rows of a padded batch may hold several sequences: in a traced graph, where `position_ids` are given."""
     index: Tensor | None = None
     """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
-    counts: Tensor | None = None
-    """int64 (n,) in an unpadded batch: tokens of each sequence that holds one, in order."""
     row_index: Tensor | None = None
     """int64 (T,) in an unpadded batch: place of each token in the flattened padded layout."""
     token_layout: "Tokens | None" = None
@@ -68,9 +69,13 @@ class Tokens:
         rows, length = (1 if positions.dim() == 1 else positions.shape[0]), positions.shape[-1]
         is_first = torch.arange(length, device=positions.device).expand_as(positions) == 0
         sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length).view_as(positions)
-        return cls(
-            (rows, length), positions, is_first, sequence, rows, length, False, ids=input_ids, hidden=hidden_states
-        )
+        tokens = cls((rows, length), positions, is_first, sequence, rows, length, counted=False)
+        tokens.ids, tokens.hidden = input_ids, hidden_states
+        if not have_fixed_shapes(positions) and positions.numel():
+            same = (positions == torch.arange(length, device=positions.device)).all()
+            counted, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
+            tokens.counted, tokens.span = bool(counted), (least, most)
+        return tokens
 
     @property
     def packed(self) -> bool:
@@ -110,7 +115,24 @@ class Tokens:
         """
         if self.index is not None:
             raise ValueError("tokens.distances() is for bias and layer_bias: other hooks see tokens without rows.")
-        return relative_positions(self.positions)
+        return self.positions[:, None, :] - self.positions[:, :, None]
+
+    @property
+    def reach(self) -> int | None:
+        """The largest distance of two positions, or more. None: nobody can tell, as in a traced graph."""
+        return None if self.span is None or tracing() else self.span[1] - self.span[0]
+
+    @property
+    def alike(self) -> bool:
+        """In padded layout: whether all rows have the positions 0, 1, 2, ..., and `positions` is one row."""
+        return self.counted and self.positions.shape[0] == 1
+
+    def at_each(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """`function(positions)`, once for each position where they are counted: (...) -> (..., D)."""
+        if not self.counted:
+            return function(self.positions)
+        places = torch.arange(max(self.longest, 1), device=self.positions.device)
+        return nn.functional.embedding(self.positions, function(places))
 
     # ---- layouts
 
@@ -134,9 +156,9 @@ class Tokens:
 
     def to_rows(self, x: Tensor, fill: float = 0) -> Tensor:
         """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
-        if self.counts is None or self.row_index is None:
+        if self.row_index is None:
             return x
-        rows = (self.counts.shape[0], self.longest)
+        rows = (self.num_sequences, self.longest)
         return x.reshape(*rows, *x.shape[2:]) if self._is_full else _scatter(x[0], self.row_index, rows, fill)
 
     def from_rows(self, x: Tensor) -> Tensor:
@@ -149,7 +171,7 @@ class Tokens:
     @property
     def _is_full(self) -> bool:
         """Whether the sequences of an unpadded batch are equally long: rows hold the tokens in order, without a gap."""
-        return self.counts is not None and self.counts.shape[0] * self.longest == self.positions.shape[1]
+        return self.num_sequences * self.longest == self.positions.shape[1]
 
     def rows(self) -> "Tokens":
         """The same tokens in padded layout. What is the same in every row has one row."""
@@ -158,7 +180,7 @@ class Tokens:
             positions = place if self.counted else self.to_rows(self.positions)
             first, sequence = place == 0, self.to_rows(self.sequence, -1)
             shape, mask = (sequence.shape[0], self.longest), None if self._is_full else sequence >= 0
-            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, self.counted, mask)
+            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, self.counted, self.span, mask=mask)
         elif self.mask is None and not self.has_borders:
             rows = replace(self, positions=self.positions[:1] if self.counted else self.positions)
             rows.is_first = self.is_first[:1]
@@ -200,27 +222,10 @@ class Tokens:
 
     @property
     def cu_seqlens(self) -> Tensor:
-        """int32 (n + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
-        assert self.counts is not None
-        return torch.nn.functional.pad(self.counts.cumsum(0), (1, 0)).to(torch.int32)
-
-    def block_mask(self) -> Any:
-        """For flex_attention: tokens of an unpadded batch attend to their own sequence. None: all."""
-        if self.index is None:
-            return None
-        document, length = self.sequence[0], self.sequence.shape[1]
-
-        def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return document[q] == document[k]
-
-        return create_block_mask(same, None, None, length, length, device=document.device)
+        """int32 (N + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
+        return nn.functional.pad(self._counts().cumsum(0), (1, 0)).to(torch.int32)
 
     # ---- sequences
-
-    def real(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The real tokens of tensors in token layout: (...) -> (T, ...)."""
-        flat = (t.flatten(0, 1) for t in tensors)
-        return tuple(flat) if self.mask is None else tuple(t[self.mask.flatten()] for t in flat)
 
     def pool(self, x: Tensor, how: str) -> Tensor:
         """One vector per sequence: token layout (..., D) -> (N, D). Padding never counts; an empty sequence gives 0.
@@ -231,7 +236,8 @@ class Tokens:
         """
         self._require_count()
         if self.packed or self.index is not None:
-            return _pool(self.num_sequences, how, *self.real(x, self.sequence, self.is_first))
+            tokens = self.without_padding()
+            return tokens._pool_sequences(x[0] if tokens is self else tokens.unpad(x)[0], how)
         real = (self.sequence >= 0).unsqueeze(-1)
         if how == "cls":
             first = self.is_first.to(torch.int64).argmax(-1)
@@ -250,16 +256,46 @@ class Tokens:
                 "each. Leave seq_idx and cu_seq_lens_q out, with one sequence per row, or call the model uncompiled."
             )
 
+    def _pool_sequences(self, x: Tensor, how: str) -> Tensor:
+        """The same of an unpadded batch: (T, D) -> (N, D)."""
+        sequence, counts = self.sequence[0], self._counts()
+        pooled = x.new_zeros(self.num_sequences, x.shape[-1])
+        if how == "cls":
+            first = (counts.cumsum(0) - counts).clamp(max=x.shape[0] - 1)
+            return torch.where((counts > 0).unsqueeze(-1), x.index_select(0, first), pooled)
+        if how == "max":
+            return pooled.scatter_reduce(0, sequence.unsqueeze(-1).expand_as(x), x, "amax", include_self=False)
+        total = pooled.to(accumulation_dtype(x)).index_add(0, sequence, x.to(accumulation_dtype(x)))
+        return (total / counts.clamp(min=1).unsqueeze(-1)).to(x.dtype)
+
     def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Token layout -> (N, L, ...), one row per sequence; the input layout (B, S, ...) where rows aren't packed."""
         self._require_count()
         if not self.packed:
             return self.pad(x, fill)
-        tokens, sequence = self.real(x, self.sequence)
-        counts = torch.bincount(sequence, minlength=self.num_sequences)
-        offset = torch.arange(sequence.shape[0], device=x.device) - (counts.cumsum(0) - counts)[sequence]
-        width = int(counts.max())
-        return _scatter(tokens, sequence * width + offset, (self.num_sequences, width), fill)
+        tokens = self.without_padding()
+        return tokens.to_rows(x if tokens is self else tokens.unpad(x), fill)
+
+    def without_padding(self, real: int | None = None) -> "Tokens":
+        """The real tokens alone, unless there is none; `real` is their number T."""
+        if self.index is not None or self.longest == 0:  # attention over nothing is undefined, over padding it gives 0
+            return self
+        counts, flat = self._counts(), [x.reshape(-1) for x in (self.positions, self.is_first, self.sequence)]
+        if self.mask is None:
+            index = torch.arange(flat[0].shape[0], device=counts.device)
+        else:
+            index = self.mask.flatten().nonzero_static(size=int(counts.sum()) if real is None else real).squeeze(1)
+            flat = [x.index_select(0, index) for x in flat]
+        positions, is_first, sequence = (x.unsqueeze(0) for x in flat)
+        # Sequence i has a row of `longest` places; the tokens of those before it come to their sum.
+        gaps = torch.arange(self.num_sequences, device=counts.device) * self.longest - (counts.cumsum(0) - counts)
+        place = torch.arange(index.shape[0], device=counts.device) + gaps[sequence[0]]
+        new: dict[str, Any] = {"positions": positions, "is_first": is_first, "sequence": sequence, "row_index": place}
+        return replace(self, **new, mask=None, has_borders=False, index=index)
+
+    def _counts(self) -> Tensor:
+        assert self.counts is not None
+        return self.counts
 
 
 class Runs:
@@ -268,14 +304,14 @@ class Runs:
     On a CPU attention over a few runs is faster than over a padded batch, and than over one sequence after the other.
 
     Args:
-        counts: int64 (n,), tokens of each sequence, none empty, T in all.
+        counts: int64 (N,), tokens of each sequence, T in all.
     """
 
     step = 8
 
     def __init__(self, counts: Tensor) -> None:
         padded = (-(-counts // self.step) * self.step).clamp(max=counts.max())
-        rows = padded.argsort(stable=True)
+        rows = padded.argsort(stable=True)[int((counts == 0).sum()) :]
         padded, lengths, starts = padded[rows], counts[rows], (counts.cumsum(0) - counts)[rows]
         row = torch.arange(len(rows), device=counts.device).repeat_interleave(padded)
         places = torch.arange(len(row), device=counts.device)
@@ -314,18 +350,6 @@ class Runs:
         return zip(x.split([size * width for size, width in self.shapes]), self.shapes, strict=True)
 
 
-def _pool(count: int, how: str, x: Tensor, sequence: Tensor, is_first: Tensor) -> Tensor:
-    """(T, D), (T,), (T,) -> (count, D), as `Tokens.pool` says."""
-    pooled = x.new_zeros(count, x.shape[-1])
-    if how == "cls":
-        return pooled.index_copy(0, sequence[is_first], x[is_first])
-    if how == "max":
-        return pooled.scatter_reduce(0, sequence.unsqueeze(-1).expand_as(x), x, "amax", include_self=False)
-    total = pooled.to(accumulation_dtype(x)).index_add(0, sequence, x.to(accumulation_dtype(x)))
-    tokens = torch.bincount(sequence, minlength=count).clamp(min=1)
-    return (total / tokens.unsqueeze(-1)).to(x.dtype)
-
-
 def _last_positions(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
     """The largest position of each sequence: int64 (count,)."""
     numbers = sequence.flatten().clamp(min=0)  # positions at padding are 0
@@ -353,12 +377,9 @@ def augment_positions(tokens: Tokens, how: str, limit: int) -> Tokens:
         ValueError: a sequence has more tokens than there are positions.
     """
     positions, device = tokens.positions, tokens.positions.device
-    longest = tokens.longest  # a traced graph knows only this, padding included
-    if not have_fixed_shapes(positions) and longest > limit:
-        longest = int(positions.max()) + 1
-    if longest > limit:
+    if tokens.longest > limit:
         raise ValueError(
-            f"A training sequence has {longest} tokens, but position_augmentation={how!r} has "
+            f"A training sequence has {tokens.longest} tokens, but position_augmentation={how!r} has "
             f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
         )
     sequence, count = tokens.sequence.clamp(min=0), tokens.num_sequences
@@ -373,7 +394,8 @@ def augment_positions(tokens: Tokens, how: str, limit: int) -> Tokens:
         order = torch.rand(count, limit, device=device).argsort(-1)
         sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
         moved = sample[sequence, positions]
-    return replace(tokens, positions=moved.masked_fill(tokens.sequence < 0, 0), counted=False)
+    span = None if tokens.span is None else (0, limit - 1)
+    return replace(tokens, positions=moved.masked_fill(tokens.sequence < 0, 0), counted=False, span=span)
 
 
 def locate_tokens(
@@ -385,6 +407,7 @@ def locate_tokens(
     seq_idx: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     *,
+    max_length: int | None = None,
     unpad: bool = True,
 ) -> Tokens:
     """Finds the real tokens, the sequences and the positions of a batch.
@@ -399,36 +422,42 @@ def locate_tokens(
         position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly several aranges from its smallest
             position, such as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other order is that of one sequence.
         seq_idx: (B, S), the number of the sequence that each place belongs to, for packed rows.
-        cu_seq_lens_q: (n + 1,), borders of the sequences of a batch of one row, as an alternative to `seq_idx`.
+        cu_seq_lens_q: (N + 1,), borders of the sequences of a batch of one row, as an alternative to `seq_idx`.
+        max_length: the longest sequence between these borders. On a GPU both are then taken as they are, and the host
+            doesn't wait for it.
         unpad: compute on real tokens only, where there is padding or packing.
 
     Raises:
         ValueError: a shape or a value doesn't fit.
     """
     shape = (batch, length)
-    mask, fixed = None, have_fixed_shapes(attention_mask, position_ids, seq_idx, cu_seq_lens_q)
-    if attention_mask is not None:
-        way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
-        mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
-        if attention_mask.is_floating_point() and not fixed and not bool((attention_mask >= 0).all()):
-            least = float(attention_mask.min())  # a mask to add to logits, 0 at tokens, means the opposite
-            raise ValueError(f"attention_mask holds {least}. {way_out}")
+    fixed = have_fixed_shapes(attention_mask, position_ids, seq_idx, cu_seq_lens_q)
+    mask = None if attention_mask is None else _check_mask(attention_mask, shape, fixed)
     position_ids = _check_positions(position_ids, shape)
-    starts = _starts(shape, device, seq_idx, cu_seq_lens_q)
-    if starts is None and position_ids is not None:
+    trusted = cu_seq_lens_q is not None and max_length is not None and cu_seq_lens_q.is_cuda
+    if cu_seq_lens_q is not None:
+        seq_idx = _number(cu_seq_lens_q, shape, device, check=not (fixed or trusted))
+    starts = None
+    if seq_idx is not None:
+        seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
+        starts = torch.ones(shape, dtype=torch.bool, device=device)
+        starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
+    elif position_ids is not None:
         starts = _starts_in_positions(position_ids, mask)
-        if not fixed and not bool(starts.any()):  # whether a row is packed depends on data: a traced graph can't know
-            starts = None
-    if mask is not None and unpad and not fixed and bool(mask.all()):
-        mask = None
-    tokens = _arrange(shape, device, starts, mask, position_ids)
-    if starts is not None and not fixed:
-        tokens = _renumber(tokens)
-    elif seq_idx is not None or cu_seq_lens_q is not None:  # a traced graph can't count them
-        tokens.num_sequences = 0
-    if fixed or not unpad or (mask is None and not tokens.packed):
-        return tokens
-    return _unpadded(tokens)
+    tokens, rank = _arrange(shape, device, starts, mask, position_ids)
+    if fixed:
+        return tokens if seq_idx is None else replace(tokens, num_sequences=0)  # a traced graph can't count them
+    if starts is None and mask is None:
+        return replace(tokens, span=(0, length - 1), counts=torch.full((batch,), length, device=device))
+    if trusted and mask is None and position_ids is None:
+        assert cu_seq_lens_q is not None
+        assert max_length is not None
+        count, counts = cu_seq_lens_q.shape[0] - 1, cu_seq_lens_q.diff().to(torch.int64)
+        known: dict[str, Any] = {"num_sequences": count, "longest": max_length, "has_borders": count > 1}
+        tokens, real = replace(tokens, **known, span=(0, max_length - 1), counts=counts), length
+    else:
+        tokens, real = _count(tokens, rank, position_ids is not None)
+    return tokens.without_padding(real) if unpad and (tokens.mask is not None or tokens.packed) else tokens
 
 
 def _arrange(
@@ -437,8 +466,11 @@ def _arrange(
     starts: Tensor | None,
     mask: Tensor | None,
     position_ids: Tensor | None,
-) -> Tokens:
-    """A sequence per row, or where `starts` (B, S) is True another one, counted over the batch with the places."""
+) -> tuple[Tokens, Tensor]:
+    """The tokens, and the place of each in its sequence: a sequence per row, or where `starts` is True another one.
+
+    With `starts` sequences are numbered with gaps: row times S, plus how many started in the row before.
+    """
     place = torch.arange(shape[1], device=device).expand(shape)
     row = torch.arange(shape[0], device=device).unsqueeze(-1)
     seen = place + 1 if mask is None else mask.cumsum(-1)  # real tokens of the row, up to each place
@@ -448,50 +480,44 @@ def _arrange(
         sequence, rank = row * shape[1] + (starts | (place == 0)).cumsum(-1) - 1, rank - before
     positions, is_first = rank if position_ids is None else position_ids, rank == 0
     if mask is not None:
-        positions, is_first = positions.masked_fill(~mask, 0), is_first & mask
-        sequence = sequence.masked_fill(~mask, -1)
-    counted, has_borders = position_ids is None, starts is not None
-    if has_borders and not counted and not have_fixed_shapes(positions):
-        as_counted = positions == rank if mask is None else (positions == rank) | ~mask
-        counted = bool(as_counted.all())
-    return Tokens(shape, positions, is_first, sequence, shape[0], shape[1], counted, mask, has_borders)
+        positions, rank = (x.masked_fill(~mask, 0) for x in (positions, rank))
+        sequence, is_first = sequence.masked_fill(~mask, -1), is_first & mask
+    tokens = Tokens(shape, positions, is_first, sequence, *shape, counted=position_ids is None, mask=mask)
+    return replace(tokens, has_borders=starts is not None), rank
 
 
-def _renumber(tokens: Tokens) -> Tokens:
-    """The sequences of packed rows, counted without gaps: those that hold a token, and rows without any."""
-    rows, length = tokens.shape
-    number = torch.arange(rows, device=tokens.sequence.device) * length
-    holds = torch.zeros(rows * length, dtype=torch.bool, device=number.device)
-    holds[tokens.sequence[tokens.is_first]] = True
-    if tokens.mask is not None:
-        holds[number[~tokens.mask.any(-1)]] = True  # keeps its place in the output
-    sequence, count = (holds.cumsum(0) - 1)[tokens.sequence], int(holds.sum())
-    if tokens.mask is not None:
-        sequence = sequence.masked_fill(~tokens.mask, -1)
-    return replace(tokens, sequence=sequence, num_sequences=count, has_borders=count > rows)
+def _count(tokens: Tokens, rank: Tensor, given: bool) -> tuple[Tokens, int]:
+    """The tokens with what only the numbers in a batch tell, and how many they are. One transfer to the host for all.
+
+    Sequences are numbered without gaps: those that hold a token, and rows without any, which keep their place in the
+    output. `given` positions count as counted only in packed rows: others may be any numbers.
+    """
+    rows, sequence, mask = tokens.shape[0], tokens.sequence, tokens.mask
+    slots = sequence.numel() if tokens.has_borders else rows
+    held = sequence.new_zeros(slots + 1)  # the last one is padding's
+    held = held.index_add(0, sequence.flatten() % (slots + 1), held.new_ones(sequence.numel()))[:-1]
+    exists = held > 0
+    if mask is not None:
+        exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
+    same, bounds = (tokens.positions == rank).all(), tokens.positions.aminmax()
+    told = (same, exists.sum(), held.sum(), held.max(), *bounds)
+    counted, count, real, longest, *span = torch.stack([value.long() for value in told]).tolist()
+    if tokens.has_borders:
+        number = (exists.cumsum(0) - 1)[sequence]
+        sequence = number if mask is None else number.masked_fill(~mask, -1)
+        held = held[exists.nonzero_static(size=count).squeeze(1)]
+    new: dict[str, Any] = {"sequence": sequence, "num_sequences": count, "longest": longest, "counts": held}
+    new |= {"counted": bool(counted) and (count > rows or not given), "span": tuple(span), "has_borders": count > rows}
+    return replace(tokens, **new, mask=None if real == sequence.numel() else mask), real
 
 
-def _unpadded(padded: Tokens) -> Tokens:
-    place = torch.arange(padded.sequence.numel(), device=padded.sequence.device).view(padded.shape)
-    index, positions, is_first, sequence = padded.real(place, padded.positions, padded.is_first, padded.sequence)
-    if index.numel() == 0:  # attention over nothing is undefined; over masked padding it is defined, and gives 0
-        return padded
-    counts = torch.bincount(sequence, minlength=padded.num_sequences)
-    longest = int(counts.max())
-    rows = (counts > 0).cumsum(0) - 1  # sequences without a token get no row
-    gaps = rows * longest - (counts.cumsum(0) - counts)  # empty places of the padded layout before each sequence
-    return Tokens(
-        shape=padded.shape,
-        positions=positions.unsqueeze(0),
-        is_first=is_first.unsqueeze(0),
-        sequence=sequence.unsqueeze(0),
-        num_sequences=padded.num_sequences,
-        longest=longest,
-        counted=padded.counted,
-        index=index,
-        counts=counts[counts > 0],
-        row_index=torch.arange(index.shape[0], device=index.device) + gaps[sequence],
-    )
+def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> Tensor:
+    way_out = "Give one number per token, as the tokenizer does: 1 for tokens, 0 for padding."
+    mask = _fitting("attention_mask", attention_mask, shape, way_out) != 0
+    if attention_mask.is_floating_point() and not fixed and not bool((attention_mask >= 0).all()):
+        least = float(attention_mask.min())  # a mask to add to logits, 0 at tokens, means the opposite
+        raise ValueError(f"attention_mask holds {least}. {way_out}")
+    return mask
 
 
 def _fitting(name: str, given: Tensor, shape: tuple[int, int], way_out: str) -> Tensor:
@@ -518,27 +544,18 @@ def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Ten
     return position_ids.to(torch.int64).expand(shape)
 
 
-def _starts(
-    shape: tuple[int, int], device: torch.device, seq_idx: Tensor | None, cu_seq_lens_q: Tensor | None
-) -> Tensor | None:
-    """bool (B, S), True where a sequence starts, from `seq_idx` or `cu_seq_lens_q`."""
-    if seq_idx is not None:
-        seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
-        starts = torch.ones(shape, dtype=torch.bool, device=device)
-        starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
-        return starts
-    if cu_seq_lens_q is None:
-        return None
-    borders = cu_seq_lens_q.tolist() if cu_seq_lens_q.dim() == 1 else []
-    rising = all(one < other for one, other in itertools.pairwise(borders))
-    if shape[0] != 1 or len(borders) < 2 or (borders[0], borders[-1]) != (0, shape[1]) or not rising:
-        raise ValueError(
-            f"cu_seq_lens_q={cu_seq_lens_q.tolist()} doesn't cut an input of shape {shape} into sequences. It must "
-            f"rise from 0 to {shape[1]}, for a batch of one row. For several rows, give seq_idx."
-        )
-    starts = torch.zeros(shape, dtype=torch.bool, device=device)
-    starts[0, cu_seq_lens_q[:-1].to(device=device, dtype=torch.int64)] = True
-    return starts
+def _number(cu_seq_lens_q: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:
+    """The sequence that each place belongs to, from the borders: int64 (1, S)."""
+    if check:
+        borders = cu_seq_lens_q.tolist() if cu_seq_lens_q.dim() == 1 else []
+        rising = all(one < other for one, other in itertools.pairwise(borders))
+        if shape[0] != 1 or len(borders) < 2 or (borders[0], borders[-1]) != (0, shape[1]) or not rising:
+            raise ValueError(
+                f"cu_seq_lens_q={cu_seq_lens_q.tolist()} doesn't cut an input of shape {shape} into sequences. It must "
+                f"rise from 0 to {shape[1]}, for a batch of one row. For several rows, give seq_idx."
+            )
+    lengths = cu_seq_lens_q.to(device).diff()
+    return torch.repeat_interleave(lengths, output_size=shape[1]).unsqueeze(0)
 
 
 def _starts_in_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor:

@@ -5,8 +5,8 @@ import torch
 from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
-from hf_posenc.model.position_math import per_distinct_distance
-from hf_posenc.model.unpadding import augment_positions, locate_tokens
+from hf_posenc.model.position_distance import per_distinct_distance
+from hf_posenc.model.unpadding import Tokens, augment_positions, locate_tokens
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 
@@ -130,9 +130,17 @@ def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
         return torch.stack((distance, -2 * distance), -1).float()
 
     positions = torch.tensor([[0, 7, 3_000_000, 16_000_000], [5, 4, 3, 2]])
-    bias = per_distinct_distance(function, positions)
+    bias = per_distinct_distance(function, Tokens.at(positions))
     distance = (positions[:, None, :] - positions[:, :, None]).float()
     assert torch.equal(bias, torch.stack((distance, -2 * distance), 1))
     assert asked[0] <= distance.numel()
-    per_distinct_distance(function, positions[1:])
+    per_distinct_distance(function, Tokens.at(positions[1:]))
     assert asked[1] == 7
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_positions_that_were_given_are_left_alone_even_where_they_count_from_0(mask):
+    given = {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": mask}
+    assert not locate_tokens(*IDS.shape, IDS.device, **given).counted
+    model = PosEncModel(tiny_config("learned", position_augmentation="random", hidden_dropout_prob=0.0)).train()
+    torch.testing.assert_close(model(IDS, **given)[0], model.eval()(IDS, **given)[0], atol=1e-5, rtol=1e-5)

@@ -74,10 +74,6 @@ from hf_posenc.model.positions import own_arguments
             "It follows from the sizes in the config",
         ),
         ({"position_embedding_kwargs": {"rope_theta": 5.0}}, r"Give it as rope_parameters=\{'rope_theta': ...\}"),
-        (
-            {"position_embedding_type": "lspe", "position_embedding_kwargs": {"batch_first": False}},
-            "A model is batch-first",
-        ),
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         (
             {"position_embedding_type": "learned", "rope_theta": 5.0},

@@ -3,23 +3,27 @@
 import pytest
 import torch
 
-from hf_posenc.model.position_math import gather_by_distance, per_distinct_distance, relative_positions
+from hf_posenc import Tokens
+from hf_posenc.model.position_distance import gather_by_distance, per_distinct_distance
 
 
 @pytest.mark.parametrize("positions", [torch.arange(6)[None], torch.arange(3, 9)[None], torch.zeros(1, 1).long()])
 def test_consecutive_positions_gather_by_distance_like_any_others(positions):
+    tokens = Tokens.at(positions)
     reach = int(positions.max() - positions.min())
+    assert tokens.reach == reach
+    assert tokens.alike == (positions[0, 0] == 0)
     table = torch.randn(2 * reach + 1, 3, requires_grad=True)
-    expected = table[relative_positions(positions) + reach].permute(0, 3, 1, 2)
-    got = per_distinct_distance(lambda d: table[d + reach], positions)
+    expected = table[tokens.distances() + reach].permute(0, 3, 1, 2)
+    got = per_distinct_distance(lambda d: table[d + reach], tokens)
     torch.testing.assert_close(got, expected)
     target = torch.randn(got.shape)
     mine, theirs = (torch.autograd.grad((t * target).sum(), table)[0] for t in (got, expected))
     torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
     logits = torch.randn(2, 3, positions.shape[1], 2 * reach + 1, requires_grad=True)
-    index = (relative_positions(positions) + reach)[:, None].expand(2, 3, -1, -1)
-    expected, got = logits.gather(-1, index), gather_by_distance(logits, positions, reach)
+    index = (tokens.distances() + reach)[:, None].expand(2, 3, -1, -1)
+    expected, got = logits.gather(-1, index), gather_by_distance(logits, tokens, reach)
     torch.testing.assert_close(got, expected)
     target = torch.randn(got.shape)
     mine, theirs = (torch.autograd.grad((t * target).sum(), logits)[0] for t in (got, expected))

@@ -32,7 +32,6 @@ from hf_posenc import (
     PosEncForMaskedLM,
     PosEncForSequenceClassification,
     PosEncModel,
-    RotaryPosition,
     apply_rotary,
 )
 from hf_posenc.model.position_alibi import alibi_slopes
@@ -204,7 +203,7 @@ def test_half_split_rope_equals_transformers_modernbert(theta):
     q, k = torch.randn(2, 4, 6, 16), torch.randn(2, 4, 6, 16)
     cos, sin = modeling_modernbert.ModernBertRotaryEmbedding(config)(q, positions, "full_attention")
     theirs_q, theirs_k = modeling_modernbert.apply_rotary_pos_emb(q, k, cos, sin)
-    mine_q, mine_k = RotaryPosition(head_dim=16, rope_theta=theta)(q, k, positions)
+    mine_q, mine_k = (apply_rotary(x, positions, rope_theta=theta) for x in (q, k))
     torch.testing.assert_close(mine_q, theirs_q, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(mine_k, theirs_k, atol=1e-4, rtol=1e-5)
 

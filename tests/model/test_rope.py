@@ -17,6 +17,7 @@ from hf_posenc import (
     PosEncModel,
     PositionScheme,
     RotaryPosition,
+    apply_rotary,
 )
 from hf_posenc.model.position_rope import ROPE_TYPES
 from hf_posenc.model.unpadding import locate_tokens
@@ -97,14 +98,14 @@ def test_angles_and_gradients_equal_transformers_llama(kind, partial, last):
     mine = RotaryPosition(head_dim=head_dim, rope_parameters=parameters)
     size = mine.rotary_dim
     assert size == (32 if partial else 64)
-    got_cos, got_sin = mine.angles(positions)
+    got_cos, got_sin = mine.cos_sin(positions, torch.tensor([[last + 1]])).chunk(2, -1)
     torch.testing.assert_close(got_cos, cos, atol=1e-5, rtol=0)
     torch.testing.assert_close(got_sin, sin, atol=1e-5, rtol=0)
 
     leaves = [t.clone().requires_grad_() for t in (q, k)]
     theirs = apply_rotary_pos_emb(*(t[..., :size] for t in leaves), cos, sin)
     theirs = [torch.cat((a, b[..., size:]), -1) for a, b in zip(theirs, leaves, strict=True)]
-    ours = mine(*leaves, positions)
+    ours = [apply_rotary(leaf, positions, scheme=mine) for leaf in leaves]
     target = torch.randn(2, *q.shape)
     wanted = torch.autograd.grad((torch.stack(theirs) * target).sum(), leaves)
     gradients = torch.autograd.grad((torch.stack(ours) * target).sum(), leaves)
@@ -119,7 +120,7 @@ def test_rotation_equals_its_float64_twin_in_values_and_gradients(kind, last, in
     scheme = RotaryPosition(head_dim=16, rope_parameters=scalings(8, 64)[kind], interleaved=interleaved)
     x = torch.randn(5, 16, requires_grad=True)
     positions = torch.tensor([0, last, 7, last // 2, 7])
-    got, _ = scheme(x, x, positions)
+    got = apply_rotary(x, positions, scheme=scheme)
     expected = rope(scheme).rotate(x.to(f64), positions)
     # float32 holds an angle of 300 to 1.5e-5.
     torch.testing.assert_close(got.double(), expected, atol=2e-4, rtol=0)
@@ -174,8 +175,8 @@ def test_neighbours_in_the_batch_change_nothing(kind):
     torch.testing.assert_close(alone, model(short[None], position_ids=torch.arange(100)[None])[0][0])
     if model.position.needs_lengths:  # the long sequence does get other angles, or nothing was shown
         scheme = model.position
-        own, others = (scheme.angles(torch.arange(100), torch.full((100,), n)) for n in (100, 300))
-        assert (own[0] - others[0]).abs().max() > 0.1
+        own, others = (scheme.cos_sin(torch.arange(100), torch.full((100,), n)) for n in (100, 300))
+        assert (own - others).abs().max() > 0.1
 
 
 def test_lengths_are_those_of_each_sequence():
@@ -296,7 +297,7 @@ def test_a_checkpoint_keeps_its_scaling_whatever_max_position_embeddings_says(ki
     torch.testing.assert_close(again(ids)[0], model(ids)[0], atol=0, rtol=0)
     with torch.device("meta"):
         on_meta = RotaryPosition(head_dim=8, rope_parameters=resolved)
-    assert torch.equal(on_meta.angles(torch.arange(9))[0], model.position.angles(torch.arange(9))[0])
+    assert torch.equal(*(scheme.cos_sin(torch.arange(9), torch.full((9,), 9)) for scheme in (on_meta, model.position)))
 
 
 def completed(config):
@@ -331,6 +332,8 @@ def test_older_names_that_contradict_are_refused(older):
     with pytest.raises(ValueError, match=r"contradicts .* in rope_parameters=.*Give rope_parameters alone"):
         tiny_config("rope", rope_parameters=parameters, **older)
     assert tiny_config("rope", rope_parameters=parameters, rope_theta=500.0).rope_parameters == parameters
+    with pytest.raises(ValueError, match="rope_type='linear' contradicts type='dynamic'"):
+        tiny_config("rope", rope_parameters={"rope_type": "linear", "type": "dynamic", "factor": 2.0})
 
 
 def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
@@ -411,13 +414,15 @@ def test_a_trained_length_that_the_type_does_not_use_is_left_out_with_a_warning(
     [
         ({"rope_type": "yarrn"}, "rope_type='yarrn' is unknown. Choose one of default, linear, dynamic, yarn"),
         ({"rope_type": ["yarn"]}, r"rope_type=\['yarn'\] is unknown"),
-        ({"rope_type": "linear", "type": "dynamic", "factor": 2.0}, "rope_type='linear' .*type='dynamic'"),
-        ({"factor": 2.0}, "no 'factor' for rope_type='default'. That belongs to linear, dynamic, yarn, longrope"),
+        (
+            {"factor": 2.0},
+            "has no 'factor' for rope_type='default'.*takes rope_type, rope_theta, partial_rotary_factor",
+        ),
         ({**YARN, "beta_fats": 3}, "no 'beta_fats' for rope_type='yarn'. Did you mean 'beta_fast'"),
-        ({"rope_type": "linear"}, "lacks 'factor', which rope_type='linear' needs"),
-        ({"rope_type": "yarn"}, "lacks 'factor', which rope_type='yarn' needs"),
-        ({**LONG, "long_factor": None}, "lacks 'long_factor', which rope_type='longrope' needs"),
-        ({"rope_type": "llama3", "factor": 8.0}, "lacks 'low_freq_factor'.*Give factor, low_freq_factor, high_freq"),
+        ({"rope_type": "linear"}, "lacks 'factor' for rope_type='linear', which needs factor"),
+        ({"rope_type": "yarn"}, "lacks 'factor' for rope_type='yarn', which needs factor"),
+        ({**LONG, "long_factor": None}, "lacks 'long_factor' for rope_type='longrope'"),
+        ({"rope_type": "llama3", "factor": 8.0}, "lacks 'high_freq_factor'.*needs factor, low_freq_factor, high_freq"),
         ({"rope_type": "linear", "factor": 0.5}, "factor=0.5 is out of range. It must be .* of at least 1"),
         ({"rope_type": "dynamic", "factor": "2"}, "factor='2' is out of range"),
         ({**YARN, "attention_factor": -1.0}, r"attention_factor=-1\.0 is out of range"),
@@ -450,7 +455,7 @@ def test_bad_parameters_are_named(parameters, message):
 
 
 def test_alone_a_scaling_must_be_told_the_trained_length():
-    with pytest.raises(ValueError, match="lacks 'original_max_position_embeddings'.*Give the length that the weights"):
+    with pytest.raises(ValueError, match="lacks 'original_max_position_embeddings' for rope_type='yarn'"):
         RotaryPosition(head_dim=8, rope_parameters=YARN)
     assert (
         RotaryPosition(head_dim=8, rope_parameters=YARN, max_positions=9).rope_parameters[
@@ -465,9 +470,9 @@ def test_plain_tensors_follow_the_largest_position_of_each_row():
     scheme = RotaryPosition(head_dim=8, rope_parameters=parameters)
     q, k = torch.randn(2, 2, 3, 5, 8).unbind(0)
     positions = torch.stack((torch.arange(5), torch.arange(30, 35)))
-    both = scheme(q, k, positions)
+    both = [apply_rotary(x, positions, scheme=scheme) for x in (q, k)]
     for row in range(2):
-        alone = scheme(q[row], k[row], positions[row])
+        alone = [apply_rotary(x[row], positions[row], scheme=scheme) for x in (q, k)]
         for a, b in zip(both, alone, strict=True):
             torch.testing.assert_close(a[row], b)
 
@@ -477,8 +482,8 @@ def test_plain_tensors_follow_the_largest_position_of_each_row():
 def test_half_precision_is_off_by_its_last_rounding_alone(kind, dtype):
     scheme = RotaryPosition(head_dim=8, rope_parameters=scalings(4, 64)[kind])
     q = torch.randn(50, 8).to(dtype)
-    exact, _ = scheme(q.float(), q.float(), start=4000)
-    turned, _ = scheme(q, q, start=4000)
+    exact = apply_rotary(q.float(), start=4000, scheme=scheme)
+    turned = apply_rotary(q, start=4000, scheme=scheme)
     torch.testing.assert_close(turned.float(), exact, rtol=torch.finfo(dtype).eps / 2 * 1.01, atol=1e-7)
 
 

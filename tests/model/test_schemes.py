@@ -20,6 +20,7 @@ from hf_posenc import (
     PositionScheme,
     RotaryPosition,
     SinusoidalPosition,
+    add_positions,
     apply_rotary,
     make_position,
     register_position,
@@ -43,12 +44,17 @@ def test_added_schemes_equal_their_reference_on_plain_tensors_from_any_start(nam
     x = torch.randn(2, 6, 24)
     positions = torch.arange(start, start + 6)
     expected = REFERENCES[name](scheme)
-    for got in (scheme(x, start=start), scheme(x, positions), scheme(x, positions.expand(2, 6))):
+    for got in (
+        add_positions(scheme, x, start=start),
+        add_positions(scheme, x, positions),
+        add_positions(scheme, x, positions.expand(2, 6)),
+    ):
         for row in range(2):
             torch.testing.assert_close(
                 got[row].double(), expected.embed(x[row].to(f64), positions), atol=1e-5, rtol=1e-5
             )
-    torch.testing.assert_close(scheme(x[0], start=start), scheme(x, start=start)[0])
+    alone = add_positions(scheme, x[0], start=start)
+    torch.testing.assert_close(alone, add_positions(scheme, x, start=start)[0])
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -59,28 +65,30 @@ def test_added_schemes_gradients_equal_their_reference(name):
     positions = torch.tensor([4, 0, 4, 9, 1, 0])
     leaves = [x, *scheme.parameters()]
     expected = torch.autograd.grad((REFERENCES[name](scheme).embed(x.to(f64), positions) * target).sum(), leaves)
-    got = torch.autograd.grad((scheme(x, positions) * target).sum(), leaves)
+    got = torch.autograd.grad((add_positions(scheme, x, positions) * target).sum(), leaves)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b.float(), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ADDED)
 def test_sequence_first_tensors_give_the_transposed_result(name):
-    batch_first = ADDED[name](hidden_size=24)
-    sequence_first = ADDED[name](hidden_size=24, batch_first=False)
-    sequence_first.load_state_dict(batch_first.state_dict())
-    x = torch.randn(2, 6, 24)
-    torch.testing.assert_close(sequence_first(x.transpose(0, 1), start=3), batch_first(x, start=3).transpose(0, 1))
+    scheme = ADDED[name](hidden_size=24)
+    x, positions = torch.randn(2, 6, 24), torch.tensor([[3, 4, 5, 6, 7, 8], [0, 1, 9, 3, 4, 4]])
+    expected = add_positions(scheme, x, positions).transpose(0, 1)
+    torch.testing.assert_close(add_positions(scheme, x.transpose(0, 1), positions.T, batch_first=False), expected)
+    expected = add_positions(scheme, x, start=3).transpose(0, 1)
+    torch.testing.assert_close(add_positions(scheme, x.transpose(0, 1), start=3, batch_first=False), expected)
 
 
 @pytest.mark.parametrize("name", ADDED)
 def test_dropout_acts_in_training_only(name):
     scheme = ADDED[name](hidden_size=24, dropout=0.5)
     x = torch.ones(4, 50, 24)
-    dropped = (scheme(x) == 0).float().mean()
+    dropped = (add_positions(scheme, x) == 0).float().mean()
     assert 0.4 < dropped < 0.6
-    assert (scheme.eval()(x) != 0).any()
-    torch.testing.assert_close(scheme(x), ADDED[name].embed(scheme, x, Tokens.at(torch.arange(50).expand(4, 50))))
+    assert (add_positions(scheme.eval(), x) != 0).any()
+    tokens = Tokens.at(torch.arange(50).expand(4, 50))
+    torch.testing.assert_close(add_positions(scheme, x), scheme.embed(x, tokens))
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -89,7 +97,7 @@ def test_encodings_can_be_read(name):
     positions = torch.tensor([[0, 3, 3], [9, 1, 0]])
     encodings = scheme.encodings(positions)
     assert encodings.shape == (2, 3, 24)
-    torch.testing.assert_close(encodings, scheme(torch.zeros(2, 3, 24), positions))
+    torch.testing.assert_close(encodings, add_positions(scheme, torch.zeros(2, 3, 24), positions))
 
 
 @settings(max_examples=40, deadline=None)
@@ -112,8 +120,10 @@ def test_sinusoidal_table_of_512_positions_is_exact_to_float32():
 
 def test_sinusoid_is_the_published_formula_unless_scaled():
     x = torch.zeros(1, 4, 16)
-    torch.testing.assert_close(SinusoidalPosition(hidden_size=16)(x)[0], sinusoidal_table(torch.arange(4), 16))
-    scaled = SinusoidalPosition(hidden_size=16, rms=0.02)(torch.zeros(1, 400, 16))
+    torch.testing.assert_close(
+        add_positions(SinusoidalPosition(hidden_size=16), x)[0], sinusoidal_table(torch.arange(4), 16)
+    )
+    scaled = add_positions(SinusoidalPosition(hidden_size=16, rms=0.02), torch.zeros(1, 400, 16))
     assert scaled.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-5)
 
 
@@ -204,7 +214,7 @@ def test_lspe_on_embeddings_is_the_other_variant_and_has_no_encodings():
     scheme = LSPEPosition(hidden_size=16, applies_to="embeddings")
     x = torch.randn(1, 5, 16)
     pe = sinusoidal_table(torch.arange(5), 16)
-    torch.testing.assert_close(scheme(x), x + scheme.down(torch.sigmoid(scheme.up(x + pe))))
+    torch.testing.assert_close(add_positions(scheme, x), x + scheme.down(torch.sigmoid(scheme.up(x + pe))))
     with pytest.raises(ValueError, match="no encodings to read"):
         scheme.encodings(torch.arange(5))
 
@@ -262,11 +272,9 @@ def test_rotated_dot_products_depend_on_the_distance_alone(m, n, shift, interlea
 def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
     q, k = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8)
     module = RotaryPosition(head_dim=8)
-    turned_q, turned_k = module(q, k, start=2)
-    torch.testing.assert_close(turned_q, apply_rotary(q, start=2))
-    torch.testing.assert_close(turned_k, apply_rotary(k, start=2))
+    torch.testing.assert_close(apply_rotary(q, start=2, scheme=module), apply_rotary(q, start=2))
     partial = RotaryPosition(head_dim=8, rope_parameters={"partial_rotary_factor": 0.5})
-    part_q, _ = partial(q, k, start=2)
+    part_q = apply_rotary(q, start=2, scheme=partial)
     torch.testing.assert_close(part_q[..., 4:], q[..., 4:])
     torch.testing.assert_close(part_q[..., :4], apply_rotary(q[..., :4], start=2))
     # The hooks that the encoder calls agree: (B, S, H, d) there, (B, H, S, d) here.
@@ -282,13 +290,13 @@ def test_angles_stay_float32_in_half_precision(dtype):
     turned = apply_rotary(x.to(dtype), start=4000)
     assert turned.dtype == dtype
     torch.testing.assert_close(turned.float(), apply_rotary(x, start=4000), atol=0.05, rtol=0.02)
-    added = SinusoidalPosition(hidden_size=8)(torch.zeros(1, 4, 8, dtype=dtype), start=4000)
+    added = add_positions(SinusoidalPosition(hidden_size=8), torch.zeros(1, 4, 8, dtype=dtype), start=4000)
     torch.testing.assert_close(added.float(), sinusoidal_table(torch.arange(4000, 4004), 8)[None], atol=0.01, rtol=0)
 
 
 def test_none_returns_its_input():
     x = torch.randn(2, 3, 4)
-    assert NoPosition()(x, start=5) is x
+    assert add_positions(NoPosition(), x, start=5) is x
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -324,7 +332,7 @@ def make(name, **kwargs):
         (lambda: apply_rotary(torch.zeros(2, 5)), "5 of head_dim=5 entries would be turned"),
         (lambda: apply_rotary(torch.zeros(2, 4), torch.arange(3)), r"positions of shape \(3,\) don't fit x"),
         (lambda: apply_rotary(torch.zeros(3, 2, 4), torch.zeros(3, 2)), r"positions of shape \(3, 2\) don't fit x"),
-        (lambda: RotaryPosition(head_dim=8, rope_theta=0), "rope_theta=0 is out of range"),
+        (lambda: apply_rotary(torch.zeros(2, 4), rope_theta=0), "rope_parameters: rope_theta=0 is out of range"),
         (lambda: RotaryPosition(head_dim=8, rope_parameters={"rope_type": "spiral"}), "rope_type='spiral' is unknown"),
         (lambda: RotaryPosition(head_dim=8, rope_parameters={"thetta": 1}), "rope_parameters has no 'thetta'"),
         (
@@ -341,11 +349,11 @@ def test_bad_arguments_are_named(build, message):
 def test_plain_tensors_past_the_table_raise_the_same_error():
     scheme = LearnedPosition(hidden_size=8, max_positions=10)
     with pytest.raises(ValueError, match="has 10 positions, the input has 12"):
-        scheme(torch.zeros(1, 5, 8), start=7)
+        add_positions(scheme, torch.zeros(1, 5, 8), start=7)
     with pytest.raises(ValueError, match="positions 0 to 9, the input has -2"):
-        scheme(torch.zeros(1, 5, 8), start=-2)
+        add_positions(scheme, torch.zeros(1, 5, 8), start=-2)
     with pytest.raises(ValueError, match="has 10 positions, the input has 11"):
-        scheme(torch.zeros(1, 2, 8), torch.tensor([0, 10]))
+        add_positions(scheme, torch.zeros(1, 2, 8), torch.tensor([0, 10]))
 
 
 class Nothing(PositionScheme):
@@ -428,14 +436,13 @@ def test_sinusoid_at_position_4000_is_near_float64():
         (lambda: make("fire", threshold=2.0**25), r"threshold=33554432\.0 is out of range"),
         (lambda: make("fire", intermediate_size=3.5), r"intermediate_size=3\.5 is out of range"),
         (lambda: make("mlp_bias", intermediate_size=None), "intermediate_size=None is out of range"),
-        (lambda: RotaryPosition(head_dim=8, rope_theta=True), "rope_theta=True is out of range"),
-        (lambda: RotaryPosition(head_dim=8)(torch.zeros(2, 16), torch.zeros(2, 16)), "has head_dim=8"),
+        (lambda: apply_rotary(torch.zeros(2, 8), rope_theta=True), "rope_theta=True is out of range"),
+        (lambda: apply_rotary(torch.zeros(2, 16), scheme=RotaryPosition(head_dim=8)), "has head_dim=8"),
         (lambda: apply_rotary(torch.zeros(2, 3, 5, 8), torch.zeros(3, 5)), r"positions of shape \(3, 5\) don't fit x"),
         (
-            lambda: SinusoidalPosition(hidden_size=8)(torch.zeros(2, 5, 8), torch.arange(4)),
+            lambda: add_positions(SinusoidalPosition(hidden_size=8), torch.zeros(2, 5, 8), torch.arange(4)),
             r"positions of shape \(4,\)",
         ),
-        (lambda: LearnedPosition(hidden_size=8).encodings(torch.arange(600)), "has 512 positions, the input has 600"),
         (lambda: register_position("x", 5), "scheme=5 is no PositionScheme"),
         (lambda: register_position("other", RotaryPosition), "RotaryPosition is registered as 'rope' already"),
     ],
@@ -498,6 +505,6 @@ def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):
 def test_none_stands_in_for_any_added_scheme():
     x = torch.ones(4, 50, 24)
     for name in ("none", *ADDED):
-        scheme = POSITIONS[name](hidden_size=24, dropout=0.5, batch_first=True)
-        assert scheme(x, start=3).shape == x.shape
-    assert 0.4 < (NoPosition(dropout=0.5)(x) == 0).float().mean() < 0.6
+        scheme = make_position(PosEncConfig(position_embedding_type=name, hidden_size=24, num_attention_heads=2))
+        assert add_positions(scheme, x, start=3).shape == x.shape
+    assert 0.4 < (add_positions(NoPosition(dropout=0.5), x) == 0).float().mean() < 0.6

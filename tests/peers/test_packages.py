@@ -85,7 +85,7 @@ def test_interleaved_rope_equals_x_transformers(scaling, head_dim):
         head_dim=head_dim, rope_parameters={**parameters, "partial_rotary_factor": 16 / head_dim}, interleaved=True
     )
     q = torch.randn(2, 3, 40, head_dim, requires_grad=True)
-    turned, _ = mine(q, q)
+    turned = apply_rotary(q, scheme=mine)
     frequencies, _ = theirs(torch.arange(40))
     same_gradients(turned, x_transformers.apply_rotary_pos_emb(q, frequencies), [q], [q])
 
@@ -104,7 +104,7 @@ def test_interleaved_rope_equals_rotary_embedding_torch(scaling, head_dim):
         head_dim=head_dim, rope_parameters={**parameters, "partial_rotary_factor": 16 / head_dim}, interleaved=True
     )
     q = torch.randn(2, 3, 40, head_dim, requires_grad=True)
-    turned, _ = mine(q, q)
+    turned = apply_rotary(q, scheme=mine)
     same_gradients(turned, theirs.rotate_queries_or_keys(q), [q], [q])
 
 

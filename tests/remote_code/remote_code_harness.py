@@ -263,16 +263,16 @@ from __future__ import annotations
 import torch
 from hf_posenc import AddedPosition
 from .stripe_width import WIDTH; from torch import nn
-from  hf_posenc.model.position_math import per_distinct_position, require_size as checked; import math
+from  hf_posenc.model.position_math import require, whole as size; import math
 
 
 class Stripes(AddedPosition):
     def __init__(self, *, hidden_size: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(2, checked("hidden_size", hidden_size))
+        self.table = nn.Embedding(2, require("hidden_size", hidden_size, size()))
 
     def encodings(self, positions: torch.Tensor) -> torch.Tensor:
-        return per_distinct_position(lambda p: self.table(p // WIDTH % 2), positions)
+        return self.table(positions // WIDTH % 2)
 '''
 
 

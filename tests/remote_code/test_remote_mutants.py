@@ -35,8 +35,8 @@ MUTANTS = {
     # Kept in a buffer that isn't saved, the table is whatever was in memory when a checkpoint is loaded.
     "a table not re-initialised after load": Mutant(
         "position_sinusoidal.py",
-        '        self.hidden_size = require_size("hidden_size", hidden_size)\n',
-        '        self.hidden_size = require_size("hidden_size", hidden_size)\n'
+        '        self.hidden_size = require("hidden_size", hidden_size, whole())\n',
+        '        self.hidden_size = require("hidden_size", hidden_size, whole())\n'
         "        import torch\n"
         "        self.register_buffer('table', sinusoid(torch.arange(512), hidden_size, base), persistent=False)\n"
         "        self.encodings = lambda positions: self.table[positions] * self.scale\n",

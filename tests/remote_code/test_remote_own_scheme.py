@@ -50,7 +50,7 @@ def test_what_is_saved_says_what_it_holds(saved: dict[str, Path]) -> None:
     folder = saved["two"]
     text = (folder / "stripes.py").read_text()
     assert "hf_posenc" not in text
-    expected = STRIPES.replace("from hf_posenc import", "from .position_base import")
+    expected = STRIPES.replace("from hf_posenc import", "from .position_added import")
     assert text == expected.replace("from  hf_posenc.model.position_math", "from .position_math")
     assert (folder / "stripe_width.py").read_text() == "WIDTH = 3\n"
     expected = EXAMPLE.read_text().replace("from hf_posenc import", "from .position_base import")
@@ -171,7 +171,7 @@ class Mine(PositionScheme):
         (
             "my_scheme.py",
             "from hf_posenc.model.position_math import __doc__\n" + GOOD,
-            "the public names of hf_posenc.model.position_math, and nothing else",
+            "the public names of hf_posenc.model.position_math and position_vectors, and nothing else",
         ),
         ("my_scheme.py", "from hf_posenc import DistanceBias, T5Position\n" + GOOD, "T5Position' can't travel"),
         ("my_scheme.py", "import sibling\n" + GOOD, r"line 1: 'import sibling' can't travel.* sibling.py lies beside"),

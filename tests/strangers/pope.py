@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import PositionScheme, Tokens
-from hf_posenc.model.position_math import per_distinct_position
 
 
 class Pope(PositionScheme):
@@ -26,7 +25,7 @@ class Pope(PositionScheme):
             speed = torch.arange(self.head_dim, device=p.device, dtype=torch.float32) / self.head_dim
             return p.float().unsqueeze(-1) * self.base**-speed
 
-        return per_distinct_position(angles, tokens.positions).unsqueeze(-2)  # (..., 1, d)
+        return tokens.at_each(angles).unsqueeze(-2)  # (..., 1, d)
 
     def rotate(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         phase = self.phases[layer](torch.arange(self.num_heads, device=q.device)).float()

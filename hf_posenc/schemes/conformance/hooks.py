@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...model.position_base import PositionScheme
-from ...model.positions import NOT_FROM_KWARGS, SIZES, own_arguments
+from ...model.positions import SIZES, own_arguments
 from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, watch
 
 
@@ -37,7 +37,7 @@ def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
     for name, parameter in itertools.islice(inspect.signature(scheme.__init__).parameters.items(), 1, None):
         if parameter.kind is not parameter.KEYWORD_ONLY:
             yield f"argument {name!r} isn't keyword-only, so that no config reaches it: write a * before it"
-        elif name in (*NOT_FROM_KWARGS, *SIZES):
+        elif name in SIZES:
             continue
         elif parameter.default is parameter.empty:
             sizes = ", ".join(SIZES)

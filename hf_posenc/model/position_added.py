@@ -1,0 +1,39 @@
+"""`AddedPosition`: the base of schemes that add a vector to each token's embedding."""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from .position_base import PositionScheme
+from .position_math import PROBABILITY, require
+from .unpadding import Tokens
+
+
+class AddedPosition(PositionScheme):
+    """A scheme that adds `encodings(positions)` to the embeddings: x'_i = x_i + e(p_i).
+
+    Args:
+        dropout (float): dropout on the sum, as in Vaswani et al. 2017.
+    """
+
+    shift_invariant = False
+
+    linear_in: ClassVar[str | None] = None
+    """The child in whose weights e is linear; conversion fits them: a table of positions (an `nn.Embedding` of
+    `max_length` rows), a factor (an `nn.Embedding` of one number, 1 at the start), or the last `nn.Linear`, times
+    `scale` if there is one."""
+
+    fit_ridge: ClassVar[float] = 1e-6
+    """Ridge of that least-squares fit, relative to the mean square of the layer's inputs."""
+
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(require("dropout", dropout, PROBABILITY))
+
+    def encodings(self, positions: Tensor) -> Tensor:
+        """Returns what is added at each position: int64 (...) -> (..., D)."""
+        raise NotImplementedError
+
+    def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
+        """hidden_states + e(positions), in the dtype of the hidden states."""
+        return self.dropout(hidden_states + tokens.at_each(self.encodings).to(hidden_states.dtype))

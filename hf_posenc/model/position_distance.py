@@ -1,0 +1,115 @@
+"""`DistanceBias`: the base of schemes whose bias is a function of head and distance; and gathers by distance."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .position_base import PositionScheme
+from .position_math import outside_autocast
+from .unpadding import Tokens
+
+
+class DistanceBias(PositionScheme):
+    """A scheme whose bias is a function of head and distance: b_h(i, j) = f_h(p_j - p_i).
+
+    Subclass it and write `of_distance`; `bias`, `layer_bias` and `score_mod` follow. The function runs once for each
+    distinct distance: 2 S - 1 of S tokens, not S^2.
+    """
+
+    shift_invariant = True
+
+    per_layer: bool = False
+    """Whether each layer has a bias of its own. False: one for all, computed once per forward."""
+
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """f at each distance p_j - p_i: int64 (R,) -> (R, H or 1), floating-point. `layer` is 0 unless `per_layer`."""
+        raise NotImplementedError
+
+    def uses(self, hook: str) -> bool:
+        """One bias for all layers, or one for each."""
+        if hook in ("bias", "layer_bias"):
+            return (hook == "layer_bias") == self.per_layer
+        return super().uses(hook)
+
+    def bias(self, tokens: Tokens) -> Tensor | None:
+        """f(p_j - p_i): (1 or B, H, S, S); None if `per_layer`."""
+        return None if self.per_layer else per_distinct_distance(self._function(0), tokens)
+
+    def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
+        """The same for one layer; None unless `per_layer`."""
+        return per_distinct_distance(self._function(layer), tokens) if self.per_layer else None
+
+    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor]:
+        """The same, read entry by entry from a table of all distances in reach."""
+        positions = tokens.positions
+        reach = int(positions.max() - positions.min()) if tokens.reach is None else tokens.reach
+        table = self._function(layer)(torch.arange(-reach, reach + 1, device=positions.device))
+        rows = positions.shape[0]
+
+        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            row = b if rows > 1 else b * 0
+            head = h if table.shape[1] > 1 else h * 0
+            return score + table[positions[row, k] - positions[row, q] + reach, head]
+
+        return add
+
+    def _function(self, layer: int) -> Callable[[Tensor], Tensor]:
+        def function(distance: Tensor) -> Tensor:
+            with outside_autocast(distance.device):
+                values = self.of_distance(distance, layer if self.per_layer else 0)
+            if values.dim() != 2:
+                raise ValueError(
+                    f"{type(self).__name__}.of_distance returns {tuple(values.shape)} for {len(distance)} distances. "
+                    "Give (R, H), or (R, 1) for the same in all heads."
+                )
+            return values
+
+        return function
+
+
+def per_distinct_distance(function: Callable[[Tensor], Tensor], tokens: Tokens) -> Tensor:
+    """`function(p_j - p_i)`, computed once for each distance in reach and gathered.
+
+    L tokens have 2 L - 1 distances, not L^2 pairs. Learned biases evaluate their network or table on the distances
+    alone, and their gradient is summed by distance in one pass, along diagonals where positions are consecutive.
+
+    Args:
+        function: int64 (R,) -> (R, H).
+        tokens: in padded layout, positions (1 or B, S).
+
+    Returns:
+        (1 or B, H, S, S).
+    """
+    reach, positions = tokens.reach, tokens.positions
+    if reach is None:
+        distance = tokens.distances()
+        return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
+    if tokens.alike:
+        reach = positions.shape[1] - 1
+        table = function(torch.arange(-reach, reach + 1, device=positions.device))
+        # Row i holds columns j - i + S - 1 for j = 0 .. S - 1: each window of S columns, from the last to the first.
+        return table.T.unfold(1, positions.shape[1], 1).flip(1).unsqueeze(0)
+    distance = tokens.distances()
+    if 2 * reach + 1 > distance.numel():  # few positions, far apart, as a random sample is
+        distinct, index = distance.unique(return_inverse=True)
+        return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
+    table = function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
+    flat = table.index_select(1, (distance + reach).flatten())
+    return flat.unflatten(1, distance.shape).transpose(0, 1)
+
+
+def gather_by_distance(x: Tensor, tokens: Tokens, reach: int) -> Tensor:
+    """Takes, of each query's row, the column of each key's distance: (B, H, S, R) -> (B, H, S, S).
+
+    Args:
+        x: columns hold distances p_j - p_i from -reach to reach, R = 2 reach + 1.
+        tokens: in padded layout.
+        reach: at least the largest distance.
+    """
+    length = x.shape[-2]
+    if tokens.reach is not None and tokens.alike and x.shape[-1] == 2 * length - 1 > 1:
+        # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
+        return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
+    index = (tokens.distances() + reach).unsqueeze(1)
+    return x.gather(-1, index.expand(*x.shape[:2], -1, -1))

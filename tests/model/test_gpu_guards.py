@@ -1,0 +1,114 @@
+"""What attention does for a GPU, as far as a CPU can show it: with stubs of its kernels, by strides and counts."""
+
+import pytest
+import torch
+from common import encoder, tiny_config, tokens
+
+from hf_posenc import PosEncModel
+from hf_posenc.model import attention
+from hf_posenc.model.position_math import constant
+
+MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+IDS = tokens(2, 9)
+
+
+def plain_varlen(q, k, v, cuts, _, longest, __, scale):
+    """Attention of each sequence alone: (T, H, d) -> (T, H, d)."""
+    parts = [x.split(cuts.diff().tolist()) for x in (q, k, v)]
+    return torch.cat(
+        [
+            torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in one), scale=scale)
+            for one in zip(*parts, strict=True)
+        ],
+        dim=1,
+    ).transpose(0, 1)
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    """The widths of the heads that varlen attention is called with, where it is chosen on a CPU."""
+    seen = []
+
+    def varlen(q, *rest, **options):
+        seen.append(q.shape[-1])
+        return plain_varlen(q, *rest, **options)
+
+    monkeypatch.setattr(attention, "varlen_attn", varlen)
+    monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, tokens, x, dropout: tokens.index is not None)
+    return seen
+
+
+@pytest.mark.parametrize(("heads", "taken"), [(4, True), (8, False)])
+def test_varlen_gets_heads_that_its_kernel_takes_and_others_are_padded(widths, monkeypatch, heads, taken):
+    model = PosEncModel(tiny_config("rope", num_attention_heads=heads)).eval()
+    model.config._attn_implementation = "sdpa"
+    got = model(IDS, attention_mask=MASK).last_hidden_state
+    assert (widths == [8, 8]) if taken else not widths
+    monkeypatch.undo()
+    torch.testing.assert_close(got, model(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("capability", "taken"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_varlen_runs_from_an_a100_on(monkeypatch, capability, taken):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    model = encoder("rope")
+    batch = model._locate_tokens(IDS, MASK, None, None, None, None, None)
+    x = torch.zeros(1, 14, 32, dtype=torch.float16)
+    assert attention._runs_varlen(model.position, batch, x, 0.0) == taken
+    assert not attention._runs_varlen(model.position, batch, x.float(), 0.0)
+
+
+@pytest.mark.parametrize("length", [7, 8, 13])
+def test_a_bias_has_aligned_rows_on_a_gpu(length):
+    bias = torch.randn(1, length, length, 4).permute(0, 3, 1, 2)  # as `fire` makes it
+    aligned = attention._aligned(bias)
+    assert torch.equal(aligned, bias)
+    assert aligned.stride(-1) == 1
+    assert all(stride % 8 == 0 for stride in aligned.stride()[:-1])
+
+
+@pytest.mark.parametrize("scheme", ["t5", "kerple", "alibi"])
+def test_flex_makes_its_table_and_mask_once_per_forward(monkeypatch, scheme):
+    model = PosEncModel(tiny_config(scheme, num_hidden_layers=3)).eval().requires_grad_(False)
+    model.set_attn_implementation("flex_attention")
+    made = {"table": 0, "mask": 0}
+    score_mod, block_mask = type(model.position).score_mod, attention.create_block_mask
+
+    def counted_score_mod(self, *given):
+        made["table"] += 1
+        return score_mod(self, *given)
+
+    def counted_block_mask(*given, **options):
+        made["mask"] += 1
+        return block_mask(*given, **options)
+
+    monkeypatch.setattr(type(model.position), "score_mod", counted_score_mod)
+    monkeypatch.setattr(attention, "create_block_mask", counted_block_mask)
+    model(IDS, attention_mask=MASK)
+    assert made == {"table": 3 if getattr(model.position, "per_layer", False) else 1, "mask": 1}
+
+
+def test_flex_is_compiled_apart_for_each_kind_of_call():
+    first, again, other = (attention._compiled(attention.flex_attention, kind) for kind in (1, 1, 2))
+    assert first is again
+    codes = [made._torchdynamo_orig_callable.__code__ for made in (first, other)]
+    assert len({id(code) for code in (*codes, attention.flex_attention.__code__)}) == 3
+
+
+def test_flex_on_a_gpu_says_how_wide_heads_must_be(monkeypatch):
+    model = PosEncModel(tiny_config("rope")).eval().requires_grad_(False)
+    model.set_attn_implementation("flex_attention")
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(attention, "_block_mask", lambda tokens: None)
+    with pytest.raises(ValueError, match=r"heads of at least 16 entries on a GPU, these have 8\. .*'sdpa'"):
+        model(IDS)
+
+
+def test_constants_are_made_once_on_a_gpu():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = constant((1.0, 2.0), torch.device("cuda"))
+        assert constant((1.0, 2.0), torch.device("cuda")) is not fake  # nothing of a trace is kept
+    assert torch.equal(constant((1.0, 2.0), torch.device("cpu")), torch.tensor([1.0, 2.0]))
