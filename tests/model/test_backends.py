@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from common import BY_HOOK, COMBINED, SCHEMES, encoder, padded, tiny_config, tokens
+from common import BY_HOOK, COMBINED, SCHEMES, WIDE_HEADS, encoder, padded, tiny_config, tokens
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_position
@@ -298,6 +298,11 @@ def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch)
     assert batch.cu_seqlens.tolist() == [0, 9, 10, 14, 20]
 
 
+def test_heads_of_the_gpu_tests_fit_the_compiled_flex_attention():
+    """Inductor's kernel for CUDA wants 16 or more."""
+    assert encoder("rope", **WIDE_HEADS).layers[0].attention.head_dim >= 16
+
+
 def test_one_log_line_says_how_attention_runs(monkeypatch):
     lines = []
     monkeypatch.setattr(attention.logger, "info", lines.append)
@@ -326,8 +331,8 @@ def test_every_backend_gives_the_float32_numbers_on_a_gpu(scheme, backend, batch
     if backend == "flex_attention" and scheme not in FLEXIBLE:
         pytest.skip("the scheme has no score_mod")
     ids, mask = BATCHES[batch]
-    expected = encoder(scheme)(ids, attention_mask=mask).last_hidden_state
-    model = encoder(scheme).to("cuda", dtype)
+    expected = encoder(scheme, **WIDE_HEADS)(ids, attention_mask=mask).last_hidden_state
+    model = encoder(scheme, **WIDE_HEADS).to("cuda", dtype)
     model.set_attn_implementation(backend)
     mask = None if mask is None else mask.cuda()
     with torch.no_grad():
@@ -344,7 +349,7 @@ def test_every_backend_gives_the_float32_numbers_on_a_gpu(scheme, backend, batch
 def test_training_on_a_gpu_gives_the_gradients_of_a_cpu(scheme):
     gradients = []
     for device, backend in (("cpu", "sdpa"), ("cuda", "sdpa"), ("cuda", "flex_attention")):
-        model = encoder(scheme).to(device)
+        model = encoder(scheme, **WIDE_HEADS).to(device)
         model.set_attn_implementation(backend)
         model(IDS.to(device), attention_mask=MASK.to(device)).last_hidden_state.square().sum().backward()
         gradients.append([p.grad.cpu() for p in model.parameters() if p.grad is not None])
