@@ -35,6 +35,7 @@ def others_slow(values: Iterable, *quick) -> list:
     rest = (value if isinstance(value, tuple) else (value,) for value in values if value not in quick)
     return [*quick, *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]
 
+
 WIDE_HEADS = {"hidden_size": 64}
 """For `tiny_config`, where flex_attention runs on a GPU: heads of 16, the narrowest that its compiled kernel takes."""
 

@@ -3,13 +3,16 @@
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from common import SCHEMES
 
 from hf_posenc import POSITIONS, benchmark
+from hf_posenc.benchmark import modernbert, run, startup, targets
 from hf_posenc.cli import app
+from hf_posenc.kernels import switch
 
 
 def test_batches_have_the_lengths_of_sst2_and_repeat():
@@ -45,8 +48,8 @@ def test_turns_compare_within_a_turn_and_warm_up_first():
     seconds = benchmark.take_turns({"a": sleeper("a", 0.06), "b": sleeper("b", 0.005)}, [0, 1], rounds=4)
     assert [len(taken) for taken in seconds.values()] == [4, 4]
     assert benchmark.ratio(seconds["a"], seconds["b"]) > 2
-    assert [batch for name, batch in seen if name == "a"] == [1, 0, 1, 0, 1]  # the first one warms up
-    assert [name for name, _ in seen[2:6]] == ["a", "b", "b", "a"]
+    assert [batch for name, batch in seen if name == "a"] == [0, 1, 0, 1, 0, 1]  # each batch warms up once
+    assert [name for name, _ in seen[4:8]] == ["a", "b", "b", "a"]
 
 
 def test_a_step_trains_and_inference_does_not():
@@ -72,7 +75,7 @@ def test_the_limit_is_the_encoders_linear_layers_on_real_tokens():
     batch = benchmark.make_batches("2x16", 1)[0]
     batch["attention_mask"][1, 8:] = 0  # 24 tokens are real
     model, flops = benchmark.build_model("none", "tiny").model, []
-    for module in (benchmark.LinearLayers("tiny", 24), model):
+    for module in (benchmark.LinearLayers(benchmark.linear_shapes(model), 24), model):
         step = benchmark.make_step(module.requires_grad_(False), "inference")
         with FlopCounterMode(display=False) as counter:
             step(batch)
@@ -113,19 +116,22 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
     [
         (
             lambda: benchmark.make_batches("8by128", 1),
-            r"work='8by128' is unknown\. Give sst2, sst2_sorted, or ROWSxTOKENS",
+            r"work='8by128' is unknown\. Give sst2, sst2_sorted, mixed, or ROWSxTOKENS",
         ),
         (lambda: benchmark.make_batches("0x8", 1), r"work='0x8' is unknown"),
         (lambda: benchmark.build_model("bert", "huge"), r"size='huge' is unknown\. Choose one of tiny, mini"),
         (
             lambda: benchmark.build_model("bert:fast", "tiny"),
-            r"'bert:fast' is unknown\. Variants are bert:equal_dropout, ",
+            r"'bert:fast' is unknown\. Variants are bert:eager, .*bert:pure, bert:equal_dropout\.$",
         ),
         (
             lambda: benchmark.build_model("rope:fast", "tiny"),
-            r"'rope:fast' is unknown\. Variants are rope:frozen_words, ",
+            r"'rope:fast' is unknown\. Variants are rope:eager, .*rope:pure, rope:frozen_words, rope:plain\.$",
         ),
+        (lambda: benchmark.build_model("bert:varlen", "tiny"), r"'bert:varlen' is unknown"),
+        (lambda: benchmark.build_model("rope:plain:quick", "tiny"), r"'rope:plain:quick' is unknown"),
         (lambda: benchmark.build_model("ropes", "tiny"), "ropes"),
+        (lambda: benchmark.run_benchmark(["none", "ropes"], sizes=["tiny"]), "ropes"),
         (lambda: benchmark.make_step(torch.nn.Linear(1, 1), "sleep"), r"mode='sleep' is unknown"),
         (lambda: benchmark.run_benchmark(["none"], dtype="int8"), r"dtype='int8' is unknown\. Choose float32"),
         (lambda: benchmark.run_benchmark([]), r"'contenders': \[\].*give at least one of each"),
@@ -163,7 +169,7 @@ def test_the_parts_of_a_step_add_up_and_name_what_runs():
     assert evaluated["linear layers"] > 0.1 * sum(evaluated.values())  # far more, but for what other programs do
 
 
-def test_a_contender_whose_package_is_missing_is_left_out_and_what_is_measured_is_saved(monkeypatch):
+def test_a_contender_that_does_not_run_is_left_out_and_what_is_measured_is_saved(monkeypatch):
     made = benchmark.build_model
 
     def build(name, *args, **kwargs):
@@ -171,15 +177,22 @@ def test_a_contender_whose_package_is_missing_is_left_out_and_what_is_measured_i
             raise ImportError("no such package\nand more")
         return made(name, *args, **kwargs)
 
-    monkeypatch.setattr(benchmark, "build_model", build)
-    options = {"sizes": ["tiny"], "works": ["2x8", "3x8"], "modes": ["inference"], "rounds": 1, "device": "cpu"}
+    monkeypatch.setattr(run, "build_model", build)
+    options = {"sizes": ["tiny"], "works": ["2x8", "3x8"], "modes": ["training"], "rounds": 1, "device": "cpu"}
     lines, saved = [], []
-    benchmark.run_benchmark(
-        ["none", "modernbert"], **options, report=lines.append, save=lambda found: saved.append(len(found["rows"]))
+    names = ["none", "modernbert", "modernbert:varlen", "rope:flex_attention"]
+    found = benchmark.run_benchmark(
+        names, **options, report=lines.append, save=lambda found: saved.append(len(found["rows"]))
     )
-    assert lines[0] == "modernbert is left out: no such package"
+    assert lines[0] == "modernbert is left out of tiny 2x8 training: ImportError: no such package"
     assert saved == [1, 2]
-    with pytest.raises(ValueError, match="The reference 'modernbert' can't be built: no such package"):
+    assert found["settings"]["contenders"] == ["none"]
+    left_out = [(row["work"], row["contender"], row["why"]) for row in found["left_out"]]
+    assert [name for _, name, _ in left_out] == names[1:] * 2
+    assert left_out[1][2] == "UserError: varlen attention needs a GPU, and bfloat16 or float16."
+    assert "'flex_attention' has no gradients on a CPU" in left_out[2][2]
+    assert "`modernbert` is left out of tiny 3x8 training: ImportError: no such package" in benchmark.speed_table(found)
+    with pytest.raises(ValueError, match="The reference 'modernbert' can't be measured: no such package"):
         benchmark.run_benchmark(["modernbert", "none"], **options)
 
 
@@ -207,6 +220,239 @@ def test_the_reference_may_have_the_same_dtype():
     assert [row["dtype"] for row in found["rows"]] == ["bfloat16", "bfloat16"]
 
 
+def test_mixed_batches_hold_short_and_long_documents():
+    batches = benchmark.make_batches("mixed", 4)
+    lengths = torch.cat([batch["attention_mask"].sum(-1) for batch in batches])
+    assert 64 <= lengths.min() < 150
+    assert 2000 < lengths.max() <= 4096
+    assert 300 < lengths.float().median() < 900  # the logarithm is uniform: sqrt(64 x 4,096) is 512
+    assert all(batch["input_ids"].shape[0] == 16 for batch in batches)
+
+
+def test_plain_runs_without_the_kernels_and_gives_the_same(monkeypatch):
+    monkeypatch.setattr(switch, "_enabled", True)
+    model, seen = benchmark.build_model("rope:plain", "tiny"), []
+    model.register_forward_pre_hook(lambda *_: seen.append(switch._enabled))
+    batch = benchmark.make_batches("2x7", 1)[0]
+    for variants in ([], ["plain"]):
+        benchmark.make_step(model, "inference", variants=variants)(batch)
+    assert seen == [True, False]
+    assert switch._enabled
+    with pytest.raises(ValueError, match="Give exactly one of input_ids"):
+        benchmark.make_step(model, "inference", variants=["plain"])({"no": 1})
+    assert switch._enabled
+
+
+def test_pure_trains_the_weights_themselves_in_half_precision():
+    batch, dtypes = benchmark.make_batches("2x7", 1)[0], {}
+    for name in ("rope", "rope:pure"):
+        model = benchmark.build_model(name, "tiny")
+        seen = dtypes[name] = []
+        layer = next(module for module in model.modules() if isinstance(module, torch.nn.LayerNorm))
+        layer.register_forward_hook(lambda module, args, out, seen=seen: seen.append(out.dtype))
+        layer.register_forward_pre_hook(lambda *_, seen=seen: seen.append(torch.is_autocast_enabled("cpu")))
+        benchmark.make_step(model, "step", torch.bfloat16, name.split(":")[1:])(batch)
+        seen.append(model.classifier.weight.dtype)
+    assert dtypes == {"rope": [True, torch.float32, torch.float32], "rope:pure": [False, *[torch.bfloat16] * 2]}
+
+
+@pytest.mark.parametrize("name", [*benchmark.PEERS, "rope", "t5:frozen_words"])
+def test_no_dropout_means_none_in_any_contender(name):
+    def rates(dropout):
+        model = benchmark.build_model(name, "tiny", dropout=dropout)
+        fields = {field: value for field, value in model.config.to_dict().items() if "dropout" in field}
+        rest = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+        return [value for value in (*fields.values(), *rest) if value]
+
+    assert rates(False) == []
+    assert bool(rates(True)) == (name in ("bert", "roformer", "rope", "t5:frozen_words"))
+
+
+def written_out(q, k, v, cuts, other_cuts, longest, other_longest, *, scale, window_size):
+    """What PyTorch's varlen attention computes, which runs on a GPU alone."""
+    assert torch.equal(cuts, other_cuts)
+    assert cuts.dtype == torch.int32
+    lengths = cuts.diff().tolist()
+    assert max(lengths) == longest == other_longest
+    outs = []
+    for a, b, c in zip(*(t.split(lengths) for t in (q, k, v)), strict=True):
+        place = torch.arange(len(a))
+        apart = (place[:, None] - place[None]).abs()
+        logits = torch.einsum("ihd,jhd->hij", a, b) * scale
+        if window_size != (-1, -1):
+            assert window_size[0] == window_size[1]
+            logits = logits.masked_fill(apart > window_size[0], -torch.inf)
+        outs.append(torch.einsum("hij,jhd->ihd", logits.softmax(-1), c))
+    return torch.cat(outs)
+
+
+@pytest.mark.parametrize("variant", ["", ":global"])
+def test_unpadded_modernbert_gives_modernberts_logits_windows_and_all(variant, monkeypatch):
+    monkeypatch.setattr(modernbert, "varlen_attn", written_out)
+    batch = benchmark.make_batches("3x150", 1)[0]  # windows are 64 to each side
+    batch["attention_mask"][1, 9:] = batch["attention_mask"][2, 80:] = 0
+    with torch.no_grad():
+        padded, unpadded = (
+            benchmark.build_model(f"modernbert{how}{variant}", "mini").eval()(**batch) for how in (":sdpa", ":varlen")
+        )
+    torch.testing.assert_close(unpadded.logits, padded.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(unpadded.loss, padded.loss, atol=1e-5, rtol=1e-5)
+    windows = {
+        layer.attn.sliding_window for layer in benchmark.build_model(f"modernbert{variant}", "mini").model.layers
+    }
+    assert windows == ({None} if variant else {None, 65})
+
+
+def test_windowed_attention_refuses_dropout():
+    q = torch.zeros(1, 2, 4, 8)
+    with pytest.raises(ValueError, match=r"takes no mask and no dropout, and dropout=0\.1\. Use --no-dropout"):
+        modernbert.windowed_varlen_attention(torch.nn.Module(), q, q, q, None, 1.0, dropout=0.1)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "nomic_bert", "rope", "t5", "mlp_bias"])
+def test_flops_are_those_that_pytorch_counts(name):
+    """Gated layers too; without windows, which PyTorch's counter doesn't see."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    name += ":global:eager" if name == "modernbert" else ":eager"
+    model = benchmark.build_model(name, "tiny").eval()
+    layers = max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=lambda m: len(str(m)))
+    batch = benchmark.make_batches("2x40", 1)[0]
+    with FlopCounterMode(display=False, depth=None) as counter, torch.no_grad():
+        model(**batch)
+    table = counter.get_flop_counts()
+    prefix = next(n for n, m in model.named_modules() if m is layers)
+    stem = f"{type(model).__name__}.{prefix}."
+    counted = sum(sum(v.values()) for n, v in table.items() if n.startswith(stem) and n.count(".") == stem.count("."))
+    assert counted == benchmark.count_flops(model, batch, "inference") > 0
+    assert benchmark.count_flops(model, batch, "training") == 3 * counted
+
+
+def test_flops_of_a_window_are_those_of_the_pairs_in_it():
+    model = benchmark.build_model("modernbert", "mini")  # layers 0 and 3 attend to all
+    batch = benchmark.make_batches("2x150", 1)[0]
+    batch["attention_mask"][1, 40:] = 0
+    everywhere = benchmark.count_flops(benchmark.build_model("modernbert:global", "mini"), batch, "inference")
+    place = torch.arange(150)
+    outside = int(((place[:, None] - place[None]).abs() > 64).sum())
+    assert everywhere - benchmark.count_flops(model, batch, "inference") == 2 * outside * 4 * 256
+
+
+def event(name, parent=None, kernels=(), device=torch.autograd.DeviceType.CPU, spent=0):
+    pairs = [SimpleNamespace(name=kernel, duration=duration) for kernel, duration in kernels]
+    return SimpleNamespace(name=name, cpu_parent=parent, kernels=pairs, device_type=device, self_cpu_time_total=spent)
+
+
+def test_kernels_count_once_at_the_operation_that_launched_them():
+    on_card = {"device": torch.autograd.DeviceType.CUDA}
+    linear = event("aten::linear")
+    varlen = event("torch_attn::_varlen_attn")
+    adam = event("Optimizer.step#AdamW.step")
+    graph = event("## Call CompiledFxGraph f3 ##")
+    events = [
+        linear,
+        event("aten::addmm", linear, [("sm90_xmma_gemm_bf16", 3000)]),
+        varlen,
+        event("aten::_flash_attention_forward", varlen, [("void pytorch_flash::flash_fwd_kernel<>", 2000)]),
+        event("_efficient_attention", None, [("fmha_cutlassF_bf16_aligned_64x64", 500)]),
+        event("cuLaunchKernel", graph, [("triton_tem_fused_flex_attention_backward_0", 700)]),
+        event("cuLaunchKernel", graph, [("triton_poi_fused_add_1", 90)]),
+        event("aten::_fused_adamw_", adam, [("multi_tensor_apply_kernel", 400)]),
+        # The device's own list: the kernels again, and the range of an annotation around them.
+        event("sm90_xmma_gemm_bf16", **on_card, spent=3000),
+        event("void pytorch_flash::flash_fwd_kernel<>", **on_card, spent=2000),
+        event("Optimizer.step#AdamW.step", **on_card, spent=9000),
+    ]
+    spent = benchmark.sum_parts(events, on_cuda=True)
+    assert {part: value for part, value in spent.items() if value} == {
+        "linear layers": 3.0,
+        "attention": 3.2,
+        "optimizer": 0.4,
+    }
+    inner = event("aten::addmm", linear, spent=50)
+    assert benchmark.sum_parts([event("aten::linear", spent=10), inner], on_cuda=False)[
+        "linear layers"
+    ] == pytest.approx(0.06)
+
+
+def rows_of_targets(**changes):
+    speeds = dict.fromkeys(("rope", "modernbert:varlen", "alibi:flex_attention", "t5:flex_attention"), 1.0)
+    speeds |= {"kerple:flex_attention": 0.8, "bert": 0.5} | changes
+    return [
+        {"work": work, "contender": name, "mode": "training", "ratio": ratio, "peak_mb": int(work.split("x")[-1]) / 8}
+        for work in ("4x8192", "1x8192", "1x32768")
+        for name, ratio in speeds.items()
+    ] + [
+        {"work": work, "contender": name, "mode": "training", "ratio": ratio, "peak_mb": None}
+        for work in ("sst2", "mixed")
+        for name, ratio in speeds.items()
+    ]
+
+
+def test_targets_pass_at_their_bounds_and_fail_beyond():
+    assert {row["outcome"] for row in benchmark.judge(rows_of_targets())} == {"pass"}
+    assert len(benchmark.TARGETS) == 8
+    for name, speed, count in (("modernbert:varlen", 1.1, 2), ("bert", 0.6, 2), ("t5:flex_attention", 0.7, 1)):
+        judged = benchmark.judge(rows_of_targets(**{name: speed}))
+        failed = [row["target"] for row in judged if row["outcome"] == "fail"]
+        assert len(failed) == count
+        assert all(name in target for target in failed)
+    rows = rows_of_targets()
+    for row in rows:
+        if row["work"] == "1x32768":
+            row["peak_mb"] *= 4  # the memory of T^2
+    assert [row["outcome"] for row in benchmark.judge(rows)] == ["pass"] * 7 + ["fail"]
+    assert {row["outcome"] for row in benchmark.judge([])} == {"not measured"}
+    assert {row["outcome"] for row in benchmark.judge([{**row, "mode": "step"} for row in rows])} == {"not measured"}
+
+
+def test_every_target_has_its_contenders_in_the_plan():
+    planned = {(work, name) for group in targets.GROUPS for work in group["works"] for name in group["contenders"]}
+    wanted = []
+
+    class Rows(dict):
+        def __missing__(self, key):
+            wanted.append(key)
+            return {"ratio": 1.0, "peak_mb": 1.0}
+
+    for target in benchmark.TARGETS:
+        target.value(Rows())
+    assert set(wanted) <= planned
+    assert len(wanted) == 16
+    for name in {name for _, name in planned}:
+        if "flash" not in name:
+            benchmark.build_model(name, "tiny", device="meta")
+
+
+def test_the_targets_command_judges_and_says_so_by_its_exit_code(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    monkeypatch.setattr(targets, "GROUPS", ({"works": ("2x8",), "contenders": ("rope", "rope:pure")},))
+    target = tmp_path / "gpu.json"
+    arguments = ["--targets", "--sizes", "tiny", "--rounds", "1", "--device", "cpu", "-o", str(target)]
+    done = CliRunner().invoke(app, ["benchmark", *arguments])
+    found = json.loads(target.read_text())
+    assert done.exit_code == 1
+    assert {row["outcome"] for row in found["targets"]} == {"not measured"}
+    assert benchmark.targets_table(found) in done.output
+    assert [(row["mode"], row["dtype"]) for row in found["rows"]] == [("training", "bfloat16")] * 2
+    assert found["settings"]["dropout"] is False
+
+
+def test_results_are_written_under_the_machines_own_name(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    monkeypatch.setattr("hf_posenc.machine.processor", lambda: "ACME 9 (family 7, model 5)")
+    theirs = tmp_path / "benchmark_on_other.json"
+    theirs.write_text("theirs")
+    arguments = ["--contenders", "none", "--sizes", "tiny", "--works", "1x8", "--modes", "inference", "--rounds", "1"]
+    target = tmp_path / "benchmark_on_{processor}.json"
+    done = CliRunner().invoke(app, ["benchmark", *arguments, "--device", "cpu", "-o", str(target)])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "benchmark_on_acme-9-family-7-model-5.json").is_file()
+    assert theirs.read_text() == "theirs"
+
+
 def test_frozen_words_get_no_gradient_and_the_rest_does():
     model = benchmark.build_model("rope:frozen_words", "tiny")
     model(**benchmark.make_batches("2x7", 1)[0]).loss.backward()
@@ -216,9 +462,9 @@ def test_frozen_words_get_no_gradient_and_the_rest_does():
 
 @pytest.mark.slow
 def test_startup_is_measured_in_fresh_processes(tmp_path, monkeypatch):
-    monkeypatch.delitem(benchmark._IMPORTS, "and its BERT")
+    monkeypatch.delitem(startup.IMPORTS, "and its BERT")
     found = benchmark.measure_startup("tiny", rounds=1)
-    assert set(found["seconds"]) == {*benchmark._IMPORTS, "load BERT", "load ours"}
+    assert set(found["seconds"]) == {*startup.IMPORTS, "load BERT", "load ours"}
     assert all(seconds > 0 for seconds in found["seconds"].values())
     assert benchmark.write_results(found, tmp_path / "startup.json")[1].read_text().count("|") == 18
 
@@ -242,3 +488,41 @@ def test_the_page_on_speed_shows_the_measured_numbers(tmp_path, monkeypatch):
     (tmp_path / "model_cards").mkdir()
     with pytest.raises(OSError, match=r"benchmark\.json"):
         pages.render_pages(tmp_path / "model_cards")
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("variant", ["", ":global"])
+def test_unpadded_modernbert_on_a_gpu_gives_the_padded_logits(variant):
+    batch = benchmark.make_batches("3x150", 1, "cuda")[0]
+    batch["attention_mask"][1, 9:] = batch["attention_mask"][2, 80:] = 0
+    with torch.no_grad():
+        padded, unpadded = (
+            benchmark.build_model(f"modernbert{how}{variant}", "mini", device="cuda").eval().bfloat16()(**batch).logits
+            for how in (":sdpa", ":varlen")
+        )
+    torch.testing.assert_close(unpadded, padded, atol=0.03, rtol=0.03)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", ["rope", "t5:flex_attention", "modernbert:varlen"])
+def test_the_parts_of_a_step_on_a_gpu_are_no_more_than_the_step(name):
+    batch = benchmark.make_batches("sst2", 1, "cuda")[0]
+    model = benchmark.build_model(name, "mini", device="cuda", dropout=False)
+    step = benchmark.make_step(model, "training", torch.bfloat16)
+    step(batch)
+    kernels, activity = 0.0, torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiler:
+        step(batch)
+        torch.cuda.synchronize()
+    for item in profiler.events():
+        if item.device_type == torch.autograd.DeviceType.CUDA and not getattr(item, "is_user_annotation", False):
+            kernels += item.self_device_time_total / 1000
+    spent = benchmark.sum_parts(profiler.events(), on_cuda=True)
+    assert spent["linear layers"] > 0
+    assert spent["attention"] > 0
+    assert 0.3 * kernels < sum(spent.values()) <= 1.01 * kernels

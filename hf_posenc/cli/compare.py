@@ -180,39 +180,70 @@ def benchmark(
         str,
         typer.Option(
             help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first; NAME:eager, "
-            "NAME:flex_attention, PEER:equal_dropout, SCHEME:frozen_words."
+            "NAME:flex_attention, NAME:pure (weights in --dtype in training too), PEER:equal_dropout, "
+            "SCHEME:frozen_words, SCHEME:plain (as without this package), modernbert:varlen, modernbert:global."
         ),
     ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
     sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",
-    works: Annotated[str, typer.Option(help="sst2 (32 sentences of real lengths) or ROWSxTOKENS.")] = "sst2,8x128",
+    works: Annotated[
+        str, typer.Option(help="sst2 (32 sentences of real lengths), mixed (64 to 4,096 tokens) or ROWSxTOKENS.")
+    ] = "sst2,8x128",
     modes: Annotated[
         str, typer.Option(help="inference, training (forward, backward), step (and optimizer).")
     ] = "inference,training",
     dtype: Annotated[str, typer.Option(help="Of all but the first: float32, bfloat16, float16.")] = "float32",
     reference_dtype: Annotated[str, typer.Option(help="Of the first: float32, bfloat16, float16.")] = "float32",
+    no_dropout: Annotated[bool, typer.Option("--no-dropout", help="No dropout in any contender.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
     threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time goes, too.")] = False,
     startup: Annotated[bool, typer.Option("--startup", help="Measure imports and loading instead.")] = False,
+    targets: Annotated[
+        bool, typer.Option("--targets", help="Measure what is wanted of a GPU instead, and say pass or fail.")
+    ] = False,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Results: .json, and a .md table and .png plot beside it.")
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Results: .json, and a .md table and .png plot beside it. {processor} in it is named.",
+        ),
     ] = None,
 ) -> None:
     """Measure speed and memory of schemes against transformers' encoders, in turns on the same batches."""
     import torch
 
-    from hf_posenc.benchmark import measure_startup, run_benchmark, speed_table, startup_table, write_results
+    from hf_posenc.benchmark import (
+        measure_startup,
+        run_benchmark,
+        run_targets,
+        speed_table,
+        startup_table,
+        write_results,
+    )
+    from hf_posenc.machine import processor_slug
 
     if threads is not None:
         torch.set_num_threads(threads)
     if output is not None and not output.endswith(".json"):
         raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
+    if output is not None:
+        output = output.replace("{processor}", processor_slug())
     lists = [[part.strip() for part in text.split(",")] for text in (contenders, sizes, works, modes)]
     errors = Console(stderr=True)
+    common: dict[str, Any] = {
+        "device": device,
+        "profile": profile,
+        "report": lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+        "save": lambda found: write_results(found, output) if output else None,
+    }
     if startup:
         found = measure_startup(lists[1][0], rounds)
         print(startup_table(found))
+    elif targets:
+        found = run_targets(lists[1][0], rounds, **common)
+        print(speed_table(found))
     else:
         found = run_benchmark(
             lists[0],
@@ -221,12 +252,12 @@ def benchmark(
             modes=lists[3],
             dtype=dtype,
             reference_dtype=reference_dtype,
+            dropout=not no_dropout,
             rounds=rounds,
-            device=device,
-            profile=profile,
-            report=lambda line: errors.print(line, style="dim", highlight=False, markup=False),
-            save=lambda found: write_results(found, output) if output else None,
+            **common,
         )
         print(speed_table(found))
     for path in write_results(found, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)
+    if targets and any(row["outcome"] != "pass" for row in found["targets"]):
+        raise typer.Exit(1)

@@ -1,0 +1,44 @@
+"""How fast the encoder is: schemes and peers of equal dimensions on the same batches, in turns.
+
+Contenders take turns on every batch and are compared within the turn, so that what else the machine does hits all
+alike; a ratio is the median over the turns.
+"""
+
+from .contenders import MODES, PEERS, SIZES, VARIANTS, LinearLayers, build_model, count_flops, linear_shapes, make_step
+from .parts import PARTS, profile_parts, sum_parts
+from .run import machine, run_benchmark
+from .startup import measure_startup
+from .tables import plot_results, profile_table, speed_table, startup_table, targets_table, write_results
+from .targets import TARGETS, judge, run_targets
+from .work import make_batches, peak_memory, ratio, take_turns
+
+__all__ = [
+    "MODES",
+    "PARTS",
+    "PEERS",
+    "SIZES",
+    "TARGETS",
+    "VARIANTS",
+    "LinearLayers",
+    "build_model",
+    "count_flops",
+    "judge",
+    "linear_shapes",
+    "machine",
+    "make_batches",
+    "make_step",
+    "measure_startup",
+    "peak_memory",
+    "plot_results",
+    "profile_parts",
+    "profile_table",
+    "ratio",
+    "run_benchmark",
+    "run_targets",
+    "speed_table",
+    "startup_table",
+    "sum_parts",
+    "take_turns",
+    "targets_table",
+    "write_results",
+]
