@@ -1,5 +1,5 @@
 # Two commands: `make quickstart` shows word order being learned, `make test` runs every check.
-# A GPU machine: make test TORCH=torch
+# A GPU machine: make gpu (in the environment it has), or make test TORCH=torch
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
@@ -58,12 +58,8 @@ speed: $(INSTALLED) ## measure anew what model_cards/speed.md shows: its own com
 	grep '^hf-posenc benchmark' model_cards/speed.md | while read -r line; do $(BIN)/$$line || exit 1; done
 	$(BIN)/python -m model_cards.generate.pages
 
-gpu: $(INSTALLED) ## on a GPU machine, with TORCH=torch: its tests, and the speed against ModernBERT and BERT
-	$(BIN)/python -m pytest -m gpu
-	$(BIN)/hf-posenc benchmark --device cuda --profile --sizes base --works 64x512,4x8192 --modes inference,training \
-		--reference-dtype bfloat16 --dtype bfloat16 --rounds 20 --contenders \
-		modernbert,modernbert:flash_attention_2,bert,none,none:flex_attention,rope,alibi:flex_attention,t5:flex_attention \
-		-o model_cards/results/benchmark_gpu.json
+gpu: ## on a GPU machine with torch and transformers, nothing is installed: its tests, speed, and targets as pass or fail
+	$(PYTHON) tests/gpu.py
 
 format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .

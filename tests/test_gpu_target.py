@@ -1,0 +1,53 @@
+"""`make gpu` starts on a bare image: torch, transformers and, where it is, pytest."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu
+
+BARE = Path(__file__).with_name("bare_process.py")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(gpu.ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def run_bare(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    assert arguments[0] == "-m"
+    command = [sys.executable, str(BARE), *arguments[1:]]
+    return subprocess.run(command, cwd=gpu.ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+
+
+def test_the_tests_marked_gpu_are_collected_on_a_bare_image(monkeypatch, capsys):
+    installed = gpu.missing
+    monkeypatch.setattr(gpu, "missing", lambda *names: [name for name in names if name != "pytest"])
+    arguments = gpu.pytest_arguments()
+    assert capsys.readouterr().out == (
+        "Skipped tests/training/test_training_scale.py: it needs accelerate, datasets, evaluate, sklearn, not "
+        "installed here.\n"
+    )
+    assert {"tests/model/test_backends.py", "tests/test_benchmark.py"} <= set(arguments)
+    done = run_bare([*arguments, "--collect-only", "-q"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("test_every_backend_gives_the_float32_numbers_on_a_gpu", "test_unpadded_modernbert_on_a_gpu"):
+        assert name in done.stdout
+    monkeypatch.setattr(gpu, "missing", installed)
+    assert "tests/training/test_training_scale.py" in gpu.pytest_arguments()
+
+
+def test_a_line_says_that_pytest_is_not_there(monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "missing", lambda *names: list(names))
+    assert gpu.pytest_arguments() == []
+    assert capsys.readouterr().out == "Skipped all tests: pytest isn't installed.\n"
+
+
+def test_the_benchmark_runs_on_a_bare_image(tmp_path):
+    wanted = gpu.benchmark_arguments([])
+    assert wanted[-2:] == ["-o", gpu.RESULTS]
+    arguments = [*wanted[:3], "--contenders", "bert,rope,rope:plain", "--sizes", "tiny", "--works", "2x8", "--profile"]
+    arguments += ["--rounds", "1", "--device", "cpu", "--no-dropout", "-o", str(tmp_path / "bare.json")]
+    done = run_bare(arguments)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bare.json").read_text())
+    assert {row["contender"] for row in found["rows"]} == {"bert", "rope", "rope:plain"}
+    assert not (tmp_path / "bare.png").exists()  # matplotlib isn't there
