@@ -1,5 +1,6 @@
 """The benchmark measures what it says, on sizes of seconds."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 from common import SCHEMES
 
-from hf_posenc import POSITIONS, benchmark
+from hf_posenc import POSITIONS, PosEncConfig, benchmark
 from hf_posenc.benchmark import modernbert, run, startup, targets
 from hf_posenc.cli import app
 from hf_posenc.kernels import switch
@@ -338,13 +339,13 @@ def test_flops_of_a_window_are_those_of_the_pairs_in_it():
     assert everywhere - benchmark.count_flops(model, batch, "inference") == 2 * outside * 4 * 256
 
 
-def event(name, parent=None, kernels=(), device=torch.autograd.DeviceType.CPU, spent=0):
+def event(name, parent=None, kernels=(), spent=0, on_device=0):
     pairs = [SimpleNamespace(name=kernel, duration=duration) for kernel, duration in kernels]
-    return SimpleNamespace(name=name, cpu_parent=parent, kernels=pairs, device_type=device, self_cpu_time_total=spent)
+    times = {"self_cpu_time_total": spent, "self_device_time_total": on_device or sum(time for _, time in kernels)}
+    return SimpleNamespace(name=name, cpu_parent=parent, kernels=pairs, **times)
 
 
 def test_kernels_count_once_at_the_operation_that_launched_them():
-    on_card = {"device": torch.autograd.DeviceType.CUDA}
     linear = event("aten::linear")
     varlen = event("torch_attn::_varlen_attn")
     adam = event("Optimizer.step#AdamW.step")
@@ -355,13 +356,13 @@ def test_kernels_count_once_at_the_operation_that_launched_them():
         varlen,
         event("aten::_flash_attention_forward", varlen, [("void pytorch_flash::flash_fwd_kernel<>", 2000)]),
         event("_efficient_attention", None, [("fmha_cutlassF_bf16_aligned_64x64", 500)]),
-        event("cuLaunchKernel", graph, [("triton_tem_fused_flex_attention_backward_0", 700)]),
+        event("cuLaunchKernel", graph, [("triton_tem_fused_mul_0", 700)]),
         event("cuLaunchKernel", graph, [("triton_poi_fused_add_1", 90)]),
         event("aten::_fused_adamw_", adam, [("multi_tensor_apply_kernel", 400)]),
         # The device's own list: the kernels again, and the range of an annotation around them.
-        event("sm90_xmma_gemm_bf16", **on_card, spent=3000),
-        event("void pytorch_flash::flash_fwd_kernel<>", **on_card, spent=2000),
-        event("Optimizer.step#AdamW.step", **on_card, spent=9000),
+        event("sm90_xmma_gemm_bf16", on_device=3000),
+        event("void pytorch_flash::flash_fwd_kernel<>", on_device=2000),
+        event("Optimizer.step#AdamW.step", on_device=9000),
     ]
     spent = benchmark.sum_parts(events, on_cuda=True)
     assert {part: value for part, value in spent.items() if value} == {
@@ -488,6 +489,44 @@ def test_the_page_on_speed_shows_the_measured_numbers(tmp_path, monkeypatch):
     (tmp_path / "model_cards").mkdir()
     with pytest.raises(OSError, match=r"benchmark\.json"):
         pages.render_pages(tmp_path / "model_cards")
+
+
+def test_the_pages_show_each_processor_and_the_gpu_once_it_is_measured(tmp_path):
+    from model_cards.generate import pages
+
+    committed = Path(__file__).parent.parent / "model_cards" / "results"
+    theirs = json.loads(next(committed.glob("benchmark_on_*17.json")).read_text())
+    (tmp_path / "results").mkdir()
+    for name in ("one", "two"):
+        theirs["machine"]["processor"] = f"ACME {name}"
+        (tmp_path / "results" / f"benchmark_on_acme-{name}.json").write_text(json.dumps(theirs))
+    assert [part.split(",")[0] for part in pages.processor_tables(tmp_path)[1::2]] == ["ACME one", "ACME two"]
+    assert pages.gpu_tables(tmp_path) == "Nothing has been measured on a GPU yet."
+    theirs["machine"]["gpu"], theirs["targets"] = "ACME G1", benchmark.judge(rows_of_targets(bert=0.6))
+    (tmp_path / "results" / "benchmark_gpu.json").write_text(json.dumps(theirs))
+    shown = pages.gpu_tables(tmp_path)
+    assert shown.startswith("Measured on one ACME G1, ")
+    assert "| `rope` / `bert`, tokens per second, sst2 | 1.67 | >= 2.0 | fail |" in shown
+    assert shown.count("| pass |") == 6
+    assert benchmark.speed_table({name: theirs[name] for name in ("settings", "rows")}) in shown
+
+
+def test_the_table_of_attentions_says_what_the_encoder_does():
+    from hf_posenc.model.attention import check_backend
+    from hf_posenc.model.positions import make_position
+    from model_cards.generate import pages
+
+    refused = {}
+    for row in pages.attention_table().splitlines()[2:]:
+        schemes, *_, flex, flash = [cell.strip() for cell in row.strip("|").split("|")]
+        for name in schemes.replace("`", "").split(", "):
+            refused[name] = (flex.startswith("refused"), flash.startswith("refused"))
+    assert set(SCHEMES) <= set(refused)
+    for name, told in refused.items():
+        scheme = make_position(PosEncConfig(position_embedding_type=name))
+        for backend, is_refused in zip(("flex_attention", "flash_attention_2"), told, strict=True):
+            with pytest.raises(ValueError, match=backend) if is_refused else contextlib.nullcontext():
+                check_backend(backend, scheme)
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

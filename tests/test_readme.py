@@ -45,7 +45,7 @@ OWN_SCHEME = "tests/schemes/test_own_scheme.py, with the same file"
 RUN_ELSEWHERE = {
     "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
     "make test": "this is it; the target is checked below",
-    "make gpu TORCH=torch": "needs a GPU; the target is checked below",
+    "make gpu": "needs a GPU; tests/test_gpu_target.py, and the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
     "python -m model_cards.studies.quick_start --output-dir runs/seeds --seeds 0 1 2 3 4": "tests/training/"

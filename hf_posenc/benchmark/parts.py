@@ -53,13 +53,11 @@ def sum_parts(events: Iterable[Any], on_cuda: bool) -> dict[str, float]:
     """Milliseconds of each of `PARTS` in a profiler's events.
 
     Each stretch of time counts once: on a CPU an operation's own, without those it called; on a GPU a kernel's, found
-    at the operation that launched it. The profiler lists kernels a second time as events of the device, and there also
-    the ranges of annotations, which hold kernels.
+    at the operation that launched it. The profiler lists kernels a second time as events of the device, beside the
+    ranges of annotations, which hold kernels: those events have none of their own.
     """
     spent = dict.fromkeys(PARTS, 0.0)
     for event in events:
-        if event.device_type != torch.autograd.DeviceType.CPU:
-            continue
         own = ((k.name, k.duration) for k in event.kernels) if on_cuda else [("", event.self_cpu_time_total)]
         for kernel, microseconds in own:
             names = [*_callers(event), kernel]

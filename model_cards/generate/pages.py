@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.benchmark import profile_table, startup_table
+from hf_posenc.benchmark import profile_table, speed_table, startup_table, targets_table
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table
+from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.inspection import describe_schemes
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
@@ -89,6 +91,31 @@ def machine_line(found: dict[str, Any]) -> str:
     )
 
 
+def processor_tables(folder: Path) -> list[str]:
+    """For each processor that is measured under its own name: its float32 and bfloat16 tables, and what it is."""
+    parts = []
+    for path in sorted((folder / "results").glob("benchmark_on_*.json")):
+        if path.stem.endswith("_bfloat16"):
+            continue
+        found = read_results(folder, path.stem)
+        parts.append(f"float32:\n\n{ratio_table(found)}\n\n{share_table(found)}")
+        half = path.with_name(f"{path.stem}_bfloat16.json")
+        if half.is_file():
+            in_half = read_results(folder, half.stem)
+            parts.append(f"bfloat16, BERT too:\n\n{ratio_table(in_half)}\n\n{share_table(in_half)}")
+        parts.append(machine_line(found))
+    return parts
+
+
+def gpu_tables(folder: Path) -> str:
+    """What `make gpu` measured, its targets first; a sentence where it hasn't run."""
+    if not (folder / "results" / "benchmark_gpu.json").is_file():
+        return "Nothing has been measured on a GPU yet."
+    found = read_results(folder, "benchmark_gpu")
+    without = {name: value for name, value in found.items() if name != "targets"}
+    return f"Measured on one {machine_line(found)}\n\n{targets_table(found)}\n\n{speed_table(without)}"
+
+
 def linear_line(profiled: dict[str, Any]) -> str:
     """How much of the gain is the library that multiplies matrices: without padding both have the same products."""
     rows = {(row["work"], row["mode"], row["contender"]): row["parts"] for row in profiled["rows"]}
@@ -128,18 +155,13 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "_8192",
             "_profile",
             "_startup",
-            "_zen4",
-            "_zen4_bfloat16",
         )
     }
     parts = {
         "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(found['_sizes'], size)}" for size in _sizes(found["_sizes"])),
         "bfloat16": ratio_table(found["_bfloat16"]),
-        "zen4": "\n\n".join(
-            f"{dtype}:\n\n{ratio_table(found[name])}\n\n{share_table(found[name])}"
-            for dtype, name in (("float32", "_zen4"), ("bfloat16, BERT too", "_zen4_bfloat16"))
-        )
-        + f"\n\n{machine_line(found['_zen4'])}",
+        "processors": "\n\n".join(processor_tables(folder)),
+        "gpu": gpu_tables(folder),
         "schemes": cost_table(found["_schemes"]),
         "memory": memory_table([found["_2048"], found["_8192"]]),
         "profile": profile_table(found["_profile"]),
@@ -156,6 +178,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "speed": f"{ratio_table(found[''])}\n\nMeasured on an {machine_line(found[''])}\n"
             f"{linear_line(found['_profile'])}"
         },
+        root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
             "conversion": f"{short_words(converted)}\n\n{table(converted)}",
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
@@ -166,6 +189,25 @@ def render_pages(folder: Path) -> dict[Path, str]:
         },
     }
     return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
+
+
+def attention_table() -> str:
+    """Which attention runs on a GPU: a row for the schemes of each kind of bias."""
+    kinds: dict[tuple[bool, bool], list[str]] = {}
+    for name in SCHEMES:
+        scheme = make_position(PosEncConfig(position_embedding_type=name))
+        biased = scheme.uses("bias") or scheme.uses("layer_bias")
+        kinds.setdefault((biased, scheme.uses("score_mod")), []).append(f"`{name}`")
+    rows = []
+    for (biased, has_score_mod), names in kinds.items():
+        on_rows = "padded rows, the bias in the mask"
+        half = on_rows if biased else "PyTorch's varlen attention, real tokens; without padding its FlashAttention"
+        single = on_rows if biased else "padded rows, with a mask"
+        flex = "real tokens" if has_score_mod or not biased else "refused: no `score_mod`"
+        flash = "refused: it takes no bias" if biased else "real tokens; float32: not at all"
+        rows.append((", ".join(names), half, single, flex, flash))
+    head = ("schemes", "`sdpa`, bfloat16 and float16", "`sdpa`, float32", "`flex_attention`", "`flash_attention_2`")
+    return markdown_table(head, rows)
 
 
 SCHEME_HEAD = ("`position_embedding_type`", "what it is")
