@@ -22,14 +22,14 @@ def missing(*packages: str) -> list[str]:
 def pytest_arguments() -> list[str]:
     """Arguments of Python for the tests marked `gpu`, of files that can be imported; says what is skipped, and why."""
     if missing("pytest"):
-        print("Skipped all tests: pytest isn't installed.")
+        print("Skipped all tests: pytest isn't installed.", flush=True)
         return []
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
     files = [file for file in files if "pytest.mark.gpu" in (ROOT / file).read_text(encoding="utf-8")]
     for folder, packages in NEED_MORE.items():
         if absent := missing(*packages):
             for file in (file for file in files if file.startswith(folder)):
-                print(f"Skipped {file}: it needs {', '.join(absent)}, not installed here.")
+                print(f"Skipped {file}: it needs {', '.join(absent)}, not installed here.", flush=True)
             files = [file for file in files if not file.startswith(folder)]
     return ["-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *files]
 

@@ -53,6 +53,24 @@ def test_turns_compare_within_a_turn_and_warm_up_first():
     assert [name for name, _ in seen[4:8]] == ["a", "b", "b", "a"]
 
 
+def test_every_contender_has_run_each_batch_before_one_is_timed(monkeypatch):
+    made, timed, seen = run.make_step, run.take_turns, []
+
+    def make_step(model, *args):
+        step = made(model, *args)
+        return lambda batch: (seen.append((type(model).__name__, batch["input_ids"].shape[1])), step(batch))
+
+    monkeypatch.setattr(run, "make_step", make_step)
+    monkeypatch.setattr(run, "take_turns", lambda *args, **options: (seen.append(None), timed(*args, **options))[1])
+    options = {"sizes": ["tiny"], "works": ["sst2"], "modes": ["inference"], "rounds": 3, "device": "cpu"}
+    benchmark.run_benchmark(["bert", "rope"], **options)
+    before = [item for item in seen[: seen.index(None)] if item[0] != "Linear"]  # that one checks the mode
+    widths = [batch["input_ids"].shape[1] for batch in benchmark.make_batches("sst2", 3)]
+    assert len(set(widths)) == 3
+    for name in ("BertForSequenceClassification", "PosEncForSequenceClassification", "LinearLayers"):
+        assert [width for other, width in before if other == name] == widths
+
+
 def test_a_step_trains_and_inference_does_not():
     batch = benchmark.make_batches("2x7", 1)[0]
     for mode, moves in (("inference", False), ("training", False), ("step", True)):

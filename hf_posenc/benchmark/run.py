@@ -125,7 +125,8 @@ def _measure(
                 raise UserError("varlen attention needs a GPU, and bfloat16 or float16.")
             model = build_model(name, size, longest, device, dropout=settings["dropout"])
             step = make_step(model, mode, dtype, variants)
-            step(batches[0])
+            for batch in batches:  # kernels are chosen, compiled and tuned for each shape
+                step(batch)
         except Exception as error:
             if name == first:
                 raise UserError(f"The reference {name!r} can't be measured: {error}") from error
@@ -137,7 +138,9 @@ def _measure(
         if key not in limits:
             products = LinearLayers(key[0], most).to(device, dtype)
             limits[key] = make_step(products, mode, dtype)
-    seconds: dict[Any, list[float]] = take_turns({**steps, **limits}, batches, rounds=settings["rounds"])
+            for batch in batches:
+                limits[key](batch)
+    seconds: dict[Any, list[float]] = take_turns({**steps, **limits}, batches, settings["rounds"], warmup=0)
     rows = []
     for name, step in steps.items():
         row = {

@@ -18,7 +18,7 @@ def startup_table(found: dict[str, Any]) -> str:
 
 
 def speed_table(found: dict[str, Any]) -> str:
-    """The results of `run_benchmark` as a table; below it who was left out, and `targets_table` and `profile_table`."""
+    """The results of `run_benchmark` as a table; below it who was left out, `profile_table`, `targets_table`."""
     first = found["settings"]["contenders"][0]
     head = ["size", "batch", "mode", "encoder", "ms", f"times as fast as {first}", "time of `none` x", "real tokens/s"]
     head += ["peak MB", "share of the linear layers"]
@@ -35,10 +35,10 @@ def speed_table(found: dict[str, Any]) -> str:
     parts = [markdown_table([*head, "TFLOP/s"] if counted else head, rows, align="llllrrrrrr" + "r" * counted)]
     for one in found.get("left_out", ()):
         parts.append(f"`{one['contender']}` is left out of {one['size']} {one['work']} {one['mode']}: {one['why']}")
-    if "targets" in found:
-        parts.append(targets_table(found))
     if any("parts" in row for row in found["rows"]):
         parts.append(profile_table(found))
+    if "targets" in found:
+        parts.append(targets_table(found))
     return "\n\n".join(parts)
 
 

@@ -207,7 +207,7 @@ def benchmark(
         typer.Option(
             "--output",
             "-o",
-            help="Results: .json, and a .md table and .png plot beside it. {processor} in it is named.",
+            help="Results: .json, and a .md table and .png plot beside it; {processor} stands for this one's name.",
         ),
     ] = None,
 ) -> None:
