@@ -23,7 +23,7 @@ from .work import make_batches, peak_memory, ratio, take_turns
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What the numbers depend on: processor, threads, versions."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -36,8 +36,8 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
         "python": platform.python_version(),
     }
     if hasattr(os, "getloadavg"):
-        found["load_before"] = round(os.getloadavg()[0], 1)
-    return found
+        facts["load_before"] = round(os.getloadavg()[0], 1)
+    return facts
 
 
 def run_benchmark(
@@ -171,8 +171,8 @@ def _check(settings: dict[str, Any]) -> None:
     """Refuses what can't be measured, before anything is."""
     kind = settings["device"].split(":")[0]
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-        here = "cpu, cuda" if torch.cuda.is_available() else "cpu: PyTorch finds no GPU"
-        raise UserError(f"device={settings['device']!r} can't be used. Here it is {here}.")
+        usable = "cpu, cuda" if torch.cuda.is_available() else "cpu: PyTorch finds no GPU"
+        raise UserError(f"device={settings['device']!r} can't be used. Here it is {usable}.")
     lists = {name: settings[name] for name in ("contenders", "sizes", "works", "modes")}
     if not all(lists.values()) or settings["rounds"] < 1:
         raise UserError(f"{lists}, rounds={settings['rounds']!r}: give at least one of each.")

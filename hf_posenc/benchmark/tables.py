@@ -12,19 +12,19 @@ from hf_posenc.schemes.plots import save_figure
 from .parts import PARTS
 
 
-def startup_table(found: dict[str, Any]) -> str:
+def startup_table(results: dict[str, Any]) -> str:
     """The results of `measure_startup` as a table."""
-    return markdown_table(("", "seconds"), [(name, f"{taken:.2f}") for name, taken in found["seconds"].items()])
+    return markdown_table(("", "seconds"), [(name, f"{taken:.2f}") for name, taken in results["seconds"].items()])
 
 
-def speed_table(found: dict[str, Any]) -> str:
+def speed_table(results: dict[str, Any]) -> str:
     """The results of `run_benchmark` as a table; below it who was left out, `profile_table`, `targets_table`."""
-    first = found["settings"]["contenders"][0]
+    first = results["settings"]["contenders"][0]
     head = ["size", "batch", "mode", "encoder", "ms", f"times as fast as {first}", "time of `none` x", "real tokens/s"]
     head += ["peak MB", "share of the linear layers"]
-    counted = any("tflops" in row for row in found["rows"])
+    counted = any("tflops" in row for row in results["rows"])
     rows = []
-    for row in found["rows"]:
+    for row in results["rows"]:
         cost = "" if row["cost"] is None else f"{row['cost']:.2f}"
         name = row["contender"] + ("" if row["dtype"] == "float32" else f" ({row['dtype']})")
         numbers = [f"{row['milliseconds']:.0f}", f"{row['ratio']:.2f}", cost, f"{row['tokens_per_second']:,}"]
@@ -33,27 +33,27 @@ def speed_table(found: dict[str, Any]) -> str:
         numbers += [f"{row['tflops']:.2f}"] if counted else []
         rows.append([row["size"], row["work"], row["mode"], name, *numbers])
     parts = [markdown_table([*head, "TFLOP/s"] if counted else head, rows, align="llllrrrrrr" + "r" * counted)]
-    for one in found.get("left_out", ()):
-        parts.append(f"`{one['contender']}` is left out of {one['size']} {one['work']} {one['mode']}: {one['why']}")
-    if any("parts" in row for row in found["rows"]):
-        parts.append(profile_table(found))
-    if "targets" in found:
-        parts.append(targets_table(found))
+    for row in results.get("left_out", ()):
+        parts.append(f"`{row['contender']}` is left out of {row['size']} {row['work']} {row['mode']}: {row['why']}")
+    if any("parts" in row for row in results["rows"]):
+        parts.append(profile_table(results))
+    if "targets" in results:
+        parts.append(targets_table(results))
     return "\n\n".join(parts)
 
 
-def targets_table(found: dict[str, Any]) -> str:
-    """What `judge` found of each target."""
+def targets_table(results: dict[str, Any]) -> str:
+    """What `judge` says of each target."""
     rows = [
         (row["target"], "" if row["value"] is None else f"{row['value']:.2f}", row["bound"], row["outcome"])
-        for row in found["targets"]
+        for row in results["targets"]
     ]
     return markdown_table(("target", "measured", "wanted", "outcome"), rows, align="lrrl")
 
 
-def profile_table(found: dict[str, Any]) -> str:
+def profile_table(results: dict[str, Any]) -> str:
     """Where the time goes, in percent: a row for each size, work, mode and contender that was profiled."""
-    rows = [row for row in found["rows"] if "parts" in row]
+    rows = [row for row in results["rows"] if "parts" in row]
     parts = [part for part in (*PARTS, "other") if any(row["parts"][part] for row in rows)]
     shares = []
     for row in rows:
@@ -63,14 +63,16 @@ def profile_table(found: dict[str, Any]) -> str:
     return markdown_table(["batch", "mode", "encoder", *parts], shares)
 
 
-def plot_results(found: dict[str, Any]) -> Any:
+def plot_results(results: dict[str, Any]) -> Any:
     """A matplotlib figure: times as fast as the first contender, a panel for each size, work and mode."""
     from matplotlib.figure import Figure
 
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in found["rows"]:
+    for row in results["rows"]:
         groups.setdefault((row["size"], row["work"], row["mode"]), []).append(row)
-    figure = Figure(figsize=(7, (0.3 * len(found["settings"]["contenders"]) + 0.8) * len(groups)), layout="constrained")
+    figure = Figure(
+        figsize=(7, (0.3 * len(results["settings"]["contenders"]) + 0.8) * len(groups)), layout="constrained"
+    )
     for axes, (title, rows) in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups.items(), strict=True):
         bars = axes.barh([row["contender"] for row in rows], [row["ratio"] for row in rows], color="#4477aa")
         axes.bar_label(bars, fmt="%.2f", padding=2)
@@ -82,19 +84,19 @@ def plot_results(found: dict[str, Any]) -> Any:
     return figure
 
 
-def write_results(found: dict[str, Any], path: str | Path) -> list[Path]:
+def write_results(results: dict[str, Any], path: str | Path) -> list[Path]:
     """Writes PATH (.json), and beside it the table (.md) and, where matplotlib is installed, the plot (.png)."""
     path = Path(path)
     if path.suffix != ".json":
         raise UserError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
     written = [path, path.with_suffix(".md")]
-    write_bytes(path, (json.dumps(found, indent=1) + "\n").encode())
-    if "seconds" in found:
-        write_bytes(written[1], (startup_table(found) + "\n").encode())
+    write_bytes(path, (json.dumps(results, indent=1) + "\n").encode())
+    if "seconds" in results:
+        write_bytes(written[1], (startup_table(results) + "\n").encode())
         return written
-    write_bytes(written[1], (speed_table(found) + "\n").encode())
+    write_bytes(written[1], (speed_table(results) + "\n").encode())
     try:
-        save_figure(plot_results(found), path.with_suffix(".png"))
+        save_figure(plot_results(results), path.with_suffix(".png"))
         written.append(path.with_suffix(".png"))
     except ImportError:
         pass

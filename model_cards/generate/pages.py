@@ -97,13 +97,13 @@ def processor_tables(folder: Path) -> list[str]:
     for path in sorted((folder / "results").glob("benchmark_on_*.json")):
         if path.stem.endswith("_bfloat16"):
             continue
-        found = read_results(folder, path.stem)
-        parts.append(f"float32:\n\n{ratio_table(found)}\n\n{share_table(found)}")
+        results = read_results(folder, path.stem)
+        parts.append(f"float32:\n\n{ratio_table(results)}\n\n{share_table(results)}")
         half = path.with_name(f"{path.stem}_bfloat16.json")
         if half.is_file():
             in_half = read_results(folder, half.stem)
             parts.append(f"bfloat16, BERT too:\n\n{ratio_table(in_half)}\n\n{share_table(in_half)}")
-        parts.append(machine_line(found))
+        parts.append(machine_line(results))
     return parts
 
 
@@ -111,9 +111,9 @@ def gpu_tables(folder: Path) -> str:
     """What `make gpu` measured, its targets first; a sentence where it hasn't run."""
     if not (folder / "results" / "benchmark_gpu.json").is_file():
         return "Nothing has been measured on a GPU yet."
-    found = read_results(folder, "benchmark_gpu")
-    without = {name: value for name, value in found.items() if name != "targets"}
-    return f"Measured on one {machine_line(found)}\n\n{targets_table(found)}\n\n{speed_table(without)}"
+    results = read_results(folder, "benchmark_gpu")
+    without = {name: value for name, value in results.items() if name != "targets"}
+    return f"Measured on one {machine_line(results)}\n\n{targets_table(results)}\n\n{speed_table(without)}"
 
 
 def linear_line(profiled: dict[str, Any]) -> str:
