@@ -111,6 +111,7 @@ def test_killed_at_six_random_moments_it_resumes_to_the_same_weights(order: dict
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_accelerates_fsdp_resumes_and_saves_an_ordinary_checkpoint(order: dict[str, str], tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(torch.cuda.device_count())]
     launch += ["--config_file", str(ROOT / "examples" / "accelerate" / "fsdp2.yaml"), str(TRAINER)]
