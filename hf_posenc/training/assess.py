@@ -69,10 +69,14 @@ def assess(
 
 
 def _classes(right: Any, predicted: Any, labels: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Scores of each class; None where it has no examples, for there is nothing to be right about."""
     columns = precision_recall_fscore_support(right, predicted, labels=labels, zero_division=0)
+    scores = ("precision", "recall", "f1")
     return [
-        {"label": name, "precision": float(p), "recall": float(r), "f1": float(f), "examples": int(n)}
-        for name, p, r, f, n in zip(names, *columns, strict=True)
+        {"label": name}
+        | {score: float(value) if count else None for score, value in zip(scores, values, strict=True)}
+        | {"examples": int(count)}
+        for name, *values, count in zip(names, *columns, strict=True)
     ]
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_CLASSES_SHOWN = 12
 """Tables in the terminal and in the card have this many classes at most; results.json has all."""
+MOST_CLASSES_NAMED = 3
+"""Columns of a confusion matrix in the terminal are named up to this many classes, else numbered."""
 MOST_CLASSES_DRAWN = 30
 ERRORS_IN_TERMINAL = 5
 TEXT_SHOWN = 160
@@ -52,6 +54,10 @@ def _written(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
 def _cell(value: Any) -> str:
     """A short text, escaped."""
     return plain(short(_written(value), TEXT_SHOWN))
@@ -75,7 +81,8 @@ class Assessment:
     """The same metric of `majority`, `word_pairs` (`word_labels` of words) and, where it was trained too, `none`."""
     warnings: list[str] = field(default_factory=list)
     classes: list[dict[str, Any]] = field(default_factory=list)
-    """`label`, `precision`, `recall`, `f1`, `examples` of each class; empty for a regression."""
+    """`label`, `precision`, `recall`, `f1`, `examples` of each class, scores None without examples; empty for a
+    regression."""
     confusion: list[list[int]] | None = None
     """Examples by right label (rows) and predicted label (columns); None for several labels per text and numbers."""
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -107,10 +114,7 @@ class Assessment:
                 rows.append((f"... {more} more in results.json",))
             parts.append(_table("Class by class", CLASS_HEAD, rows))
         if self.shows_confusion():
-            width = 16 if len(self.classes) < 4 else 10  # for 80 columns
-            (_, *heads), _ = self.confusion_rows(lambda label: escape(short(label, width)))
-            _, rows = self.confusion_rows(lambda label: escape(short(label, 16)))
-            parts.append(_table("Confusion matrix", ("right \\ predicted", *heads), rows))
+            parts.append(self._confusion_table())
         if self.errors:
             rows = self.error_rows(lambda value: escape(_written(value)))
             if (more := len(rows) - ERRORS_IN_TERMINAL) > 0:
@@ -120,6 +124,20 @@ class Assessment:
             parts.append(table)
         parts += [f"[yellow]Warning:[/yellow] {escape(warning)}" for warning in self.warnings]
         return Group(*parts)
+
+    def _confusion_table(self) -> Table:
+        """The confusion matrix for 80 columns: more than a few classes are numbered at the top."""
+        if len(self.classes) <= MOST_CLASSES_NAMED:
+            (_, *names), rows = self.confusion_rows(lambda label: escape(short(label, 16)))
+            return _table("Confusion matrix", ("right \\ predicted", *names), rows)
+        numbers = [str(number) for number, _ in enumerate(self.classes, 1)]
+        counts = [[str(count) for count in row] for row in self.confusion or ()]
+        width = max(8, min(20, 79 - sum(1 + max(map(len, column)) for column in zip(numbers, *counts, strict=True))))
+        names = [short(f"{number} {row['label']}", width) for number, row in zip(numbers, self.classes, strict=True)]
+        rows = [(escape(name), *row) for name, row in zip(names, counts, strict=True)]
+        table = _table("Confusion matrix", (short("right \\ predicted", width), *numbers), rows)
+        table.box, table.padding, table.pad_edge = None, (0, 0, 0, 1), False
+        return table
 
     def show(self, console: Console | None = None) -> None:
         """Prints it."""
@@ -141,9 +159,9 @@ class Assessment:
         return [(name, f"{score:.4f}") for name, score in scores.items()]
 
     def class_rows(self, cell: Cell = _cell) -> list[Row]:
-        """Precision, recall, F1 and number of examples of the first classes."""
+        """Precision, recall, F1 and number of examples of the first classes; without examples a class has no scores."""
         return [
-            (cell(row["label"]), *(f"{row[k]:.3f}" for k in ("precision", "recall", "f1")), f"{row['examples']:,}")
+            (cell(row["label"]), *map(_share, (row["precision"], row["recall"], row["f1"])), f"{row['examples']:,}")
             for row in self.classes[:MOST_CLASSES_SHOWN]
         ]
 

@@ -122,6 +122,14 @@ def test_errors_of_several_labels_and_of_numbers():
     assert (found.error_title(), numbers.error_title()) == ("Most confident errors", "Largest errors")
 
 
+def shown_at_80(assessment: Any) -> list[str]:
+    console = Console(file=StringIO(), width=80)
+    assessment.show(console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 80
+    return lines
+
+
 GOOD = [[3, 0], [0, 3]] * 50
 RIGHT = [0, 1] * 50
 
@@ -144,22 +152,34 @@ def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
     found = stand(**{"logits": GOOD, "labels": RIGHT, **what})
     assert len(found.warnings) == 1
     assert says in found.warnings[0]
-    console = Console(file=StringIO(), width=80)
-    found.show(console)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert says in " ".join(shown.split())
-    assert max(map(len, shown.splitlines())) <= 80
+    assert says in " ".join(" ".join(shown_at_80(found)).split())
 
 
-@pytest.mark.parametrize(("classes", "heading"), [(2, "unacceptable 1 "), (3, "unacceptable 1 "), (4, "unaccepta… ")])
-def test_the_confusion_matrix_has_whole_names_where_80_columns_have_room(classes: int, heading: str):
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_confusion_matrix_has_whole_names_where_80_columns_have_room(classes: int):
     names = [f"unacceptable {number}" for number in range(classes)]
-    found = stand(np.eye(classes) * 5, list(range(classes)), names=names)
-    console = Console(file=StringIO(), width=80)
-    found.show(console)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert heading in next(line for line in shown.splitlines() if "right \\ predicted" in line)
-    assert max(map(len, shown.splitlines())) <= 80
+    lines = shown_at_80(stand(np.eye(classes) * 5, list(range(classes)), names=names))
+    head = next(line for line in lines if "right \\ predicted" in line)
+    assert all(name in head for name in names)
+
+
+@pytest.mark.parametrize(("classes", "times"), [(4, 1), (12, 1), (12, 12_345)])
+def test_the_columns_of_a_large_confusion_matrix_are_numbered(classes: int, times: int):
+    names = [f"camera lens {number:03}" for number in range(classes)]
+    lines = shown_at_80(stand(np.eye(classes)[[*range(classes)] * times] * 5, [*range(classes)] * times, names=names))
+    top = next(number for number, line in enumerate(lines) if line.startswith("Confusion matrix")) + 1
+    assert lines[top].split()[-classes:] == [str(number) for number in range(1, classes + 1)]
+    for number, name in enumerate(names, 1):
+        cells = lines[top + number].split()
+        assert f"{number} {name}".startswith(" ".join(cells[:-classes]).rstrip("…"))
+        assert cells[-classes:] == [str(times) if column == number else "0" for column in range(1, classes + 1)]
+
+
+def test_a_class_without_examples_has_no_scores():
+    found = stand([[2, 0, 0], [0, 0, 2]], [0, 0], names=["no", "yes", "perhaps"])
+    assert found.classes[2] == {"label": "perhaps", "precision": None, "recall": None, "f1": None, "examples": 0}
+    assert found.class_rows()[2] == ("perhaps", "-", "-", "-", "0")
+    assert found.class_rows()[0] == ("no", "1.000", "0.500", "0.667", "2")
 
 
 @pytest.mark.parametrize(("losses", "longer"), [((0.6, 0.65), True), ((0.6, 0.5, 0.9), False), ((), True)])
