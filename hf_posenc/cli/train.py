@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
-from hf_posenc.errors import dashed
+from hf_posenc.errors import UserError
 from hf_posenc.options import kind_of
 
 from .application import app, loading, show_metrics
@@ -17,27 +17,17 @@ PANELS = ("", "Data", "Model", "Optimizer and schedule", "Evaluation and what is
 """The panels of the help, in order; the first has no name."""
 SHOWN = {name: item for name, item in DECLARED.items() if item.metadata["option"].panel is not None}
 """The options that the help shows."""
-_SWITCHES = {dashed(name) for name, item in SHOWN.items() if kind_of(item.type) is bool} | {"--resume-from-checkpoint"}
+_SHOWING = {"-h", "--help", "--help-all"}
 
 
 class _Train(TyperCommand):
-    """Typer shows the help, completes, and says what is wrong with an option that it knows.
-
-    `read_options`, which the scripts have too, reads the words: with underscores, and `--bf16` for `--bf16 true`.
-    """
+    """Typer shows the help and completes; `read_options` reads the options, as it reads those of the scripts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        written: list[str] = []
-        for word, following in zip(args, [*args, "--"][1:], strict=True):
-            if word.startswith("--"):
-                name, equals, value = word.partition("=")
-                word = name.replace("_", "-") + equals + value
-            written.append(word)
-            if word in _SWITCHES and following.startswith("-"):
-                written.append("true")
-        super().parse_args(ctx, [*written])
-        ctx.args = written
-        return written
+        if ctx.resilient_parsing or _SHOWING & {*args}:
+            return super().parse_args(ctx, args)
+        ctx.args = list(args)
+        return ctx.args
 
 
 def _list_all_options(wanted: bool) -> None:
@@ -47,7 +37,7 @@ def _list_all_options(wanted: bool) -> None:
         read_options(["--help"], description="Options of hf-posenc train and of examples/run_classification.py.")
 
 
-def train(context: typer.Context, help_all: bool, **_: Any) -> None:
+def train(context: typer.Context, **_: Any) -> None:
     """Train a text classifier or regressor and write a checkpoint that strangers can load.
 
     From pretrained weights, which is best for 100 to 50,000 rows:
@@ -58,52 +48,45 @@ def train(context: typer.Context, help_all: bool, **_: Any) -> None:
     transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
     `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
-    words = context.args
-    defaults = ["--do-train", "true", "--do-eval", "true", "--score-test", "true"]
-    if any(word.startswith("--test-file") for word in words):  # predict even without labels to score
-        defaults += ["--do-predict", "true"]
     with loading():
         from hf_posenc.finetuning.early import check_run
         from hf_posenc.finetuning.options import as_training_arguments, read_options
 
-        data, model, options = read_options([*defaults, *words])
+        # None: by the test file, and by the processor.
+        defaults = {"do_train": True, "do_eval": True, "score_test": True, "do_predict": None, "bf16": None}
+        data, model, options = read_options(context.args, defaults=defaults)
+        if options.output_dir is None:
+            raise UserError("--output-dir is missing. Name a folder for the checkpoint: -o runs/mine.")
+        if options.do_predict is None:  # even without labels to score
+            options.do_predict = data.test_file is not None
         splits = check_run(data, model, options)  # before PyTorch is imported, which takes seconds
-        from hf_posenc.finetuning import fine_tune
+        import torch
 
-    training = as_training_arguments(options, **({"bf16": True} if _chooses_bf16(words) else {}))
+        from hf_posenc.finetuning import fine_tune
+        from hf_posenc.machine import best_dtype
+
+    if options.bf16 is None:
+        options.bf16 = not (options.fp16 or options.use_cpu) and best_dtype() == torch.bfloat16
+    training = as_training_arguments(options)
     result = fine_tune(data, model, training, splits=splits)
     if training.process_index == 0:
         show_metrics(result.metrics)
         Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
 
 
-def _chooses_bf16(words: list[str]) -> bool:
-    """Whether training defaults to bfloat16, since it is fastest here and no other precision was asked for."""
-    import torch
-
-    from hf_posenc.machine import best_dtype
-
-    decided = any(word.startswith(("--bf16", "--no-bf16", "--fp16", "--use-cpu")) for word in words)
-    return not decided and best_dtype() == torch.bfloat16
-
-
-def _type(hint: Any) -> Any:
-    """The type in which Typer takes an option: switches are words, true or false."""
-    kind = kind_of(hint)
-    return str | None if kind is bool else kind | None
-
-
 def _signature() -> inspect.Signature:
     """The signature that Typer reads: an option for each row of the panels."""
-    context, help_all, *_ = inspect.signature(train).parameters.values()
+    context, *_ = inspect.signature(train).parameters.values()
     flag = typer.Option("--help-all", is_eager=True, callback=_list_all_options, help="List all other options.")
-    help_all = help_all.replace(annotation=Annotated[bool, flag], default=False, kind=inspect.Parameter.KEYWORD_ONLY)
+    help_all = inspect.Parameter(
+        "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, flag]
+    )
     shown = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if name == "output_dir" else None,
-            annotation=Annotated[_type(item.type), declared_option(name, panel=panel or None)],
+            annotation=Annotated[kind_of(item.type) | None, declared_option(name, panel=panel or None)],
         )
         for panel in PANELS
         for name, item in SHOWN.items()

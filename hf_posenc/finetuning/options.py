@@ -3,9 +3,10 @@
 import difflib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
@@ -60,7 +61,7 @@ class OptionParser(HfArgumentParser):
         """
         self.check_names(args)
         try:
-            return super().parse_dict(args, allow_extra_keys)
+            return super().parse_dict({**self._defaults, **args}, allow_extra_keys)
         except (ValueError, TypeError) as error:
             raise UserError(one_line(error)) from error
 
@@ -81,7 +82,10 @@ class OptionParser(HfArgumentParser):
 
 
 def read_options(
-    options: Sequence[str] | dict[str, Any], declared: type = ClassificationOptions, description: str | None = None
+    options: Sequence[str] | dict[str, Any],
+    declared: type = ClassificationOptions,
+    description: str | None = None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[DataArguments, ModelArguments, Any]:
     """The options of a command line or by keyword, read and checked without PyTorch.
 
@@ -89,6 +93,7 @@ def read_options(
         options: words, or values by name.
         declared: which options there are besides those of data, model and transformers.
         description: what --help says first.
+        defaults: other defaults than the declared ones.
 
     Returns:
         The options of the data, of the model, and all others.
@@ -96,20 +101,24 @@ def read_options(
     Raises:
         UserError: as `parse_arguments`.
     """
-    return _read(options, with_transformers(declared), description)
+    return _read(options, with_transformers(declared), description, defaults)
 
 
 def _read(
-    options: Sequence[str] | dict[str, Any], training_class: type, description: str | None
+    options: Sequence[str] | dict[str, Any],
+    training_class: type,
+    description: str | None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[DataArguments, ModelArguments, Any]:
     classes: Any = (DataArguments, ModelArguments, training_class)
     parser = OptionParser(classes, description=description)
+    parser.set_defaults(**defaults)
     data, model, training = parser.parse_dict(options) if isinstance(options, dict) else parser.parse(options)
     return data, model, training
 
 
-def as_training_arguments(options: Any, **more: Any) -> Any:
-    """The options of training that `read_options` read, as `ClassificationTrainingArguments`; `more` come on top.
+def as_training_arguments(options: Any) -> Any:
+    """The options of training that `read_options` read, as `ClassificationTrainingArguments`.
 
     Raises:
         UserError: transformers doesn't accept one.
@@ -118,7 +127,7 @@ def as_training_arguments(options: Any, **more: Any) -> Any:
 
     names = [item.name for item in fields(options) if getattr(options, item.name) != item.default]
     try:
-        return ClassificationTrainingArguments(**{name: getattr(options, name) for name in names}, **more)
+        return ClassificationTrainingArguments(**{name: getattr(options, name) for name in names})
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
 

@@ -136,7 +136,7 @@ class RunOptions:
         None,
         "Resume from the newest whole checkpoint, or from a checkpoint-N.",
         "Give true, or a folder.",
-        argparse={"metavar": "BOOL|FOLDER"},
+        argparse={"metavar": "BOOL|FOLDER", "nargs": "?", "const": "true"},
     )
     seed: int = _first(42, "Seed of weights and order; default 42.", accepts=_SEED)
     num_train_epochs: float | None = _schedule(
