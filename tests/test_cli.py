@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import pytest
 import torch
 from common import SCHEMES
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
+from typer.main import get_command
 
 from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForMaskedLM, _ctrl_c, cli
 from hf_posenc.finetuning import make_arguments, train_classifier
@@ -543,7 +545,7 @@ def test_a_model_that_does_not_classify_is_named(run, tmp_path):
     assert "LABEL_0" not in out
 
 
-COMMANDS = ("schemes", "inspect", "predict", "train", "evaluate", "quickstart", "check", "plot")
+COMMANDS = tuple(get_command(cli.app).commands)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -558,6 +560,15 @@ def test_every_command_explains_itself(run, command):
 def test_no_name_is_cut_off_in_a_terminal_of_80_columns(run, arguments):
     _, out, _ = run(*arguments, columns=80)
     assert "…" not in out
+
+
+@pytest.mark.parametrize("trust", [(), ("--trust-remote-code",)])
+def test_a_plot_of_a_classifier_reports_no_weights_as_unexpected(run, checkpoint, tmp_path, monkeypatch, trust):
+    warnings: list[str] = []
+    monkeypatch.setattr(logging.getLogger("transformers.modeling_utils"), "warning", warnings.append)
+    code, _, err = run("plot", str(checkpoint), "-o", str(tmp_path / "x.png"), *trust)
+    assert (code, warnings) == (0, []), err
+    assert (tmp_path / "x.png").is_file()
 
 
 def test_check_prints_a_table_and_fails_where_a_scheme_does(run, monkeypatch):

@@ -98,10 +98,10 @@ _NOTES = _Notes()
 
 
 @contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """Shows a spinner while PyTorch is imported, which takes seconds."""
+def loading(text: str = "Loading PyTorch and transformers") -> Iterator[None]:
+    """Shows a spinner beside a text during what takes long, such as the import of PyTorch."""
     console = Console(stderr=True)
-    with console.status("Loading PyTorch and transformers") if console.is_interactive else contextlib.nullcontext():
+    with console.status(text) if console.is_interactive else contextlib.nullcontext():
         yield
 
 

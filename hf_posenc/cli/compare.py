@@ -181,7 +181,9 @@ def benchmark(
         typer.Option(
             help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first; NAME:eager, "
             "NAME:flex_attention, NAME:pure (weights in --dtype in training too), PEER:equal_dropout, "
-            "SCHEME:frozen_words, SCHEME:plain (as without this package), modernbert:varlen, modernbert:global."
+            "SCHEME:frozen_words, SCHEME:plain (as without this package), modernbert:varlen, modernbert:global. "
+            "Default: bert, bert:equal_dropout, none, rope, alibi, t5.",
+            show_default=False,
         ),
     ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
     sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",

@@ -20,7 +20,7 @@ def convert(
             show_default=False,
         ),
     ],
-    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
     position_embedding_type: Annotated[
         str | None,
         typer.Option(
@@ -31,26 +31,35 @@ def convert(
     position_embedding_kwargs: SchemeKwargs = None,
     rope_parameters: RopeParameters = None,
     max_position_embeddings: Annotated[
-        int | None, typer.Option(min=1, help="How long inputs may be; default: as in the source.")
+        int | None, typer.Option(min=1, metavar="N", help="How long inputs may be; default: as in the source.")
     ] = None,
     extension: Annotated[
         str | None,
-        typer.Option(help="How: tile (default), interpolate, hierarchical for tables; linear, dynamic, yarn for RoPE."),
+        typer.Option(
+            help="How longer: tile (default), interpolate, hierarchical for tables; linear, dynamic, yarn for RoPE."
+        ),
     ] = None,
     heal: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Time for healing; default: 10.", show_default=False)] = None,
-    bf16: Annotated[bool, typer.Option(help="Heal in mixed precision: about twice as fast where it is.")] = False,
+    bf16: Annotated[
+        bool,
+        typer.Option(
+            "--bf16", help="Heal in bfloat16 mixed precision: about twice as fast where the processor has it."
+        ),
+    ] = False,
     eval_text: Annotated[
         str | None, typer.Option(help="Text to measure on; default: a part of --heal, or sentences that come along.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Head of the result, such as text-classification; default: the source's.")
+        str | None, typer.Option(help="Head of the result: fill-mask, text-classification, ...; default: the source's.")
     ] = None,
-    num_labels: Annotated[int | None, typer.Option(min=1, help="Labels of a new classifier.")] = None,
-    allow_pickle: Annotated[bool, typer.Option(help="Read a .bin file where there is no safetensors file.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    num_labels: Annotated[int | None, typer.Option(min=1, metavar="N", help="Labels of a new classifier.")] = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read a .bin file where there is no safetensors file.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
     revision: Revision = None,
 ) -> None:
@@ -91,12 +100,12 @@ def convert(
 @app.command("export-bert")
 def export_bert(
     source: Checkpoint,
-    out: Annotated[str, typer.Argument(help="Folder to write, whole or not at all.", show_default=False)],
+    out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
     model_type: Annotated[
         str | None,
         typer.Option(help="bert, roberta, xlm-roberta, camembert, distilbert or electra; default: what can hold it."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the model in OUT.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")] = False,
     revision: Revision = None,
 ) -> None:
     """Write a `learned` checkpoint with BERT's body as transformers' own model, and measure that it is the same."""

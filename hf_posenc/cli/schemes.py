@@ -8,7 +8,7 @@ from rich.table import Table
 
 from hf_posenc.errors import UserError, about_options, dashed, one_line
 
-from .application import app
+from .application import app, loading
 from .options import (
     Checkpoint,
     Revision,
@@ -67,7 +67,6 @@ def plot(
     trust_remote_code: Trust = False,
 ) -> None:
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
-    from hf_posenc.model.modeling_posenc import PosEncModel
     from hf_posenc.model.package_config import PosEncConfig
     from hf_posenc.options import parse_json_option
     from hf_posenc.quiet import without_bars
@@ -88,7 +87,7 @@ def plot(
             read = [
                 PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
                 if is_scheme(source)
-                else PosEncModel.from_pretrained(source, revision=revision or "main", trust_remote_code=True)
+                else _trusted_model(source, revision)
                 if trust_remote_code
                 else source
                 for source in sources
@@ -101,6 +100,17 @@ def plot(
     Console().print(f"The picture is in {output}", highlight=False, markup=False)
 
 
+def _trusted_model(source: str, revision: str | None) -> Any:
+    """A checkpoint with its own code, as the class that was saved: another would report its head as unexpected."""
+    from hf_posenc.model import modeling_posenc
+    from hf_posenc.model.package_config import PosEncConfig
+
+    options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": True}
+    config = PosEncConfig.from_pretrained(source, **options)
+    saved = getattr(modeling_posenc, next(iter(config.architectures or ()), ""), modeling_posenc.PosEncModel)
+    return saved.from_pretrained(source, config=config, **options)
+
+
 @app.command()
 def check(
     scheme: Annotated[
@@ -111,14 +121,18 @@ def check(
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
     scheme_file: SchemeFile = None,
 ) -> None:
-    """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ..."""
+    """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ...
+
+    They take from ten seconds to a minute, most of it for `export` and `remote_code`.
+    """
     from hf_posenc.options import parse_json_option
     from hf_posenc.schemes.conformance import check_position
     from hf_posenc.schemes.scheme_file import register_scheme_file
 
     if scheme_file is not None:
         register_scheme_file(scheme_file, scheme)
-    report = check_position(scheme, kwargs=parse_json_option("kwargs", kwargs) or {}, checks=only or None)
+    with loading("Running the checks, which takes up to a minute"):
+        report = check_position(scheme, kwargs=parse_json_option("kwargs", kwargs) or {}, checks=only or None)
     Console().print(report)
     if not report.ok:
         raise typer.Exit(1)

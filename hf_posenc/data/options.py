@@ -18,7 +18,7 @@ class DataArguments:
     train_file: str | None = _data(
         None, "Training data: .csv, .tsv, .json, .jsonl, .txt, .conll (all also .gz) or .parquet."
     )
-    validation_file: str | None = _data(None, "Validation data; else a tenth is set aside.")
+    validation_file: str | None = _data(None, "Validation data; default: a tenth of the training rows.")
     test_file: str | None = _data(None, "Test data, scored and labelled at the end.", "It may lack labels.")
     dataset_name: str | None = _data(
         None,
@@ -27,19 +27,19 @@ class DataArguments:
         is_source=True,
     )
     dataset_config_name: str | None = option(None, "The configuration of a Hub data set.")
-    delimiter: str | None = _data(None, "Between csv columns; default: found.", "One character, or tab.")
+    delimiter: str | None = _data(None, "Column separator (default: detected).", "One character, or tab.")
     quoting: str | None = _data(
         None,
-        "What csv quotes are: csv (they enclose cells) or none (letters).",
+        "Quotes in a csv: csv (they enclose cells) or none (plain characters).",
         "Default: csv in a .csv, and in a .tsv if they balance in every line.",
         accepts=one_of("csv", "none"),
     )
     decimal: str | None = option(
         None,
-        "Decimal sign of numbers in a .csv or .tsv: . or , (found, and said, where labels have it).",
+        "Decimal separator in a .csv or .tsv: . or , (default: detected from the labels, and reported).",
         accepts=one_of(".", ","),
     )
-    encoding: str | None = _data(None, "Of files of text: utf-8 (default), latin-1, cp1252, utf-16, ...")
+    encoding: str | None = _data(None, "Encoding of text files: utf-8 (default), latin-1, cp1252, utf-16, ...")
     train_split_name: str | None = option(None, "The training split, if not train.")
     validation_split_name: str | None = option(None, "The validation split, if not validation, valid, val or dev.")
     test_split_name: str | None = option(None, "The test split, if not test.")
@@ -48,22 +48,27 @@ class DataArguments:
         "Percentage of the training data to validate on, where there is no validation split.",
         accepts=Range("1 to 99", lambda value: 1 <= value <= 99),
     )
-    text_column_names: str | None = _data(None, "Text column; two, with a comma, for pairs.", "Default: found by name.")
+    text_column_names: str | None = _data(
+        None,
+        "Text column; two, with a comma, for pairs.",
+        "Default: the column text, sentence, content, review or question, or the only column of words.",
+    )
     text_column_delimiter: str | None = option(
         None, "Join all text columns to one text with this between them; no pairs."
     )
     label_column_name: str | None = _data(
         None,
-        "Label column; default: label, or the only one left.",
+        "Label column; default: label or labels, or the only one left.",
         "Several columns of 0 and 1, joined by a comma, hold one label each.",
     )
     label_delimiter: str | None = _data(
-        None, "Between several labels in one cell.", "It makes a multi-label classification."
+        None, "Separator of several labels in one cell.", "It makes a multi-label classification."
     )
     task: str | None = _data(
         None,
-        "classification, regression, or tokens: a label for each word. Default: what the labels look like.",
-        "Real numbers make a regression; few whole ones such as 0.0 and 1.0 are labels.",
+        "classification, regression, or tokens (a label for each word). Default: words and whole numbers are classes, "
+        "other numbers a regression.",
+        "Few whole ones such as 0.0 and 1.0 are classes too.",
         accepts=one_of(*TASKS),
     )
     skip_missing: bool = _data(
@@ -73,14 +78,16 @@ class DataArguments:
         None, "Longer inputs are cut to this many tokens.", "Default: the tokenizer's limit, else 512."
     )
     streaming: bool = _data(
-        False, "Read data while training; needs --max-steps.", "For data that doesn't fit into memory or on the disk."
+        False,
+        "Read the data while training; needs --max-steps.",
+        "For data that doesn't fit into memory or on the disk.",
     )
     shuffle_buffer_size: int | None = option(
         None, "With --streaming: draw from this many examples, held in memory. Default: 10000; 1: in order."
     )
     class_names: str | None = option(
         None,
-        "With --streaming: the labels, joined by a comma. Default: found by reading the data once before training.",
+        "With --streaming: the labels, joined by a comma. Default: collected by reading the data once before training.",
     )
     max_train_samples: int | None = option(
         None,

@@ -255,6 +255,6 @@ def position_limit(model: PreTrainedModel) -> int | None:
     table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
     if table is None:
         return None
-    # RoBERTa and its kin start counting after the padding token.
+    # RoBERTa-family models start counting after the padding token.
     padding = getattr(table, "padding_idx", None)
     return table.num_embeddings - (0 if padding is None else padding + 1)

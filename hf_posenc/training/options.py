@@ -68,18 +68,18 @@ class ModelArguments:
         None, "mean (default), cls or max.", "How a PosEnc encoder pools.", suggests=("mean", "cls", "max")
     )
     model_name_or_path: str | None = _model(
-        None, "Start from a checkpoint of ours, as it is.", "A folder or Hub name.", is_source=True
+        None, "Start from a PosEnc checkpoint, unchanged.", "A folder or Hub name.", is_source=True
     )
     lora: bool = _model(
         False,
-        "Train low-rank changes of trained weights (PEFT).",
+        "Train low-rank updates (LoRA) of pretrained weights, with PEFT.",
         "The positional scheme and the classifier are trained too, the rest is frozen: less memory. They are merged in "
         "what is saved.",
     )
     tokenizer_name: str | None = _model(
         None,
-        "A trained tokenizer; else one is trained here.",
-        "A folder or Hub name. Default: the model's; for a new encoder, one trained on the training text.",
+        "Tokenizer; default: the model's, or one trained on your text.",
+        "A folder or Hub name.",
         is_source=True,
     )
     config_name: str | None = option(
@@ -129,30 +129,30 @@ class RunOptions:
     output_dir: str | None = _first(None, "Folder for the checkpoint.", argparse={"aliases": ["-o"]})
     overwrite_output_dir: bool = _first(
         False,
-        "Replace the run that the folder holds, when the new one has ended.",
+        "Replace the folder's run when the new one is complete.",
         "Until then its checkpoints are in .earlier. Without it, such a folder is refused.",
     )
     resume_from_checkpoint: str | None = _first(
         None,
         "Resume from the newest whole checkpoint, or from a checkpoint-N.",
-        "Give true, or a folder.",
+        "Give a folder; nothing or true for the newest.",
         argparse={"metavar": "BOOL|FOLDER", "nargs": "?", "const": "true"},
     )
     seed: int = _first(42, "Seed of weights and order; default 42.", accepts=_SEED)
     num_train_epochs: float | None = _schedule(
         None,
-        "Passes over the training data; default by their number.",
-        "6 to 100 (4 to 20 from a checkpoint), the more the fewer examples there are.",
+        "Epochs; default: the more, the fewer rows there are.",
+        "6 to 100, from a checkpoint 4 to 20.",
         accepts=_POSITIVE,
     )
     max_steps: int = _schedule(
         -1,
-        "Steps, instead of passes.",
+        "Optimizer steps, instead of epochs.",
         accepts=Range("a whole number from 1, or -1 for none", lambda value: value == -1 or value >= 1),
     )
     learning_rate: float | None = _schedule(
         None,
-        "Peak of AdamW's; default by model size.",
+        "Peak learning rate; default: by model size.",
         "From a checkpoint 1e-4 up to 512 wide, else 5e-5, ten times that with --lora; for a new encoder 1e-3 up to "
         "256 wide, 5e-4 up to 512, else 1e-4.",
         accepts=_NOT_NEGATIVE,
@@ -160,12 +160,14 @@ class RunOptions:
     lr_scheduler_type: str = _schedule(
         "linear", "linear (default), cosine, constant_with_warmup, ...", accepts=one_of(*enumeration("SchedulerType"))
     )
-    one_cycle: bool = _schedule(False, "The one-cycle schedule instead.", "PyTorch's, of learning rate and momentum.")
+    one_cycle: bool = _schedule(
+        False, "Use the one-cycle schedule instead.", "PyTorch's, of learning rate and momentum."
+    )
     warmup_steps: float = _schedule(
         0.1, "Steps to warm up; below 1, a share of all; default 0.1.", accepts=_NOT_NEGATIVE
     )
-    weight_decay: float = _schedule(0.0, "AdamW's; default 0.", accepts=_NOT_NEGATIVE)
-    max_grad_norm: float = _schedule(1.0, "Gradients are clipped to this; default 1.", accepts=_NOT_NEGATIVE)
+    weight_decay: float = _schedule(0.0, "Weight decay of AdamW; default 0.", accepts=_NOT_NEGATIVE)
+    max_grad_norm: float = _schedule(1.0, "Norm to which gradients are clipped; default 1.", accepts=_NOT_NEGATIVE)
     word_learning_rate_factor: float | None = option(
         None,
         "How many times the learning rate the word embeddings of a new encoder get. Default: 1 to 4, the more the "
@@ -196,7 +198,7 @@ class RunOptions:
     save_total_limit: int | None = option(2, "How many checkpoints are kept.", accepts=COUNT)
     early_stopping_patience: int | None = _kept(
         None,
-        "Stop after this many evaluations without a better one.",
+        "Stop after this many evaluations without improvement.",
         "By metric_for_best_model; default there: loss.",
         accepts=COUNT,
     )
@@ -205,7 +207,7 @@ class RunOptions:
     )
     metric_for_best_model: str | None = _kept(
         None,
-        "What is better: macro_f1 (default), accuracy, loss, ...",
+        "Metric that decides which weights are best: macro_f1 (default), accuracy, loss, ...",
         "With --task tokens span_f1 where labels mark spans; of numbers and masked tokens the loss.",
     )
     # The three-valued switches are annotated as bool: HfArgumentParser takes a bare --switch only then.
@@ -216,8 +218,8 @@ class RunOptions:
     )
     keep_checkpoints: bool = _kept(
         False,
-        "Keep what a run resumes from when it has ended, too (default: false).",
-        "That is in the checkpoint-N folders.",
+        "Keep the checkpoint-N folders when the run has ended (default: false).",
+        "A run resumes from them.",
     )
     per_device_train_batch_size: int = _speed(32, "Batch size; default 32.", "For training, per device.", accepts=COUNT)
     per_device_eval_batch_size: int = option(64, "Batch size for evaluation, per device.", accepts=COUNT)
@@ -252,15 +254,16 @@ class ClassificationOptions(RunOptions):
 
     search: int | None = _schedule(
         None,
-        "Try N rates, dropouts and starts first, on the validation data, a third of the steps each.",
-        "The best of them is trained with. A start is the initializer_range of a new encoder.",
+        "First try N combinations of learning rate, dropout and initializer range on the validation data, each for a "
+        "third of the steps.",
+        "Training uses the best of them. The initializer range is varied for a new encoder alone.",
         accepts=Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
         argparse={"metavar": "N"},
     )
     class_weights: str | None = _schedule(
         None, 'balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', "In the loss."
     )
-    compare_none: bool = _kept(False, "Train without positions too: is that as good?")
+    compare_none: bool = _kept(False, "Train a model without positions too, to see whether word order matters.")
     score_test: bool = option(False, "Score the test split, as do_predict does, if there is one and it has labels.")
     baseline: bool = option(
         True,

@@ -146,9 +146,9 @@ def check_position(
 ) -> PositionReport:
     """Runs the conformance checks on a positional scheme.
 
-    Tiny encoders with perturbed weights are built around the scheme, on CPU, offline, in about ten seconds; `export`
-    and `remote_code` take most of them. Random numbers, threads and the table of schemes are as before afterwards, and
-    no file is left.
+    Tiny encoders with perturbed weights are built around the scheme, on CPU, offline, in ten seconds to a minute;
+    `export` and `remote_code` take most of it. Random numbers, threads and the table of schemes are as before
+    afterwards, and no file is left.
 
     ```python
     >>> from hf_posenc import check_position
