@@ -4,9 +4,6 @@ Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoint
 Public names are loaded when they are first used: `import hf_posenc` itself imports neither PyTorch nor transformers.
 """
 
-from . import _ctrl_c as _ctrl_c
-
-# isort: split
 import logging
 import re
 from pathlib import Path

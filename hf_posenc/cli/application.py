@@ -15,7 +15,6 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import hf_posenc
-from hf_posenc import _ctrl_c
 from hf_posenc.errors import UserError, format_cli_error
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
@@ -107,7 +106,6 @@ def loading(text: str = "Loading PyTorch and transformers") -> Iterator[None]:
 
 def main() -> None:
     """Entry point: runs a command; any error ends in one line and an exit code (see `format_cli_error`)."""
-    _ctrl_c.end()
     logging.getLogger("hf_posenc").addHandler(_NOTES)
     try:
         app(prog_name="hf-posenc")
