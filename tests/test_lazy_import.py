@@ -25,7 +25,7 @@ def test_importing_the_package_imports_no_framework():
     in_a_fresh_process(f"import hf_posenc, hf_posenc.errors\nassert hf_posenc.__version__\n{HEAVY}")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["train", "--learning-rate"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["predict", "--batch-size"]])
 def test_help_version_and_usage_errors_import_no_framework(arguments):
     main = "import contextlib\nfrom hf_posenc.cli import main\nwith contextlib.suppress(SystemExit):\n    main()\n"
     in_a_fresh_process(f"sys.argv = {['hf-posenc', *arguments]}\n{main}{HEAVY}")

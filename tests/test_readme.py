@@ -67,8 +67,8 @@ RUN_ELSEWHERE = {
     "hf-posenc train --scheme-file my_scheme.py --position-embedding-type recency -o runs/recency "
     "--train-file mine.csv": OWN_SCHEME,
     'hf-posenc predict runs/recency "A text to classify." --trust-remote-code': OWN_SCHEME,
-    "hf-posenc compare --scheme-file my_scheme.py --schemes none,rope,recency --data mine -o results/recency": "tests/"
-    "comparison/test_comparison_scheme_file.py",
+    "hf-posenc compare --scheme-file my_scheme.py --schemes none,rope,recency --data mine.csv "
+    "-o results/recency": "tests/comparison/test_comparison_scheme_file.py",
     "python examples/own_scheme/run.py --output-dir runs/recency": OWN_SCHEME,
     "python -m model_cards.studies.recipe --data FOLDER --output try.json --parts scratch/comparisons "
     """--seeds 1 --options '{"config_overrides": "initializer_range=0.05", "hidden_dropout_prob": 0.1, """
@@ -113,10 +113,9 @@ def reader(tmp_path, monkeypatch):
         f"{text} {row},{label}\n" for row in range(20) for text, label in (("good film", "yes"), ("bad film", "no"))
     )
     reviews = tmp_path / re.search(r"--dataset-name (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
-    for folder in (reviews, tmp_path / "mine"):
-        folder.mkdir(parents=True)
-        for split in ("train.csv", "test.csv"):
-            (folder / split).write_text(rows)
+    reviews.mkdir(parents=True)
+    for split in ("train.csv", "test.csv"):
+        (reviews / split).write_text(rows)
     for name in ("mine.csv", "test.csv"):
         (tmp_path / name).write_text(rows)
     pretrained = tmp_path / re.search(r"--pretrained (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
