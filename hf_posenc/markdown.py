@@ -1,12 +1,15 @@
 """Markdown: escaped text, tables, and the templates that cards and reports are made from."""
 
 import functools
+import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
+from markdown_it import MarkdownIt
 
 _MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|:(?=//)")
 """Characters that Markdown or GitHub may read as markup; an underscore between letters isn't."""
@@ -22,12 +25,37 @@ def code(text: object) -> str:
     name = " ".join(str(text).split())
     if re.fullmatch(r"[^`|\\<>&$]+", name):
         return f"`{name}`"
-    return "<code>" + re.sub(r"[^\w\s]|_", entity, name) + "</code>"  # in a table even `code` ends at a |
+    # In a table even `code` ends at a |.
+    return "<code>" + re.sub(r"[^\w\s]|_", lambda match: f"&#{ord(match[0])};", name) + "</code>"
 
 
-def entity(match: re.Match[str]) -> str:
-    """The HTML entity of the last character of a match."""
-    return f"&#{ord(match[0][-1])};"
+def inline_html(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Inline Markdown (code, bold, links to anchors) as HTML, with what `plain` and `code` made shown as it was.
+
+    Args:
+        text: one line.
+        links: where code leads, by itself: {"`rope`": "#rope"}.
+    """
+    return _inline_parser().renderInline(text, {"links": links})
+
+
+@functools.cache
+def _inline_parser() -> MarkdownIt:
+    def tag(renderer: Any, tokens: Any, index: int, options: Any, environment: Any) -> str:
+        content = tokens[index].content
+        return content if content in ("<code>", "</code>") else html.escape(content)
+
+    def code_span(renderer: Any, tokens: Any, index: int, options: Any, environment: Any) -> str:
+        content = tokens[index].content
+        shown, anchor = f"<code>{html.escape(content)}</code>", environment["links"].get(f"`{content}`")
+        return f'<a href="{anchor}">{shown}</a>' if anchor else shown
+
+    parser = MarkdownIt("zero", {"html": True})
+    parser.enable(["backticks", "emphasis", "entity", "escape", "html_inline", "link"])
+    parser.validateLink = lambda url: url.startswith("#")  # type: ignore[method-assign]
+    parser.add_render_rule("html_inline", tag)
+    parser.add_render_rule("code_inline", code_span)
+    return parser
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]], align: str | None = None) -> str:

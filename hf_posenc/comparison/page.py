@@ -5,15 +5,14 @@ part, the message of an error) goes through `plain` or `code`, and is shown as i
 """
 
 import base64
-import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
-from hf_posenc.markdown import entity, markdown_table, number_columns, plain, render
+from hf_posenc.markdown import inline_html, markdown_table, number_columns, plain, render
 
 PICTURES_NAME = "report_pictures"
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -112,8 +111,8 @@ def to_html(blocks: Sequence[Block]) -> str:
         title=headings[0].text,
         blocks=[(type(block).__name__, block) for block in blocks if block != headings[0]],
         contents=_contents(headings),
-        inline=lambda text: Markup(_inline(text, links)),
-        unlinked=lambda text: Markup(_inline(text, {})),
+        inline=lambda text: Markup(inline_html(text, links)),
+        unlinked=lambda text: Markup(inline_html(text)),
     )
 
 
@@ -126,17 +125,3 @@ def _contents(headings: Sequence[Heading]) -> list[tuple[Heading, list[Heading]]
         elif heading.level > 2:
             found[-1][1].append(heading)
     return found
-
-
-def _inline(text: str, links: Mapping[str, str]) -> str:
-    """Inline Markdown (code, bold, links) as HTML; a scheme's name links to its section."""
-
-    def shown(match: re.Match[str]) -> str:
-        name = "<code>" + re.sub(r"[*\[\]]", entity, match[1]) + "</code>"
-        return f'<a href="{links[match[0]]}">{name}</a>' if match[0] in links else name
-
-    text = re.sub(r"\\[!-/:-@\[-`{-~]", entity, text)
-    text = re.sub(r"&(?!#\d+;)|<(?!/?code>)|(?<!<code)(?<!</code)>", lambda match: html.escape(match[0]), text)
-    text = re.sub(r"`([^`]+)`", shown, text)
-    text = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)
-    return re.sub(r"\[([^\]]+)\]\((#[^)\s]+)\)", r'<a href="\2">\1</a>', text)
