@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hf_posenc import cli
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, cli
 from hf_posenc.errors import Interrupted, UserError, about_options, check_local, format_cli_error, is_local
 
 
@@ -30,6 +31,32 @@ def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, monkeypatch, 
         cli.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err.strip() == f"Error: {text} (HF_POSENC_TRACEBACK=1 shows where)"
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("hf_posenc.schemes.inspection._tensor_sizes", "inspect model"),
+        ("hf_posenc.schemes.plots.read_effects", "plot model -o x.png"),
+        ("hf_posenc.schemes.conformance.check_position", "check rope"),
+        ("hf_posenc.data.preparing.find_columns", "train -o run --train-file mine.csv"),
+        ("hf_posenc.training.run.assess", "train -o run --train-file mine.csv --max-steps 1 --use-cpu"),
+        ("hf_posenc.comparison.plan_file.check_data", "compare -o compared --data mine.csv --schemes rope,none"),
+    ],
+)
+def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"text {number},{'yes' if number % 2 else 'no'}\n" for number in range(20))
+    Path("mine.csv").write_text("text,label\n" + rows)
+    PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", vocab_size=9)).save_pretrained("model")
+    monkeypatch.setattr(where, lambda *_, **__: broadcast())
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "Error: ValueError: operands could not be broadcast together with shapes (2,) (3,)" in last
+    assert last.endswith("(HF_POSENC_TRACEBACK=1 shows where)")
+    assert ended.value.code == 1
 
 
 def test_messages_are_not_rewritten(monkeypatch, capsys):

@@ -147,7 +147,7 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_rem
 
     try:
         found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, UserError, SafetensorError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
     length = "any" if found.max_length is None else f"{found.max_length:,} tokens"

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download
 from safetensors import safe_open
 
-from hf_posenc.errors import UserError
+from hf_posenc.errors import UserError, about_options
 from hf_posenc.model import modeling_posenc
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
@@ -106,10 +106,11 @@ def inspect_checkpoint(
     values, _ = PosEncConfig.get_config_dict(source, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
         raise UserError(f"it is a {values.get('model_type')} model, not a PosEnc one.")
-    config = PosEncConfig.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+    with about_options():
+        config = PosEncConfig.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
     bundled = [name for name in config.position_embedding_type.split("+") if config.has_bundled_code(name)]
     loaded = trust_remote_code or not bundled
-    with torch.device("meta"):
+    with torch.device("meta"), about_options():
         model = _model_class(config)(config) if loaded else None
     sizes, dtypes = _tensor_sizes(source, revision)
     if missing := [name for name, _ in model.named_parameters() if name not in sizes] if model is not None else []:
