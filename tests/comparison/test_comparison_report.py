@@ -20,7 +20,7 @@ from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_json
-from hf_posenc.markdown import code, markdown_table, plain
+from hf_posenc.markdown import code, inline_html, markdown_table, plain
 from hf_posenc.training import UserError
 
 pytest.importorskip("matplotlib")
@@ -169,6 +169,14 @@ def test_a_text_is_shown_as_it_is(write, text):
     for shown in (cell, paragraph, page[1]):
         assert set(re.findall(r"<[^>]*>", shown)) <= {"<code>", "</code>"}
         assert html.unescape(re.sub("</?code>", "", shown)) == " ".join(text.split())
+
+
+def test_the_page_has_no_html_and_no_link_but_its_own():
+    text = "<b>x</b> <i>**y** `rope` `t5` [in](#z) [out](http://z) <code>&#42;</code>"
+    assert inline_html(text, {"`rope`": "#rope"}) == (
+        '&lt;b&gt;x&lt;/b&gt; &lt;i&gt;<strong>y</strong> <a href="#rope"><code>rope</code></a> <code>t5</code> '
+        '<a href="#z">in</a> [out](http://z) <code>*</code>'
+    )
 
 
 def test_names_in_a_report_are_no_markup(tmp_path):
