@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from .tasks import CLASSES, auto_class
+
 _WATCHED = ("transformers", "hf_posenc")
 
 
@@ -101,10 +103,8 @@ def _register_models() -> None:
     from .model import modeling_posenc
     from .model.package_config import PosEncConfig
 
-    transformers.AutoModel.register(PosEncConfig, modeling_posenc.PosEncModel)
-    for task in ("MaskedLM", "MultipleChoice", "QuestionAnswering", "SequenceClassification", "TokenClassification"):
-        auto_class = getattr(transformers, f"AutoModelFor{task}")
-        auto_class.register(PosEncConfig, getattr(modeling_posenc, f"PosEncFor{task}"))
+    for name, task in CLASSES.items():
+        getattr(transformers, auto_class(task)).register(PosEncConfig, getattr(modeling_posenc, name))
 
 
 def register_when_imported() -> None:

@@ -3,14 +3,12 @@
 `load_isolated` starts this file as a script, which imports nothing of hf_posenc.
 """
 
-import importlib.abc
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 
@@ -92,18 +90,6 @@ def load_isolated(
     return Answer(found.pop("output"), {k.removeprefix("weight:"): v for k, v in found.items()}, answer["token_ids"])
 
 
-class _Hide(importlib.abc.MetaPathFinder):
-    """Makes imports of packages fail, as where they aren't installed."""
-
-    def __init__(self, packages: Sequence[str]) -> None:
-        self.packages = packages
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Refuses them, and leaves other names to other finders."""
-        if fullname.partition(".")[0] in self.packages:
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-
-
 def first_output(model: Any, **inputs: Any) -> Any:
     """The first tensor that a model with any head returns for tokens (B, S); multiple choice gets one choice."""
     import torch
@@ -131,14 +117,15 @@ def _carry_out(place: Path, order: dict[str, Any]) -> dict[str, Any]:
     inputs = load_file(place / "inputs") if (place / "inputs").exists() else dict(read)  # type: ignore[arg-type]
     found = {f"weight:{name}": value for name, value in model.state_dict().items()} if order["weights"] else {}
     found["output"] = first_output(model, **inputs)
-    assert not any(name.partition(".")[0] == "hf_posenc" for name in sys.modules)
+    assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
     save_file({name: value.clone().contiguous() for name, value in found.items()}, place / "found")
     return {"error": None, "token_ids": None if read is None else read["input_ids"].tolist()}
 
 
 def _main(place: Path) -> None:
     order = json.loads((place / "order.json").read_text(encoding="utf-8"))
-    sys.meta_path.insert(0, _Hide(order["hidden"]))
+    for name in order["hidden"]:
+        sys.modules[name] = None  # type: ignore[assignment]  # an import fails, as if it weren't installed
     try:
         answer = _carry_out(place, order)
     except Exception as problem:

@@ -5,8 +5,9 @@
 goes back to transformers' BERT.
 """
 
+from ..tasks import TASKS
 from .convert import convert
-from .families import FAMILIES, TASKS
+from .families import FAMILIES
 from .report import Accounting, Agreement, ConversionReport
 from .to_bert import export_bert
 

@@ -12,7 +12,7 @@ from ..errors import UserError, about_options
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
 from ..model.positions import make_position
-from .families import TASKS
+from ..tasks import TASKS
 from .report import Accounting
 
 
@@ -39,7 +39,7 @@ def model_class(task: str) -> type[PreTrainedModel]:
     """
     if task not in TASKS:
         raise UserError(f"task={task!r} is unknown. Choose one of {', '.join(TASKS)}.")
-    return getattr(modeling_posenc, TASKS[task])
+    return getattr(modeling_posenc, f"PosEnc{TASKS[task]}")
 
 
 def build_config(fields: dict[str, Any]) -> PosEncConfig:

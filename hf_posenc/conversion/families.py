@@ -8,25 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
-
-TASKS = {
-    "feature-extraction": "PosEncModel",
-    "fill-mask": "PosEncForMaskedLM",
-    "text-classification": "PosEncForSequenceClassification",
-    "token-classification": "PosEncForTokenClassification",
-    "question-answering": "PosEncForQuestionAnswering",
-    "multiple-choice": "PosEncForMultipleChoice",
-}
-"""What a converted model is for, and the class that it becomes."""
-
-_SUFFIXES = {
-    "ForMaskedLM": "fill-mask",
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForMultipleChoice": "multiple-choice",
-    "Model": "feature-extraction",
-}
+from ..tasks import TASKS
 
 _KINDS = ("weight", "bias")
 _BERT_LAYER = {
@@ -85,6 +67,10 @@ class Family:
     layer: dict[str, str] = field(default_factory=lambda: _BERT_LAYER)
     layers: str = "encoder.layer"
     fixed_lm_act: bool = False
+
+    def class_name(self, task: str) -> str:
+        """transformers' class of its models for a task."""
+        return self.class_prefix + TASKS[task]
 
     def encoder_names(self, config: Any) -> dict[str, str]:
         """Our name -> their name of each weight of the encoder, without prefixes. `config` is ours."""
@@ -231,8 +217,8 @@ def task_of(
     name = (architectures or [""])[0]
     if name.endswith("ForPreTraining"):
         return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
-    for suffix, task in _SUFFIXES.items():
-        if name.endswith(suffix):
+    for task, ending in TASKS.items():
+        if name.endswith(ending):
             if task != "feature-extraction" and task not in family.heads:
                 break
             return task

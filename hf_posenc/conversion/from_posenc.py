@@ -5,8 +5,8 @@ from huggingface_hub.errors import StrictDataclassError
 
 from ..errors import UserError, one_line
 from ..model.package_config import PosEncConfig
+from ..tasks import CLASSES
 from .building import Loaded, fill, model_class, other_labels, set_labels
-from .families import TASKS
 from .report import Accounting
 from .sources import Source
 
@@ -18,11 +18,10 @@ def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed
         config = PosEncConfig.from_dict(dict(raw))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{name!r}: config.json is no PosEnc configuration: {one_line(error)}") from error
-    classes = {architecture: task for task, architecture in TASKS.items()}
     architecture = (raw.get("architectures") or ["PosEncModel"])[0]
-    if architecture not in classes:
-        raise UserError(f"{name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(classes)}.")
-    has = classes[architecture]
+    if architecture not in CLASSES:
+        raise UserError(f"{name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(CLASSES)}.")
+    has = CLASSES[architecture]
     task = wanted or has
     labels = set_labels(config, task, num_labels, wanted, name)
     bare = {
@@ -49,7 +48,7 @@ def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed
     for key in sorted(expected - state.keys() - set(new)):
         raise UserError(f"{name!r} lacks {key!r}. The checkpoint is incomplete.")
     for key in sorted(state.keys() - expected):
-        raise UserError(f"{name!r} holds {key!r}, which a {TASKS[task]} with its config.json doesn't have.")
+        raise UserError(f"{name!r} holds {key!r}, which a {cls.__name__} with its config.json doesn't have.")
     model = fill(cls, config, state, new, name, {}, seed)
     used = sorted(key for key in tensors if key not in drop)
     return Loaded(

@@ -20,14 +20,6 @@ from .report import Agreement
 from .sources import read_weights
 
 OWN_TEXTS = "blimp_order, which comes along"
-_CLASS_SUFFIX = {
-    "feature-extraction": "Model",
-    "fill-mask": "ForMaskedLM",
-    "text-classification": "ForSequenceClassification",
-    "token-classification": "ForTokenClassification",
-    "question-answering": "ForQuestionAnswering",
-    "multiple-choice": "ForMultipleChoice",
-}
 
 
 def own_texts(count: int = 256) -> list[str]:
@@ -250,7 +242,7 @@ def verify(loaded: Loaded, rows: Sequence[dict[str, list[int]]], texts: str) -> 
 
     if loaded.model_type == "posenc" or loaded.model.config.position_embedding_type.startswith("relative_key"):
         return None
-    name = FAMILIES[loaded.model_type].class_prefix + _CLASS_SUFFIX[loaded.task]
+    name = FAMILIES[loaded.model_type].class_name(loaded.task)
     pickled = not any(loaded.folder.glob("*.safetensors"))
     with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
         theirs, found = getattr(transformers, name).from_pretrained(

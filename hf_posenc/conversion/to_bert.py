@@ -11,10 +11,10 @@ from transformers.utils import logging
 
 from ..errors import UserError
 from ..quiet import without_warnings
-from .families import FAMILIES, TASKS, Family
+from .families import FAMILIES, Family
 from .fields import first_position, their_fields
 from .loading import load
-from .measure import _CLASS_SUFFIX, compare, encode, own_texts, random_rows
+from .measure import compare, encode, own_texts, random_rows
 from .output import check_free, load_tokenizer, model_written
 from .report import Agreement
 from .sentence_modules import read_modules, write_modules
@@ -107,7 +107,7 @@ def _target(source: str, config: Any, task: str, wanted: str | None) -> tuple[st
 def _empty(family: Family, theirs: Any, task: str) -> Any:
     """A new model of the family; a bare encoder without the pooler, where its class allows that."""
     bare = task == "feature-extraction" and family.prefix in ("bert.", "roberta.")
-    cls: Any = getattr(transformers, family.class_prefix + _CLASS_SUFFIX[task])
+    cls: Any = getattr(transformers, family.class_name(task))
     with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
@@ -144,6 +144,3 @@ def _fill(model: PreTrainedModel, ours: PreTrainedModel, family: Any, theirs: An
     for key in sorted(left):
         raise UserError(f"A {type(model).__name__} has {key!r}, which this checkpoint can't fill.")
     model.load_state_dict(written, strict=False)
-
-
-__all__ = ["FAMILIES", "TASKS", "export_bert"]

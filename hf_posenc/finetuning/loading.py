@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    PreTrainedModel,
-)
+import transformers
+from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging
 
 from ..errors import UserError, check_local, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..quiet import errors_alone
+from ..tasks import TASKS, auto_class
 from ..training.arguments import ModelArguments
 from ..training.checkpoints import not_finite
 
@@ -25,18 +21,23 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Head:
-    """What a model needs for a task, by the Auto class that has it."""
+    """What a model needs for a task."""
 
-    auto_class: Any
+    task: str
+    """One of `TASKS`."""
     lacking: str
     """What a checkpoint without it is or does."""
     writer: str
     """What writes one that has it."""
 
+    @property
+    def auto_class(self) -> Any:
+        """The Auto class that loads it."""
+        return getattr(transformers, auto_class(self.task))
+
     def is_in(self, config: Any) -> bool:
         """Whether a checkpoint was saved with it."""
-        ending = self.auto_class.__name__.removeprefix("AutoModel")
-        return any(architecture.endswith(ending) for architecture in config.architectures or ())
+        return any(architecture.endswith(TASKS[self.task]) for architecture in config.architectures or ())
 
     def require(self, config: Any, name: str) -> None:
         """Refuses a checkpoint without it, which transformers would initialise at random.
@@ -56,12 +57,12 @@ class Head:
 
 
 CLASSIFIER = Head(
-    AutoModelForSequenceClassification,
+    "text-classification",
     "doesn't classify texts",
     "`hf-posenc train` or examples/run_classification.py",
 )
-WORD_CLASSIFIER = Head(AutoModelForTokenClassification, "doesn't label words", "`hf-posenc train --task tokens`")
-MASKED_LM = Head(AutoModelForMaskedLM, "is no masked language model", "examples/run_mlm.py")
+WORD_CLASSIFIER = Head("token-classification", "doesn't label words", "`hf-posenc train --task tokens`")
+MASKED_LM = Head("fill-mask", "is no masked language model", "examples/run_mlm.py")
 
 
 def hub_options(arguments: ModelArguments) -> dict[str, Any]:

@@ -10,17 +10,8 @@ from huggingface_hub import ModelCard, ModelCardData
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.machine import versions
 from hf_posenc.markdown import render
+from hf_posenc.tasks import CLASSES
 from hf_posenc.training.card import HERE
-
-TASKS = {
-    "PosEncForSequenceClassification": "text-classification",
-    "PosEncForTokenClassification": "token-classification",
-    "PosEncForMaskedLM": "fill-mask",
-    "PosEncForQuestionAnswering": "question-answering",
-    "PosEncForMultipleChoice": "multiple-choice",
-    "PosEncModel": "feature-extraction",
-}
-"""The Hub's `pipeline_tag` of each class."""
 
 TEMPLATES = Path(__file__).parent
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"
@@ -60,7 +51,7 @@ def published_card(
     data: ModelCardData = card.data  # type: ignore[assignment]
     old, name = data.model_name or folder.resolve().name, repo_id.rpartition("/")[2]
     data.library_name = data.library_name or "transformers"
-    data.pipeline_tag = data.pipeline_tag or TASKS.get(type(model).__name__)
+    data.pipeline_tag = data.pipeline_tag or CLASSES.get(type(model).__name__)
     scheme = model.config.position_embedding_type
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", scheme, "custom_code"]))
     data.model_name = name if data.eval_results else None

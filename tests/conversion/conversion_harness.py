@@ -9,7 +9,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.conversion.measure import _CLASS_SUFFIX
 
 SIZES = {
     "vocab_size": 101,
@@ -42,7 +41,7 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         values |= {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
     config = transformers.CONFIG_MAPPING[family](**{**values, **changes})
     torch.manual_seed(3)
-    model = getattr(transformers, FAMILIES[family].class_prefix + _CLASS_SUFFIX[task])(config)
+    model = getattr(transformers, FAMILIES[family].class_name(task))(config)
     model = perturb(model, 0.1).eval()
     if family == "roformer":  # its sines aren't weights: perturbed, they would be another model's
         table = model.base_model.encoder.embed_positions

@@ -5,25 +5,15 @@ process (and one import of torch) serves the whole suite. It must not import any
 """
 
 import importlib
-import importlib.abc
 import importlib.metadata
 import json
 import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-
-class HideHfPosenc(importlib.abc.MetaPathFinder):
-    """As in an environment where hf_posenc was never installed, whatever sys.path says."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if fullname.partition(".")[0] == "hf_posenc":
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
 def pretend_transformers_is(version: str) -> None:
@@ -131,7 +121,7 @@ def main(path: Path) -> None:
     if "hf_posenc" in order:
         sys.path.insert(0, order["hf_posenc"])
     else:
-        sys.meta_path.insert(0, HideHfPosenc())
+        sys.modules["hf_posenc"] = None  # as if it weren't installed, whatever sys.path says
     try:
         importlib.import_module("hf_posenc")
         hidden = None

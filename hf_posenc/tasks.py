@@ -1,0 +1,19 @@
+"""The tasks of a model, by the Hub's names: the one table of heads, classes and Auto classes."""
+
+TASKS = {
+    "feature-extraction": "Model",
+    "fill-mask": "ForMaskedLM",
+    "text-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+    "multiple-choice": "ForMultipleChoice",
+}
+"""Each task, and how the names of its classes end, here and in transformers."""
+
+CLASSES = {f"PosEnc{ending}": task for task, ending in TASKS.items()}
+"""Our class of each task, and the task."""
+
+
+def auto_class(task: str) -> str:
+    """The name of the Auto class that loads a task's models."""
+    return f"AutoModel{TASKS[task].removeprefix('Model')}"
