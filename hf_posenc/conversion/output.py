@@ -8,33 +8,18 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..checkpoint_files import TOKENIZER_FILES, VOCABULARIES
 from ..errors import UserError, disk_error
 from ..files import REPLACED, WRITING, replaced_together, write_json
 from .sentence_modules import is_module
 
 REPORT_NAME = "conversion.json"
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "vocab.json",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "tokenizer.model",
-)
-_MORE_FILES = (
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "merges.txt",
-    "pytorch_model.bin",
-    ".gitattributes",
-)
 
 
 def _is_of_a_model(path: Path) -> bool:
     """Whether it is a file that saving a model writes."""
     endings = (".safetensors", ".safetensors.index.json", "_config.json", ".py", ".model", ".jinja")
-    known = ("config.json", "README.md", REPORT_NAME, *_TOKENIZER_FILES, *_MORE_FILES)
+    known = ("config.json", "README.md", REPORT_NAME, *TOKENIZER_FILES, "pytorch_model.bin", ".gitattributes")
     is_known = path.name in known or path.name.endswith(endings)
     return path.name.startswith(REPLACED) or is_module(path) or (is_known and not path.is_dir())
 
@@ -92,7 +77,7 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
     Raises:
         UserError: it has one that can't be read.
     """
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
     try:
         return AutoTokenizer.from_pretrained(str(folder))

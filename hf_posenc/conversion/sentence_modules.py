@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint_files import WEIGHTS
 from ..errors import UserError
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 _LENGTH = "sentence_bert_config.json"
-_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
-_NEEDED = {"Transformer": (), "Pooling": (_CONFIG,), "Normalize": (), "Dense": (_CONFIG, _WEIGHTS)}
+_CONFIG = "config.json"
+_NEEDED = {"Transformer": (), "Pooling": (_CONFIG,), "Normalize": (), "Dense": (_CONFIG, WEIGHTS)}
 """The modules that are files alone, and the files without which each can't be loaded."""
 
 
@@ -82,7 +83,7 @@ def _obstacle(path: Path, kind: str, place: str, number: int) -> str | None:
 
 
 def _present(path: Path) -> list[str]:
-    return [name for name in (_CONFIG, _WEIGHTS) if (path / name).is_file()]
+    return [name for name in (_CONFIG, WEIGHTS) if (path / name).is_file()]
 
 
 def _read_json(path: Path, source: str, kind: type) -> Any:

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..errors import UserError, is_local
+from ..checkpoint_files import INDEX, WEIGHTS, open_weights, weight_files
+from ..errors import UserError, is_local, one_line
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 PICKLES = "pytorch_model.bin.index.json"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -71,7 +69,7 @@ def find_folder(source: str, revision: str | None = None, allow_pickle: bool = F
         )
     except Exception as error:  # what a missing repository, a failed download or being offline raises differs
         raise UserError(
-            f"{source!r} is no folder, and couldn't be had from the Hub: {' '.join(str(error).split())[:300]} Give the "
+            f"{source!r} is no folder, and couldn't be had from the Hub: {one_line(error)[:300]} Give the "
             "folder of a checkpoint, or the name of one on the Hub."
         ) from error
     return Path(found)
@@ -111,39 +109,25 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
         UserError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
             elsewhere; or a weight isn't a finite real number.
     """
-    if (folder / WEIGHTS).is_file():
-        tensors = _read_safetensors(folder / WEIGHTS, source)
-    elif (folder / INDEX).is_file():
-        tensors = {}
-        for name, keys in _shards(folder / INDEX, source).items():
-            if not (folder / name).is_file():
-                raise UserError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
-            shard = _read_safetensors(folder / name, source)
-            missing = sorted(keys - set(shard))
-            if missing:
-                raise UserError(f"{source!r}: {name} lacks {missing[0]!r}, which {INDEX} promises. Copy it anew.")
-            tensors |= shard
-    elif (folder / PICKLE).is_file():
-        if not allow_pickle:
-            raise UserError(
-                f"{source!r} holds its weights as {PICKLE}, a pickle, in which programs can hide. If you trust it, say "
-                "so (--allow-pickle, allow_pickle=True); it is read with weights_only=True."
-            )
-        try:
-            tensors = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise UserError(
-                f"{source!r}: {PICKLE} can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or find the "
-                "checkpoint as safetensors."
-            ) from error
-        if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors):
-            raise UserError(f"{source!r}: {PICKLE} doesn't hold weights by their names. Take another checkpoint.")
-    elif (folder / PICKLES).is_file():
+    try:
+        tensors = _read_safetensors(folder, weight_files(folder), source)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{source!r}: {error}. Copy the checkpoint anew.") from error
+    tensors = tensors or _read_pickle(folder, source, allow_pickle)
+    check_numbers(tensors, source)
+    return tensors
+
+
+def _read_pickle(folder: Path, source: str, allow_pickle: bool) -> dict[str, Tensor]:
+    """The weights of a checkpoint without safetensors files."""
+    if (folder / PICKLES).is_file() and not (folder / PICKLE).is_file():
         raise UserError(
             f"{source!r} holds its weights as several pickles ({PICKLES}), which aren't read, not even with "
             "--allow-pickle. Load it in transformers, and save it as safetensors with save_pretrained."
         )
-    else:
+    if not (folder / PICKLE).is_file():
         way = "Give a checkpoint with weights in safetensors form."
         if not allow_pickle:  # without which it isn't even downloaded
             way += (
@@ -151,32 +135,34 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
                 "(allow_pickle=True) reads that."
             )
         raise UserError(f"{source!r} holds no {WEIGHTS}. {way}")
-    check_numbers(tensors, source)
+    if not allow_pickle:
+        raise UserError(
+            f"{source!r} holds its weights as {PICKLE}, a pickle, in which programs can hide. If you trust it, say "
+            "so (--allow-pickle, allow_pickle=True); it is read with weights_only=True."
+        )
+    try:
+        tensors = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UserError(
+            f"{source!r}: {PICKLE} can't be read: {one_line(error)[:200]} Copy it anew, or find the checkpoint as "
+            "safetensors."
+        ) from error
+    if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors):
+        raise UserError(f"{source!r}: {PICKLE} doesn't hold weights by their names. Take another checkpoint.")
     return tensors
 
 
-def _shards(index: Path, source: str) -> dict[str, set[str]]:
-    try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files: dict[str, set[str]] = {}
-        for key, name in places.items():
-            files.setdefault(str(name), set()).add(key)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise UserError(f"{source!r}: {INDEX} can't be read ({error}). Copy the checkpoint anew.") from error
-    for name in files:
-        if name != Path(name).name or not name.endswith(".safetensors"):
-            raise UserError(f"{source!r}: {INDEX} names {name!r}, which is no safetensors file of this folder.")
-    return files
-
-
-def _read_safetensors(path: Path, source: str) -> dict[str, Tensor]:
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(
-            f"{source!r}: {path.name} is damaged or cut short ({' '.join(str(error).split())[:200]}). Copy it anew."
-        ) from error
+def _read_safetensors(folder: Path, files: dict[str, set[str]], source: str) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, promised in files.items():
+        if not (folder / name).is_file():
+            raise UserError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
+        with open_weights(folder / name) as file:
+            shard = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
+        if missing := sorted(promised - set(shard)):
+            raise UserError(f"{source!r}: {name} lacks {missing[0]!r}, which {INDEX} promises. Copy it anew.")
+        tensors |= shard
+    return tensors
 
 
 def check_numbers(tensors: dict[str, Tensor], source: str) -> None:

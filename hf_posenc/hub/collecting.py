@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, open_weights, weight_files
 from hf_posenc.conversion.sentence_modules import read_modules
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
@@ -29,18 +28,6 @@ TEXT = "Word order is one config value."
 """The text on which tokenizers are compared."""
 
 _ALWAYS = ("config.json", "generation_config.json", "results.json", "LICENSE", "NOTICE")
-_TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-)
 _PICTURES = (".png", ".svg")
 
 
@@ -85,7 +72,7 @@ def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Ch
             "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
         )
     names = [*weights, *code]
-    names += [name for name in (*_ALWAYS, *_TOKENIZER) if (source / name).is_file()]
+    names += [name for name in (*_ALWAYS, *TOKENIZER_FILES) if (source / name).is_file()]
     pictures = [path for path in source.iterdir() if path.suffix in _PICTURES and path.is_file()]
     names += [path.name for path in pictures if path.name != PICTURE]
     names += read_modules(source, str(source), None)[0]
@@ -114,33 +101,19 @@ def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Ch
 
 
 def _weights(source: Path) -> list[str]:
-    index = source / SAFE_WEIGHTS_INDEX_NAME
+    """The files of the weights, each whole."""
     try:
-        if (source / SAFE_WEIGHTS_NAME).is_file():
-            names = [SAFE_WEIGHTS_NAME]
-        elif index.is_file():
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            names = [SAFE_WEIGHTS_INDEX_NAME, *shards]
-        else:
-            pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
-            raise UserError(
-                f"{str(source)!r} has no {SAFE_WEIGHTS_NAME}"
-                + (f", only {', '.join(pickles)}: pickles run code when they are loaded. " if pickles else ". ")
-                + "Load the model and save_pretrained it."
-            )
-        shards = [name for name in names if name != SAFE_WEIGHTS_INDEX_NAME]
-        if bad := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
-            raise UserError(
-                f"{str(index)!r} names {bad[0]!r}, which isn't a safetensors file beside it. Save the model anew."
-            )
-        for name in shards:
-            with safe_open(source / name, framework="pt"):  # checks the header and the length
+        names = sorted(weight_files(source))
+        for name in names:
+            with open_weights(source / name):
                 pass
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{str(source)!r}: the weights are damaged: {one_line(error)}. Save the model anew.") from error
-    return names
+    except ValueError as error:
+        raise UserError(f"{str(source)!r}: the weights are damaged: {error}. Save the model anew.") from error
+    if not names:
+        pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
+        only = f", only {', '.join(pickles)}: pickles run code when they are loaded" if pickles else ""
+        raise UserError(f"{str(source)!r} has no {WEIGHTS}{only}. Load the model and save_pretrained it.")
+    return names if names == [WEIGHTS] else [INDEX, *names]
 
 
 def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool, bool]:
@@ -228,7 +201,7 @@ def _compute(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _tokenize(folder: Path, remote: bool) -> list[int] | None:
-    if not any((folder / name).is_file() for name in _TOKENIZER[:2]):
+    if not any((folder / name).is_file() for name in VOCABULARIES[:2]):
         return None
     try:
         described = folder / "tokenizer_config.json"

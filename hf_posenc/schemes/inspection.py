@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download
-from safetensors import safe_open
 
+from hf_posenc.checkpoint_files import open_weights, weight_files
 from hf_posenc.errors import UserError, about_options
 from hf_posenc.model import modeling_posenc
 from hf_posenc.model.package_config import PosEncConfig
@@ -250,13 +250,13 @@ def _tensor_sizes(source: str, revision: str | None) -> tuple[dict[str, int], se
                 sizes[name] = tensor.parameter_count
                 dtypes.add(tensor.dtype)
         return sizes, dtypes
-    paths = sorted(Path(source).glob("*.safetensors"))
+    paths = [path for name in weight_files(source) if (path := Path(source) / name).is_file()]
     if not paths:
         raise FileNotFoundError(f"{source!r} holds no .safetensors file. Save the model with save_pretrained.")
     for path in paths:
-        with safe_open(path, framework="pt") as handle:
-            for name in handle.keys():  # noqa: SIM118  (a safetensors handle isn't a dictionary)
-                tensor = handle.get_slice(name)
+        with open_weights(path) as file:
+            for name in file.keys():  # noqa: SIM118  (a safetensors handle isn't a dictionary)
+                tensor = file.get_slice(name)
                 sizes[name] = int(torch.Size(tensor.get_shape()).numel())
                 dtypes.add(tensor.get_dtype())
     return sizes, dtypes

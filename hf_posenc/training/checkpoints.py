@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
+from transformers.utils import logging
 
+from ..checkpoint_files import WEIGHTS, open_weights, weight_files
 from ..errors import UserError
 from ..files import CHECKPOINT
 
@@ -85,7 +85,7 @@ def _read(path: Path, how: Callable[[Path], Any]) -> Any:
         raise ValueError(f"{path.name} is empty")
     try:
         return how(path)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path.name} is damaged") from error
 
 
@@ -109,17 +109,14 @@ def not_finite_weights(folder: Path) -> str:
     Raises:
         ValueError: a file is missing or damaged.
     """
-    names, index = [SAFE_WEIGHTS_NAME], folder / SAFE_WEIGHTS_INDEX_NAME
-    if index.exists() and not (folder / SAFE_WEIGHTS_NAME).exists():
-        names = _read(index, lambda path: sorted({*_json_object(path)["weight_map"].values()}))
-    for name in names:
+    for name in sorted(weight_files(folder)) or [WEIGHTS]:
         if bad := _read(folder / name, _not_finite):
             return f"{bad[0]} in {name}"
     return ""
 
 
 def _not_finite(path: Path) -> list[str]:
-    with safe_open(str(path), framework="pt") as file:  # checks that the file is as long as its header says
+    with open_weights(path) as file:
         return not_finite((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118  (not a dictionary)
 
 

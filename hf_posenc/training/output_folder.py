@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..checkpoint_files import INDEX, WEIGHTS
 from ..errors import Interrupted, UserError, disk_error
 from ..files import REPLACED
 from .checkpoints import RESULTS_NAME, checkpoints, has_ended, last_complete_checkpoint, remove_checkpoints
@@ -23,8 +23,8 @@ EARLIER = ".earlier"
 """Holds the checkpoints of a run while another one replaces it."""
 _RUN_FILES = (
     "config.json",
-    SAFE_WEIGHTS_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
+    WEIGHTS,
+    INDEX,
     "tokenizer.json",
     "tokenizer_config.json",
     "training_args.bin",

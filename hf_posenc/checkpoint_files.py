@@ -1,0 +1,58 @@
+"""The files of a checkpoint's folder: what they are called, and which of them hold the weights."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+VOCABULARIES = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"),
+    *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
+)
+"""Files of which one alone shows that there is a tokenizer."""
+TOKENIZER_FILES = (*VOCABULARIES, "special_tokens_map.json", "added_tokens.json", "merges.txt")
+
+
+def weight_files(folder: str | Path) -> dict[str, set[str]]:
+    """The safetensors files that hold a checkpoint's weights, each with the names that the index promises in it.
+
+    Without an index there is one file, and nothing is promised. Empty: there is neither.
+
+    Raises:
+        ValueError: the index can't be read, or names what is no safetensors file of the folder.
+    """
+    folder = Path(folder)
+    if (folder / WEIGHTS).is_file():
+        return {WEIGHTS: set()}
+    if not (folder / INDEX).is_file():
+        return {}
+    files: dict[str, set[str]] = {}
+    try:
+        for weight, name in json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].items():
+            files.setdefault(str(name), set()).add(weight)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(f"{INDEX} can't be read ({error})") from error
+    for name in files:
+        if name != Path(name).name or not name.endswith(".safetensors"):
+            raise ValueError(f"{INDEX} names {name!r}, which is no safetensors file of this folder")
+    return files
+
+
+@contextlib.contextmanager
+def open_weights(path: Path) -> Iterator[Any]:
+    """A safetensors file, opened; its header and length are checked, and no weight is read yet.
+
+    Raises:
+        ValueError: it isn't there, is damaged or cut short.
+    """
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path.name} is damaged or cut short ({reason})") from error
