@@ -15,7 +15,6 @@ from hf_posenc.training.card import HERE
 
 TEMPLATES = Path(__file__).parent
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"
-_PINNED = re.compile(r'revision="([0-9a-f]{40})"')
 
 
 def published_card(
@@ -55,6 +54,7 @@ def published_card(
     scheme = model.config.position_embedding_type
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", scheme, "custom_code"]))
     data.model_name = name if data.eval_results else None
+    data.verified_commit = revision  # type: ignore[attr-defined]
     text = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", "", card.text, flags=re.DOTALL)
     text = re.sub(rf"\A\s*# {re.escape(old)}\n", f"# {name}\n", text).replace(f'"{HERE}"', f'"{repo_id}"').rstrip()
     loading = render(
@@ -74,9 +74,12 @@ def published_card(
 
 
 def pinned_commit(text: str) -> str | None:
-    """The verified commit that a published card names; None if it names none."""
-    found = _PINNED.search(text.rpartition(_BEGIN)[2])
-    return found and found[1]
+    """The verified commit in a published card's metadata; None if it names none, or has broken metadata."""
+    try:
+        commit = ModelCard(text).data.get("verified_commit")
+    except Exception:  # of whichever YAML library
+        return None
+    return commit if isinstance(commit, str) else None
 
 
 def _results(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hub_server import READER, WRITER, Blob, Hub, Repo
-from huggingface_hub import ModelCard
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
@@ -71,6 +71,7 @@ def test_a_checkpoint_is_published_and_loaded_back(
     assert card.data.library_name == "transformers"
     assert card.data.pipeline_tag == "text-classification"
     assert card.data.tags == ["posenc", "learned", "custom_code"]
+    assert card.data.verified_commit == done.revision
     pinned = f'("me/mine", revision="{done.revision}", trust_remote_code=True)'
     # The tokenizer, too: it reads the config, whose code transformers would else ask about.
     assert text.count(pinned) == 2
@@ -168,6 +169,18 @@ def test_a_commit_in_the_authors_words_is_not_taken_for_the_pinned_one(
     (checkpoint / "README.md").write_text(f"# mine\n\n{said}\n")
     publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     assert not publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).changed
+
+
+@pytest.mark.parametrize("text", ["---\na: [\n---\nx", "---\nverified_commit: 1\n---\nx", "no metadata", ""])
+def test_a_card_that_names_no_verified_commit_is_written_anew(
+    hub: Hub, checkpoint: Path, unverified: None, text: str
+) -> None:
+    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    HfApi(hub.url, WRITER).create_commit(
+        "me/mine", [CommitOperationAdd("README.md", text.encode())], commit_message="Another card"
+    )
+    assert publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).changed
+    assert ModelCard(hub.files("me/mine")["README.md"].decode()).data.verified_commit != done.revision
 
 
 def test_a_pull_request_changes_nothing_else(hub: Hub, checkpoint: Path, unverified: None) -> None:
