@@ -118,13 +118,7 @@ def first_position(config: Any) -> int:
 
 
 def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
-    """The fields of a family's config that computes what a `learned` PosEnc model does.
-
-    Raises:
-        UserError: the family can't express it.
-    """
-    if problems := _obstacles(family, config, task):
-        raise UserError(f"A {family.model_type} model can't hold this checkpoint: {'; '.join(problems)}.")
+    """The fields of a family's config that computes what a `learned` PosEnc model does, without `obstacles`."""
     distil = family.model_type == "distilbert"
     fields: dict[str, Any] = {
         "vocab_size": config.vocab_size,
@@ -162,8 +156,8 @@ def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     return fields
 
 
-def _obstacles(family: Family, config: Any, task: str) -> list[str]:
-    """What a family can't express."""
+def obstacles(family: Family, config: Any, task: str) -> list[str]:
+    """What of a PosEnc model a family can't express."""
     problems = []
     distil = family.model_type == "distilbert"
     if family.prefix == "roberta." and config.pad_token_id is None:

@@ -1,5 +1,6 @@
 """The report of a conversion: every key, what was carried over, and the agreement with the original."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -47,8 +48,21 @@ class Agreement:
     perplexity_original: float | None = None
     order_r2: float | None = None
 
+    def __str__(self) -> str:
+        """The numbers that were measured, in a line."""
+        text = f"cosine {self.cosine:.4f}, hidden MSE {self.hidden_mse:.3g}, at most {self.hidden_max:.3g} off"
+        if self.order_r2 is not None:
+            text += f", R2 of swapped tokens {self.order_r2:.3f}"
+        if self.logits_max is not None:
+            text += f", logits {self.logits_max:.3g}"
+        if self.perplexity is not None:
+            text += f", masked-LM perplexity {self.perplexity:.4g}"
+            if self.perplexity_original is not None:
+                text += f" ({self.perplexity_original:.4g})"
+        return f"{text} ({self.sequences} texts: {self.texts})"
 
-@dataclass
+
+@dataclass(repr=False)
 class ConversionReport:
     """What `convert` did, and what was measured; also in `conversion.json` in the folder that it writes.
 
@@ -106,39 +120,45 @@ class ConversionReport:
             )
         return f"{text}." if order is None else f"{text}, and what it knew of word order with an R² of {order:.2f}."
 
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        """What a reader wants to know, line by line: a name and a text."""
+        yield "model", f"{self.family} -> PosEnc, {self.task}"
+        yield "keys", f"{len(self.keys.used)} used, {len(self.keys.dropped)} dropped"
+        yield from (("", f"{name}: {reason}") for name, reason in self.keys.dropped.items())
+        if self.keys.new:
+            yield "new, untrained", ", ".join(self.keys.new)
+        yield from (("carried over", _pairs(line)) for line in self.carried)
+        yield from (("note", note) for note in self.notes)
+        if self.healing is not None:
+            yield "healing", _pairs(self.healing)
+        for name, agreement in (
+            ("as converted, against transformers' own", self.exact),
+            ("before healing, against the original", self.before),
+            ("after healing, against the original", self.after),
+        ):
+            if agreement is not None:
+                yield name, str(agreement)
+
+    def __repr__(self) -> str:
+        """The same lines as the table; `to_dict` has all values."""
+        lines = (f"  {name}: {text}" if name else f"    {text}" for name, text in self._rows())
+        return "\n".join([f"ConversionReport {self._title()}", *lines])
+
     def __rich__(self) -> Any:
         """A table for the terminal."""
         from rich.table import Table
 
-        table = Table(title=f"{self.source}: {self.from_scheme} -> {self.to_scheme}", show_header=False)
-        table.add_row("model", f"{self.family} -> PosEnc, {self.task}")
-        table.add_row("keys", f"{len(self.keys.used)} used, {len(self.keys.dropped)} dropped")
-        for name, reason in self.keys.dropped.items():
-            table.add_row("", f"{name}: {reason}")
-        if self.keys.new:
-            table.add_row("new, untrained", ", ".join(self.keys.new))
-        for line in self.carried:
-            table.add_row("carried over", ", ".join(f"{key} {_short(value)}" for key, value in line.items()))
-        for note in self.notes:
-            table.add_row("note", note)
-        if self.healing is not None:
-            table.add_row("healing", ", ".join(f"{key} {_short(value)}" for key, value in self.healing.items()))
-        for name, what in (("exact", "transformers' own"), ("before", "the original"), ("after", "the original")):
-            found: Agreement | None = getattr(self, name)
-            if found is None:
-                continue
-            kind = {"exact": "as converted", "before": "before healing", "after": "after healing"}[name]
-            row = f"cosine {found.cosine:.4f}, hidden MSE {found.hidden_mse:.3g}, at most {found.hidden_max:.3g} off"
-            if found.order_r2 is not None:
-                row += f", R2 of swapped tokens {found.order_r2:.3f}"
-            if found.logits_max is not None:
-                row += f", logits {found.logits_max:.3g}"
-            if found.perplexity is not None:
-                row += f", masked-LM perplexity {found.perplexity:.4g}"
-                if found.perplexity_original is not None:
-                    row += f" ({found.perplexity_original:.4g})"
-            table.add_row(f"{kind}, against {what}", f"{row} ({found.sequences} texts: {found.texts})")
+        table = Table(title=self._title(), show_header=False)
+        for row in self._rows():
+            table.add_row(*row)
         return table
+
+    def _title(self) -> str:
+        return f"{self.source}: {self.from_scheme} -> {self.to_scheme}"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
 def _short(value: Any) -> str:

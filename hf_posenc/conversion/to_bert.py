@@ -12,7 +12,7 @@ from transformers.utils import logging
 from ..errors import UserError
 from ..quiet import without_warnings
 from .families import FAMILIES, Family
-from .fields import first_position, their_fields
+from .fields import first_position, obstacles, their_fields
 from .loading import load
 from .measure import compare, encode, own_texts, random_rows
 from .output import check_free, load_tokenizer, model_written
@@ -62,9 +62,8 @@ def export_bert(
     if notes and not modules:
         logger.warning(notes[0])
     config, task = loaded.model.config, loaded.task
-    chosen, fields = _target(source, config, task, model_type)
-    family = FAMILIES[chosen]
-    theirs = CONFIG_MAPPING[family.model_type](**fields)
+    family = _target(source, config, task, model_type)
+    theirs = CONFIG_MAPPING[family.model_type](**their_fields(family, config, task))
     model = _empty(family, theirs, task)
     _fill(model, loaded.model, family, theirs, task)
     tokenizer = load_tokenizer(loaded.folder, source)
@@ -87,21 +86,18 @@ def export_bert(
     return model, found
 
 
-def _target(source: str, config: Any, task: str, wanted: str | None) -> tuple[str, dict[str, Any]]:
-    """The first family that can hold the checkpoint, or the wanted one, and the fields of its config."""
-    fitting: dict[str, dict[str, Any]] = {}
-    problems: dict[str, str] = {}
-    for name in _TARGETS:
-        try:
-            fitting[name] = their_fields(FAMILIES[name], config, task)
-        except ValueError as error:
-            problems[name] = str(error)
+def _target(source: str, config: Any, task: str, wanted: str | None) -> Family:
+    """The first family that can hold the checkpoint, or the wanted one."""
+    problems = {name: obstacles(FAMILIES[name], config, task) for name in _TARGETS}
     asked = ["bert", "distilbert", "electra"] if wanted is None else [wanted]
     for name in asked:
-        if name in fitting:
-            return name, fitting[name]
+        if not problems[name]:
+            return FAMILIES[name]
+    everywhere = [problem for problem in problems[asked[0]] if all(problem in problems[name] for name in asked)]
+    reason = "; ".join(everywhere) or "; ".join(f"{name}: {', '.join(problems[name])}" for name in asked)
+    fitting = [name for name in _TARGETS if not problems[name]]
     others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
-    raise UserError(f"{source!r} can't be exported. {' '.join(problems[name] for name in asked)}{others}")
+    raise UserError(f"{source!r} can't be exported to {' or '.join(asked)}: {reason}.{others}")
 
 
 def _empty(family: Family, theirs: Any, task: str) -> Any:

@@ -233,12 +233,23 @@ def test_an_activation_that_the_head_cannot_follow_is_refused(tmp_path):
     assert report.exact.hidden_max < 1e-5
 
 
+def test_the_report_prints_as_lines_and_its_values_stay(source, tmp_path):
+    _, report = convert(source, position_embedding_type="rope")
+    title, *lines = repr(report).splitlines()
+    assert title == f"ConversionReport {source.name}: learned -> rope"
+    assert all(len(line) < 200 for line in lines)
+    (before,) = (line for line in lines if "before healing" in line)
+    assert f"cosine {report.before.cosine:.4f}" in before
+    assert report.to_dict()["before"]["cosine"] == report.before.cosine
+
+
 def test_what_no_family_can_hold_is_not_exported(source, tmp_path):
     with pytest.raises(ValueError, match="is a bert model already"):
         export_bert(source)
     convert(source, tmp_path / "alibi", position_embedding_type="alibi", measure=False)
-    with pytest.raises(ValueError, match="can't be exported.*'alibi': it has a learned table only"):
+    with pytest.raises(ValueError, match="can't be exported.*'alibi': it has a learned table only") as refused:
         export_bert(tmp_path / "alibi", tmp_path / "back")
+    assert str(refused.value).count("alibi'") == 2, "the folder, and the reason once for all three families"
     assert not (tmp_path / "back").exists()
 
 
