@@ -1,23 +1,38 @@
 """Measures the agreement of two models on texts."""
 
+import functools
 import gzip
 import json
 import random
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from importlib import resources
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    DataCollatorForTokenClassification,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from ..errors import UserError
 from ..quiet import without_warnings
+from ..training.inference import logits_of
 from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 from .families import FAMILIES, normalise
 from .loading import Loaded
 from .report import Agreement
 from .sources import read_weights
+
+Row = dict[str, list[int]]
+"""The token ids of one text, `input_ids`, and its `token_type_ids` where its tokenizer gives them."""
 
 OWN_TEXTS = "blimp_order, which comes along"
 
@@ -30,14 +45,14 @@ def own_texts(count: int = 256) -> list[str]:
     return found[:: max(1, len(found) // count)][:count]
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[dict[str, list[int]]]:
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:
     """Texts to token ids, cut to `max_length`."""
     known = {"input_ids", "token_type_ids"} & set(tokenizer.model_input_names)
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
     return [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
 
 
-def random_rows(vocab_size: int, length: int, count: int = 16, seed: int = 0) -> list[dict[str, list[int]]]:
+def random_rows(vocab_size: int, length: int, count: int = 16, seed: int = 0) -> list[Row]:
     """Random token ids, for checkpoints without a tokenizer: rows of many lengths up to `length`."""
     draw = torch.Generator().manual_seed(seed)
     rows = []
@@ -47,27 +62,19 @@ def random_rows(vocab_size: int, length: int, count: int = 16, seed: int = 0) ->
     return rows
 
 
-def batches(rows: Sequence[dict[str, list[int]]], pad: int, size: int = 32) -> Iterator[dict[str, Tensor]]:
-    """Right-padded batches of rows."""
-    for start in range(0, len(rows), size):
-        yield pad_rows(rows[start : start + size], pad)
+@functools.cache
+def _padder(pad: int) -> PreTrainedTokenizerBase:
+    """A tokenizer that pads rows on the right, which transformers' models count positions from."""
+    words = Tokenizer(WordLevel({"[PAD]": pad}, unk_token="[PAD]"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", padding_side="right")
 
 
-def pad_rows(rows: Sequence[dict[str, list[int]]], pad: int) -> dict[str, Tensor]:
+def pad_rows(rows: Sequence[Row], pad: int) -> Any:
     """One right-padded batch, with its attention mask."""
-    length = max(len(row["input_ids"]) for row in rows)
-    fill = {"input_ids": pad, "labels": -100}
-    batch = {
-        name: torch.tensor([[*row[name], *[fill.get(name, 0)] * (length - len(row[name]))] for row in rows])
-        for name in rows[0]
-    }
-    batch["attention_mask"] = torch.tensor(
-        [[1] * len(row["input_ids"]) + [0] * (length - len(row["input_ids"])) for row in rows]
-    )
-    return batch
+    return DataCollatorForTokenClassification(_padder(pad))([dict(row) for row in rows])
 
 
-def swap_neighbours(row: dict[str, list[int]], special: Container[int], draw: random.Random) -> dict[str, list[int]]:
+def swap_neighbours(row: Row, special: Container[int], draw: random.Random) -> Row:
     """Swaps two neighbouring tokens of a row, neither of them special; without such a pair the row is unchanged."""
     tokens = row["input_ids"]
     places = [at for at in range(len(tokens) - 1) if tokens[at] not in special and tokens[at + 1] not in special]
@@ -83,7 +90,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     return added - {tokenizer.unk_token_id}
 
 
-def check_tokens(rows: Sequence[dict[str, list[int]]], vocab_size: int) -> None:
+def check_tokens(rows: Sequence[Row], vocab_size: int) -> None:
     """Refuses rows with tokens that a model lacks.
 
     Raises:
@@ -97,17 +104,51 @@ def check_tokens(rows: Sequence[dict[str, list[int]]], vocab_size: int) -> None:
         )
 
 
-def _logits(output: Any, mask: Tensor) -> list[Tensor]:
-    found = [getattr(output, name, None) for name in ("logits", "start_logits", "end_logits")]
-    real = mask.bool()
-    return [t[real] if t.shape[:2] == mask.shape and t.dim() > 1 else t for t in found if t is not None]
+class _Meter(torch.nn.Module):
+    """Models that read the same texts; its "logits" are numbers about each text, (B, N)."""
+
+    name_or_path = ""
+
+    def __init__(self, numbers: Callable[..., Tensor], *models: PreTrainedModel) -> None:
+        super().__init__()
+        self.numbers, self.models, self.device = numbers, torch.nn.ModuleList(models), models[0].device
+
+    def forward(self, **batch: Tensor) -> Any:
+        return SimpleNamespace(logits=self.numbers(batch, *self.models))
+
+    def read(self, rows: Sequence[Row]) -> np.ndarray:
+        """The numbers of every text: (texts, N)."""
+        configs = [cast(Any, model).config for model in self.models]
+        if not all(getattr(config, "type_vocab_size", 0) for config in configs):
+            rows = [{"input_ids": row["input_ids"]} for row in rows]
+        padder = _padder(configs[-1].pad_token_id or 0)
+        return np.stack(list(logits_of(self, padder, rows, 32))).astype(np.float64)
 
 
-@torch.no_grad()
+def _differences(batch: dict[str, Tensor], model: Any, original: Any, *, head: bool, choices: bool) -> Tensor:
+    """Of each text: squared and largest difference of hidden states, their cosine, the largest of logits; (B, 4)."""
+    mask = batch["attention_mask"]
+    ours, theirs = (part.base_model(**batch).last_hidden_state.float() for part in (model, original))
+    difference = (ours - theirs).double() * mask.unsqueeze(-1)
+    cosine = torch.nn.functional.cosine_similarity(_pooled(ours, mask), _pooled(theirs, mask))
+    logits = torch.zeros(len(mask))
+    if head:
+        inputs = {name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch
+        outputs = [part(**inputs) for part in (model, original)]
+        for name in ("logits", "start_logits", "end_logits"):
+            if getattr(outputs[0], name, None) is not None:
+                off = (getattr(outputs[0], name) - getattr(outputs[1], name)).abs().float()
+                if off.shape[:2] == mask.shape:  # of tokens, and of padding
+                    off = off * mask.view(*mask.shape, *[1] * (off.dim() - 2))
+                logits = torch.maximum(logits, off.flatten(1).amax(1))
+    squared, largest = difference.square().sum((1, 2)), difference.abs().amax((1, 2))
+    return torch.stack([part.float() for part in (squared, largest, cosine, logits)], -1)
+
+
 def compare(
     model: PreTrainedModel,
     original: PreTrainedModel,
-    rows: Sequence[dict[str, list[int]]],
+    rows: Sequence[Row],
     texts: str,
     *,
     head: bool = False,
@@ -115,7 +156,7 @@ def compare(
     choices: bool = False,
     special: Container[int] | None = None,
 ) -> Agreement:
-    """Agreement of a model with the original; both are put into evaluation mode.
+    """Agreement of a model with the original; afterwards both are in the mode that they were in.
 
     Args:
         rows: see `encode`.
@@ -125,48 +166,28 @@ def compare(
         choices: the head takes (B, C, S).
         special: measure `order_r2` too; tokens that stay where they are.
     """
-    check_tokens(rows, min(one.config.vocab_size for one in (model, original)))
+    check_tokens(rows, min(model.config.vocab_size, original.config.vocab_size))
     training = model.training, original.training
-    model.eval(), original.eval()
-    pad = original.config.pad_token_id or 0
-    takes_types = bool(getattr(original.config, "type_vocab_size", 0))
-    cosines: list[Tensor] = []
-    squares, numbers, tokens = 0.0, 0, 0
-    worst, worst_logits = 0.0, 0.0
-    for batch in batches(rows, pad):
-        if not takes_types:
-            batch.pop("token_type_ids", None)
-        mask = batch["attention_mask"]
-        real = mask.bool()
-        ours, theirs = (one.base_model(**batch).last_hidden_state.float() for one in (model, original))
-        difference = (ours - theirs)[real]
-        squares += float(difference.double().square().sum())
-        numbers += difference.numel()
-        tokens += int(real.sum())
-        worst = max(worst, float(difference.abs().max()))
-        cosines.append(torch.nn.functional.cosine_similarity(_pooled(ours, mask), _pooled(theirs, mask)))
-        if head:
-            given = {name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch
-            both = [_logits(one(**given), mask) for one in (model, original)]
-            for mine, other in zip(*both, strict=True):
-                worst_logits = max(worst_logits, float((mine - other).abs().max()))
-    cosine = torch.cat(cosines)
-    found = Agreement(
+    meter = _Meter(functools.partial(_differences, head=head, choices=choices), model, original)
+    squared, largest, cosine, logits = meter.read(rows).T
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    agreement = Agreement(
         texts=texts,
         sequences=len(rows),
         tokens=tokens,
         cosine=float(cosine.mean()),
         cosine_min=float(cosine.min()),
-        hidden_mse=squares / max(numbers, 1),
-        hidden_max=worst,
-        logits_max=worst_logits if head else None,
+        hidden_mse=float(squared.sum()) / (tokens * original.config.hidden_size),
+        hidden_max=float(largest.max()),
+        logits_max=float(logits.max()) if head else None,
     )
     if tokenizer is not None and tokenizer.mask_token_id is not None:
-        found.perplexity, found.perplexity_original = (perplexity(one, rows, tokenizer) for one in (model, original))
+        agreement.perplexity = perplexity(model, rows, tokenizer)
+        agreement.perplexity_original = perplexity(original, rows, tokenizer)
     if special is not None:
-        found.order_r2 = order_r2(model, original, rows, special)
+        agreement.order_r2 = order_r2(model, original, rows, special)
     model.train(training[0]), original.train(training[1])
-    return found
+    return agreement
 
 
 def _pooled(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -174,9 +195,14 @@ def _pooled(hidden: Tensor, mask: Tensor) -> Tensor:
     return (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
 
 
-@torch.no_grad()
+def _summed(batch: dict[str, Tensor], *models: Any) -> Tensor:
+    """The hidden states of each model, summed over a text's tokens: (B, models, D)."""
+    mask = batch["attention_mask"].unsqueeze(-1)
+    return torch.cat([(model.base_model(**batch).last_hidden_state.double() * mask).sum(1) for model in models], -1)
+
+
 def order_r2(
-    model: PreTrainedModel, original: PreTrainedModel, rows: Sequence[dict[str, list[int]]], special: Container[int]
+    model: PreTrainedModel, original: PreTrainedModel, rows: Sequence[Row], special: Container[int]
 ) -> float | None:
     """R^2 between the change that swapping two neighbouring tokens makes in the original's hidden states and in ours.
 
@@ -194,49 +220,30 @@ def order_r2(
         R^2. None: nothing could be swapped, or the original's states don't change.
     """
     draw = random.Random(0)
-    if not getattr(original.config, "type_vocab_size", 0):
-        rows = [{"input_ids": row["input_ids"]} for row in rows]
     pairs = [(row, swap_neighbours(row, special, draw)) for row in rows]
     pairs = [(row, swapped) for row, swapped in pairs if row["input_ids"] != swapped["input_ids"]]
-    pad = original.config.pad_token_id or 0
-    missed = changed = size = 0.0
-    for start in range(0, len(pairs), 32):
-        change = []
-        both = [pad_rows(list(some), pad) for some in zip(*pairs[start : start + 32], strict=True)]
-        for one in (original, model):
-            before, after = (
-                (one.base_model(**batch).last_hidden_state.double() * batch["attention_mask"].unsqueeze(-1)).sum(1)
-                for batch in both
-            )
-            change.append(after - before)
-            if one is original:
-                size += float(before.square().sum())
-        changed += float(change[0].square().sum())
-        missed += float((change[1] - change[0]).square().sum())
-    return 1 - missed / changed if changed > 1e-10 * size else None  # less is rounding
+    if not pairs:
+        return None
+    meter = _Meter(_summed, model, original)
+    before, after = (np.split(meter.read(some), 2, axis=-1) for some in zip(*pairs, strict=True))
+    change, expected = after[0] - before[0], after[1] - before[1]
+    size = np.square(expected).sum()
+    if size <= 1e-10 * np.square(before[1]).sum():  # less is rounding
+        return None
+    return float(1 - np.square(change - expected).sum() / size)
 
 
-@torch.no_grad()
-def perplexity(
-    model: PreTrainedModel, rows: Sequence[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase
-) -> float | None:
+def perplexity(model: PreTrainedModel, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> float | None:
     """Masked-LM perplexity: 15 % of the tokens, the same ones for every model. None: no token was masked."""
     from datasets import Dataset
 
     masked = mask_once(Dataset.from_list([{"input_ids": row["input_ids"]} for row in rows]), tokenizer, 0.15)
-    sums = []
-    for batch in batches(list(masked), model.config.pad_token_id or 0):
-        labels = batch.pop("labels")
-        sums.append(token_sums(model(**batch).logits, labels))
-    total = torch.cat(sums)
-    if not total[:, 1].sum():
-        return None
-    from transformers import EvalPrediction
-
-    return token_weighted_metrics(EvalPrediction(total.numpy(), total.numpy()))["perplexity"]
+    padder = _padder(model.config.pad_token_id or 0)
+    sums = np.stack(list(logits_of(model, padder, list(masked), 32, reduce=token_sums)))
+    return token_weighted_metrics(EvalPrediction(sums, sums))["perplexity"] if sums[:, 1].any() else None
 
 
-def verify(loaded: Loaded, rows: Sequence[dict[str, list[int]]], texts: str) -> Agreement | None:
+def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
     """Agreement of a converted model with the source in transformers' own class; None where there is no such thing."""
     import transformers
 
