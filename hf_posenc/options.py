@@ -4,6 +4,8 @@ These are the command line, the scripts, `fit`, the estimators and the docs. Not
 """
 
 import json
+import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +36,16 @@ def plain_name(value: Any) -> str:
     return str(getattr(value, "value", value))
 
 
-COUNT = Range("a whole number from 1", lambda value: value >= 1 and value == int(value))
+def whole_number(least: int, most: int | None = None) -> Range:
+    """A whole number from `least` on, up to `most` if there is one."""
+    text = f"a whole number from {least}" + ("" if most is None else f" to {most}")
+    return Range(text, lambda value: least <= operator.index(value) and (most is None or value <= most))
+
+
+COUNT = whole_number(1)
+SEED = whole_number(0, 2**32 - 1)
+POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
+NOT_NEGATIVE = Range("0 or a positive number", lambda value: 0 <= value < math.inf)
 
 
 @dataclass(frozen=True)
@@ -92,17 +103,21 @@ def check_values(options: Any, others: Mapping[str, Range] = MappingProxyType({}
     ranges = {name: about.accepts for name, about in declarations(options).items() if about.accepts is not None}
     for name, accepts in {**ranges, **others}.items():
         value = getattr(options, name, None)
-        if value is None or _holds(accepts, value):
-            continue
-        if accepts.names:
+        if accepts.names and not _holds(accepts, value):
             raise UserError(f"{dashed(name)} {plain_name(value)!r} is unknown. Choose one of {accepts.text}.")
-        raise UserError(f"{dashed(name)} {value} is out of range. Give {accepts.text}.")
+        check_range(f"{dashed(name)} {value}", value, accepts)
+
+
+def check_range(spelt: str, value: Any, accepts: Range) -> None:
+    """Raises a UserError if a value, spelt with its name, isn't one that is accepted; None always is."""
+    if not _holds(accepts, value):
+        raise UserError(f"{spelt} is out of range. Give {accepts.text}.")
 
 
 def _holds(accepts: Range, value: Any) -> bool:
     try:
-        return accepts.holds(value)
-    except TypeError:  # a string where a number is wanted
+        return value is None or accepts.holds(value)
+    except TypeError:  # a string where a number is wanted, or a fraction where a whole one is
         return False
 
 

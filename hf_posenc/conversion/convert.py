@@ -1,6 +1,8 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,13 +10,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from .heal import accepted_options, read_training_texts, remove_work, set_aside
+from .heal import Healing, read_training_texts, remove_work, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
-from .output import check_free, load_tokenizer, model_written, write_report
+from .output import check_free, load_tokenizer, write_model
 from .report import ConversionReport
-from .sentence_modules import read_modules, write_modules
+from .sentence_modules import read_modules
 from .swap import swap, target_config
 from .tables import EXTENSIONS
 
@@ -63,8 +65,8 @@ def convert(
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
-        minutes: time for healing. None: as `heal` has it, 10.
-        healing: further arguments of `heal`.
+        minutes: time for healing. None: 10.
+        healing: further settings of `Healing`, by name.
         eval_texts: texts to measure on. None: those that healing sets aside, or sentences of the package.
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.
@@ -80,7 +82,8 @@ def convert(
             doesn't exist, `minutes` or `healing` is given without `heal`, or `out` is taken.
     """
     source = str(source)
-    _check(max_position_embeddings, eval_texts, heal, minutes, healing)
+    _check(max_position_embeddings, eval_texts)
+    settings = _healing(heal, minutes, healing, None if out is None else work_folder(out), seed)
     if out is not None:
         check_free(out, overwrite, source)
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
@@ -95,9 +98,9 @@ def convert(
         max_position_embeddings=max_position_embeddings,
         extension=extension,
     )
-    if heal is not None:
+    if settings is not None:
         _check_healing(source, tokenizer, config, changed)
-    shorter = min(original.config, config, key=lambda one: one.max_position_embeddings)
+    shorter = min(original.config, config, key=lambda part: part.max_position_embeddings)
     texts = _Texts(heal, eval_texts, tokenizer, shorter, loaded.task)
     report = _begin_report(source, loaded, config, tokenizer)
     report.notes += kept
@@ -107,33 +110,20 @@ def convert(
     if changed:
         model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
         report.before = texts.agreement(model, original) if measure else None
-    if heal is not None:
-        options = {"work_dir": None if out is None else work_folder(out), **(healing or {}), "seed": seed}
-        _heal(report, model, original, texts, options if minutes is None else {**options, "minutes": minutes})
+    if settings is not None:
+        _heal(report, model, original, texts, settings)
     model.eval()
     if loaded.dtype != torch.float32:
         model.to(loaded.dtype)  # type: ignore[arg-type]
     if tokenizer is not None:
         tokenizer.model_max_length = _model_max_length(tokenizer, original.config, model, max_position_embeddings)
     if out is not None:
-        with model_written(out) as folder:
-            model.save_pretrained(folder)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(folder)
-            write_modules(folder, modules)
-            write_report(folder, report)
-        if heal is not None:
-            remove_work(work_folder(out))
+        write_model(out, model, tokenizer, modules, report)
+        remove_work(work_folder(out))
     return model, report
 
 
-def _check(
-    max_position_embeddings: int | None,
-    eval_texts: Sequence[str] | None,
-    heal: Any,
-    minutes: float | None,
-    healing: dict[str, Any] | None,
-) -> None:
+def _check(max_position_embeddings: int | None, eval_texts: Sequence[str] | None) -> None:
     """Refuses impossible arguments of `convert` before anything is loaded."""
     if max_position_embeddings is not None and max_position_embeddings < 1:
         raise UserError(
@@ -141,12 +131,22 @@ def _check(
         )
     if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
         raise UserError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
+
+
+def _healing(
+    heal: Any, minutes: float | None, healing: dict[str, Any] | None, work_dir: Path | None, seed: int
+) -> Healing | None:
+    """The settings of healing, None where there is none; refuses settings without it, and unknown ones."""
     if heal is None and (minutes is not None or healing):
-        given = f"healing={healing!r}" if minutes is None else f"minutes={minutes!r}"
-        raise UserError(f"{given} has no effect without text to heal with. Give that as heal, or leave it out.")
-    unknown = sorted(set(healing or {}) - accepted_options())
-    if unknown:
-        raise UserError(f"healing has no {unknown[0]!r}. It takes {', '.join(sorted(accepted_options()))}.")
+        useless = f"healing={healing!r}" if minutes is None else f"minutes={minutes!r}"
+        raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
+    accepted = sorted({field.name for field in fields(Healing)} - {"minutes", "seed"})
+    for name in sorted(set(healing or {}) - set(accepted)):
+        raise UserError(f"healing has no {name!r}. It takes {', '.join(accepted)}.")
+    if heal is None:
+        return None
+    options = {"work_dir": work_dir, **(healing or {}), "seed": seed}
+    return Healing(**(options if minutes is None else {**options, "minutes": minutes}))
 
 
 def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
@@ -195,11 +195,12 @@ def _heal(
     model: PreTrainedModel,
     original: PreTrainedModel,
     texts: "_Texts",
-    options: dict[str, Any],
+    settings: Healing,
 ) -> None:
     """Heals the model in place; keeps the weights from before if healing made it worse."""
     as_swapped = {name: value.clone() for name, value in model.state_dict().items()} if report.before else {}
-    report.healing = run_healing(model, original, texts.training, tokenizer=texts.tokenizer, **options)
+    assert texts.tokenizer is not None
+    report.healing = run_healing(model, original, texts.training, tokenizer=texts.tokenizer, healing=settings)
     read = report.healing["longest"]
     is_extended = any(line.get("how") in EXTENSIONS for line in report.carried)
     if is_extended and model.config.max_position_embeddings > read:
@@ -209,8 +210,9 @@ def _heal(
         )
     if report.before is None:  # nothing is measured
         return
-    report.after = texts.agreement(model, original)
-    if not report.after.hidden_mse <= report.before.hidden_mse:  # the swap was nearly exact, or the time too short
+    with contextlib.suppress(UserError):  # numbers that are none are farther than any
+        report.after = texts.agreement(model, original)
+    if report.after is None or report.after.hidden_mse > report.before.hidden_mse:  # nearly exact, or too short a time
         model.load_state_dict(as_swapped)
         report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
 

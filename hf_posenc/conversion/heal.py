@@ -6,12 +6,12 @@ for the original and for the model alike, so that the model learns the effect of
 
 import contextlib
 import hashlib
-import inspect
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,11 +22,12 @@ from transformers.utils import logging
 from ..data.inputs import read_inputs
 from ..errors import Diverged, Interrupted, UserError
 from ..files import write_json
+from ..options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, check_range, whole_number
 from ..training.callbacks import StopOnInterrupt
 from ..training.checkpoints import newest_complete
 from ..training.inference import take_off_autocast
 from .heal_trainer import Clock, Distillation, ProgressBar, Rows, SaveByTime
-from .measure import check_tokens, encode, pad_rows, special_tokens
+from .measure import Row, check_tokens, encode, pad_rows, special_tokens
 from .sources import fingerprint
 
 logger = logging.get_logger(__name__)
@@ -70,50 +71,24 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
     return [text for text in texts if text not in set(held_out)], held_out
 
 
-def _check_number(name: str, value: Any, or_zero: bool = False) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not (0 < value < float("inf") or (or_zero and value == 0)):
-        accepted = "a positive number" + " or 0" * or_zero
-        raise UserError(f"{name}={value!r} is out of range. Healing takes {accepted} for it.")
+_SHARE = Range("a share of the texts, from 0 to 1", lambda value: 0 <= value <= 1)
+_RANGES = {
+    "minutes": POSITIVE,
+    "max_steps": COUNT,
+    "learning_rate": POSITIVE,
+    "batch_size": COUNT,
+    "max_length": whole_number(3),
+    "swapped": _SHARE,
+    "save_minutes": NOT_NEGATIVE,
+    "seed": SEED,
+}
 
 
-def _check_count(name: str, value: Any, least: int, most: int | None = None, unless: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        accepted = f"at least {least}" if most is None else f"{least} to {most}"
-        accepted += f", or {unless}" if unless else ""
-        raise UserError(f"{name}={value!r} is out of range. It must be a whole number, {accepted}.")
+@dataclass(frozen=True)
+class Healing:
+    """How to heal.
 
-
-def default_rate(hidden_size: int) -> float:
-    """The learning rate that heals best in a thousand steps, measured at a hidden size of 384."""
-    return min(6e-4, 6e-4 * 384 / hidden_size)
-
-
-def heal(
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    texts: Sequence[str],
-    *,
-    tokenizer: PreTrainedTokenizerBase | None,
-    minutes: float = 10.0,
-    max_steps: int | None = None,
-    learning_rate: float | None = None,
-    batch_size: int = 32,
-    max_length: int = 128,
-    bf16: bool = False,
-    swapped: float = 0.5,
-    save_minutes: float = 2.0,
-    work_dir: str | Path | None = None,
-    disable_tqdm: bool = False,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Trains `model`, in place, to reproduce the original's hidden states; see the module.
-
-    Args:
-        model: the model with the new scheme.
-        original: the model before the swap; it isn't changed.
-        texts: unlabelled texts.
-        tokenizer: of both.
+    Attributes:
         minutes: time for it; the learning rate falls to 0 as it runs out.
         max_steps: stop after this many steps instead.
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
@@ -127,49 +102,84 @@ def heal(
         disable_tqdm: show no progress.
         seed: of the order of texts, and of what is swapped in them.
 
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    minutes: float = 10.0
+    max_steps: int | None = None
+    learning_rate: float | None = None
+    batch_size: int = 32
+    max_length: int = 128
+    bf16: bool = False
+    swapped: float = 0.5
+    save_minutes: float = 2.0
+    work_dir: str | Path | None = None
+    disable_tqdm: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, accepts in _RANGES.items():
+            value = getattr(self, name)
+            unsaid = value is None and name not in ("max_steps", "learning_rate")
+            # True is 1 in Python, and means something else here.
+            check_range(f"{name}={value!r}", "" if unsaid or isinstance(value, bool) else value, accepts)
+
+
+def default_rate(hidden_size: int) -> float:
+    """The learning rate that heals best in a thousand steps, measured at a hidden size of 384."""
+    return min(6e-4, 6e-4 * 384 / hidden_size)
+
+
+def heal(
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    texts: Sequence[str],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    healing: Healing,
+) -> dict[str, Any]:
+    """Trains `model`, in place, to reproduce the original's hidden states; see the module.
+
+    Args:
+        model: the model with the new scheme.
+        original: the model before the swap; it isn't changed.
+        texts: unlabelled texts.
+        tokenizer: of both.
+        healing: the settings.
+
     Returns:
         A record: texts, steps, seconds, losses, settings, and the machine of the last part.
 
     Raises:
-        UserError: an argument is out of range, `work_dir` holds the healing of something else, a text has tokens that
+        UserError: there are several processes, `work_dir` holds the healing of something else, a text has tokens that
             the model lacks, or the loss diverged (its checkpoints are deleted then).
         Interrupted: Ctrl-C; a checkpoint was saved, if there is a `work_dir`.
     """
-    if learning_rate is None:
-        learning_rate = default_rate(model.config.hidden_size)
-    _check_settings(minutes, max_steps, learning_rate, batch_size, max_length, swapped, save_minutes, seed)
-    assert tokenizer is not None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
+        )
+    if healing.learning_rate is None:
+        healing = replace(healing, learning_rate=default_rate(model.config.hidden_size))
     if not texts:
         raise UserError(
             "There is no text to heal with that isn't measured on, too. Give more text, or other eval_texts."
         )
     limit = min(model.config.max_position_embeddings, original.config.max_position_embeddings)
-    rows = encode(tokenizer, texts, min(max_length, limit))
+    rows = encode(tokenizer, texts, min(healing.max_length, limit))
     check_tokens(rows, model.config.vocab_size)
-    resume = None
-    if work_dir is not None:
-        settings = (learning_rate, batch_size, seed, bf16, float(swapped))
-        resume = _resume_point(Path(work_dir), model, original, rows, *settings)
-    clock = Clock(minutes * 60, max_steps, 0.0 if resume is None else _spent(resume))
+    work_dir = None if healing.work_dir is None else Path(healing.work_dir)
+    resume = None if work_dir is None else _resume_point(work_dir, model, original, rows, healing)
     with _prepared(model, original), contextlib.ExitStack() as stack:
         # The Trainer makes its folder in any case.
-        folder = work_dir if work_dir is not None else stack.enter_context(tempfile.TemporaryDirectory())
-        trainer = Distillation(
-            model=model,
-            args=_arguments(folder, batch_size, max_steps, learning_rate, bf16, seed),
-            train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), swapped)),
-            data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id or 0),
-            callbacks=[clock],
-        )
-        trainer.prepare(original)
-        if not disable_tqdm:
-            trainer.add_callback(ProgressBar(trainer, minutes, max_steps))
-        if work_dir is not None:
-            trainer.add_callback(SaveByTime(save_minutes * 60))
-        _train(trainer, resume, None if work_dir is None else Path(work_dir))
+        folder = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        trainer = _trainer(model, original, rows, tokenizer, healing, folder, 0.0 if resume is None else _spent(resume))
+        _train(trainer, resume, work_dir)
         take_off_autocast(trainer.accelerator, model)
     model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    settings = ("learning_rate", "batch_size", "max_length", "bf16", "swapped", "seed")
     return {
         "texts": len(rows),
         "longest": max(len(row["input_ids"]) for row in rows),
@@ -177,41 +187,35 @@ def heal(
         "seconds": round(trainer.clock.used, 1),
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-        "max_length": max_length,
-        "bf16": bf16,
-        "swapped": swapped,
-        "seed": seed,
+        **{name: getattr(healing, name) for name in settings},
         "device": trainer.args.device.type,
         "threads": torch.get_num_threads(),
     }
 
 
-def _check_settings(
-    minutes: Any,
-    max_steps: Any,
-    learning_rate: Any,
-    batch_size: Any,
-    max_length: Any,
-    swapped: Any,
-    save_minutes: Any,
-    seed: Any,
-) -> None:
-    _check_number("minutes", minutes)
-    _check_number("learning_rate", learning_rate)
-    _check_number("save_minutes", save_minutes, or_zero=True)
-    if isinstance(swapped, bool) or not isinstance(swapped, (int, float)) or not 0 <= swapped <= 1:
-        raise UserError(f"swapped={swapped!r} is out of range. It must be a share of the texts, from 0 to 1.")
-    _check_count("batch_size", batch_size, 1)
-    _check_count("max_length", max_length, 3)
-    _check_count("seed", seed, 0, 2**32 - 1)
-    if max_steps is not None:
-        _check_count("max_steps", max_steps, 1, unless="None")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
-        )
+def _trainer(
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    rows: list[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    healing: Healing,
+    folder: Path,
+    spent: float,
+) -> Distillation:
+    """The trainer of a healing on which `spent` seconds have been spent."""
+    trainer = Distillation(
+        model=model,
+        args=_arguments(folder, healing),
+        train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped)),
+        data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id or 0),
+        callbacks=[Clock(healing.minutes * 60, healing.max_steps, spent)],
+    )
+    trainer.prepare(original)
+    if not healing.disable_tqdm:
+        trainer.add_callback(ProgressBar(trainer, healing.minutes, healing.max_steps))
+    if healing.work_dir is not None:
+        trainer.add_callback(SaveByTime(healing.save_minutes * 60))
+    return trainer
 
 
 @contextlib.contextmanager
@@ -236,17 +240,15 @@ def _prepared(model: PreTrainedModel, original: PreTrainedModel) -> Iterator[Non
         model.to("cpu"), original.to("cpu")  # type: ignore[arg-type]
 
 
-def _arguments(
-    folder: str | Path, batch_size: int, max_steps: int | None, learning_rate: float, bf16: bool, seed: int
-) -> TrainingArguments:
+def _arguments(folder: Path, healing: Healing) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
-        per_device_train_batch_size=batch_size,
-        max_steps=max_steps or 10**7,
-        learning_rate=learning_rate,
+        per_device_train_batch_size=healing.batch_size,
+        max_steps=healing.max_steps or 10**7,
+        learning_rate=cast(float, healing.learning_rate),
+        bf16=healing.bf16,
+        seed=healing.seed,
         weight_decay=0.0,
-        bf16=bf16,
-        seed=seed,
         save_strategy="no",
         logging_strategy="steps",
         logging_steps=20,
@@ -285,12 +287,6 @@ def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) ->
         raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to resume.")
 
 
-def accepted_options() -> set[str]:
-    """Keywords of `heal` that `convert` passes on: all that aren't arguments of `convert` itself."""
-    keywords = {name for name, one in inspect.signature(heal).parameters.items() if one.kind is one.KEYWORD_ONLY}
-    return keywords - {"tokenizer", "minutes", "seed"}
-
-
 def _spent(checkpoint: Path) -> float:
     """Seconds of training behind a checkpoint."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
@@ -302,8 +298,8 @@ def _resume_point(
     folder: Path,
     model: PreTrainedModel,
     original: PreTrainedModel,
-    rows: list[dict[str, list[int]]],
-    *settings: Any,
+    rows: list[Row],
+    healing: Healing,
 ) -> Path | None:
     """The newest whole checkpoint of the same healing, if there is one.
 
@@ -315,6 +311,7 @@ def _resume_point(
         digest.update(json.dumps(one.config.to_dict(), default=str, sort_keys=True).encode())
     # Fitted weights differ between machines in their last digits.
     digest.update(fingerprint(original.state_dict()).encode())
+    settings = (healing.learning_rate, healing.batch_size, healing.seed, healing.bf16, float(healing.swapped))
     digest.update(repr(settings).encode())
     name, found = folder / "healing.json", digest.hexdigest()
     if folder.is_file():

@@ -4,14 +4,14 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import TOKENIZER_FILES, VOCABULARIES
 from ..errors import UserError, disk_error
 from ..files import REPLACED, WRITING, replaced_together, write_json
-from .sentence_modules import is_module
+from .report import ConversionReport
+from .sentence_modules import is_module, write_modules
 
 REPORT_NAME = "conversion.json"
 
@@ -88,6 +88,18 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
         ) from error
 
 
-def write_report(folder: Path, report: Any) -> None:
-    """conversion.json."""
-    write_json(folder / REPORT_NAME, report.to_dict())
+def write_model(
+    out: str | Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    modules: dict[str, bytes],
+    report: ConversionReport | None = None,
+) -> None:
+    """Writes a model with its tokenizer, a sentence-transformer's modules and conversion.json; see `model_written`."""
+    with model_written(out) as folder:
+        model.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        write_modules(folder, modules)
+        if report is not None:
+            write_json(folder / REPORT_NAME, report.to_dict())

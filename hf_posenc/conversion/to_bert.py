@@ -15,9 +15,9 @@ from .families import FAMILIES, Family
 from .fields import first_position, obstacles, their_fields
 from .loading import load
 from .measure import compare, encode, own_texts, random_rows
-from .output import check_free, load_tokenizer, model_written
+from .output import check_free, load_tokenizer, write_model
 from .report import Agreement
-from .sentence_modules import read_modules, write_modules
+from .sentence_modules import read_modules
 
 logger = logging.get_logger(__name__)
 
@@ -78,11 +78,7 @@ def export_bert(
     if loaded.dtype != torch.float32 and not has_units:
         model.to(loaded.dtype)
     if out is not None:
-        with model_written(out) as folder:
-            model.save_pretrained(folder)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(folder)
-            write_modules(folder, modules)
+        write_model(out, model, tokenizer, modules)
     return model, found
 
 

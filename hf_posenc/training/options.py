@@ -1,12 +1,23 @@
 """The options of models and training, declared without PyTorch: `arguments` joins them to transformers' own."""
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
-from ..options import COUNT, Range, check_values, one_of, option, parse_json_option, plain_name
+from ..options import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SEED,
+    Range,
+    check_values,
+    one_of,
+    option,
+    parse_json_option,
+    plain_name,
+    whole_number,
+)
 from .transformers_options import enumeration
 
 _first = functools.partial(option, panel="")
@@ -14,22 +25,19 @@ _model = functools.partial(option, panel="Model")
 _schedule = functools.partial(option, panel="Optimizer and schedule")
 _kept = functools.partial(option, panel="Evaluation and what is kept")
 _speed = functools.partial(option, panel="Speed and memory")
-_POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
-_NOT_NEGATIVE = Range("0 or a positive number", lambda value: 0 <= value < math.inf)
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 _SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
-_SEED = Range("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32)
-_WHOLE = Range("a whole number from 0", lambda value: value >= 0)
+_WHOLE = whole_number(0)
 _INTERVALS = one_of("no", "steps", "epoch")
 _OF_TRANSFORMERS = {
-    "data_seed": _SEED,
+    "data_seed": SEED,
     "adam_beta1": _SHARE,
     "adam_beta2": _SHARE,
-    "adam_epsilon": _POSITIVE,
+    "adam_epsilon": POSITIVE,
     "label_smoothing_factor": _SHARE,
-    "eval_steps": _POSITIVE,
-    "save_steps": _POSITIVE,
-    "logging_steps": _POSITIVE,
+    "eval_steps": POSITIVE,
+    "save_steps": POSITIVE,
+    "logging_steps": POSITIVE,
     "dataloader_num_workers": _WHOLE,
 }
 """The ranges of options that transformers alone declares."""
@@ -138,12 +146,12 @@ class RunOptions:
         "Give a folder; nothing or true for the newest.",
         argparse={"metavar": "BOOL|FOLDER", "nargs": "?", "const": "true"},
     )
-    seed: int = _first(42, "Seed of weights and order; default 42.", accepts=_SEED)
+    seed: int = _first(42, "Seed of weights and order; default 42.", accepts=SEED)
     num_train_epochs: float | None = _schedule(
         None,
         "Epochs; default: the more, the fewer rows there are.",
         "6 to 100, from a checkpoint 4 to 20.",
-        accepts=_POSITIVE,
+        accepts=POSITIVE,
     )
     max_steps: int = _schedule(
         -1,
@@ -155,7 +163,7 @@ class RunOptions:
         "Peak learning rate; default: by model size.",
         "From a checkpoint 1e-4 up to 512 wide, else 5e-5, ten times that with --lora; for a new encoder 1e-3 up to "
         "256 wide, 5e-4 up to 512, else 1e-4.",
-        accepts=_NOT_NEGATIVE,
+        accepts=NOT_NEGATIVE,
     )
     lr_scheduler_type: str = _schedule(
         "linear", "linear (default), cosine, constant_with_warmup, ...", accepts=one_of(*enumeration("SchedulerType"))
@@ -164,10 +172,10 @@ class RunOptions:
         False, "Use the one-cycle schedule instead.", "PyTorch's, of learning rate and momentum."
     )
     warmup_steps: float = _schedule(
-        0.1, "Steps to warm up; below 1, a share of all; default 0.1.", accepts=_NOT_NEGATIVE
+        0.1, "Steps to warm up; below 1, a share of all; default 0.1.", accepts=NOT_NEGATIVE
     )
-    weight_decay: float = _schedule(0.0, "Weight decay of AdamW; default 0.", accepts=_NOT_NEGATIVE)
-    max_grad_norm: float = _schedule(1.0, "Norm to which gradients are clipped; default 1.", accepts=_NOT_NEGATIVE)
+    weight_decay: float = _schedule(0.0, "Weight decay of AdamW; default 0.", accepts=NOT_NEGATIVE)
+    max_grad_norm: float = _schedule(1.0, "Norm to which gradients are clipped; default 1.", accepts=NOT_NEGATIVE)
     word_learning_rate_factor: float | None = option(
         None,
         "How many times the learning rate the word embeddings of a new encoder get. Default: 1 to 4, the more the "
@@ -203,7 +211,7 @@ class RunOptions:
         accepts=COUNT,
     )
     early_stopping_threshold: float = option(
-        0.0, "How much better an evaluation must be to count as better.", accepts=_NOT_NEGATIVE
+        0.0, "How much better an evaluation must be to count as better.", accepts=NOT_NEGATIVE
     )
     metric_for_best_model: str | None = _kept(
         None,

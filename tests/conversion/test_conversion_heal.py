@@ -250,20 +250,20 @@ def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_anot
     model, _ = convert(source, position_embedding_type="sinusoidal", measure=False)
     original, _ = convert(source, measure=False)
     rows = [{"input_ids": [1, 2, 3]}]
-    assert module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0) is None
+    assert module._resume_point(tmp_path / "work", model, original, rows, module.Healing()) is None
     with torch.no_grad():
         model.base_model.layers[0].output.weight.mul_(1 + 1e-6)  # as more threads would
-    assert module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0) is None
+    assert module._resume_point(tmp_path / "work", model, original, rows, module.Healing()) is None
     threads = torch.get_num_threads()
     torch.set_num_threads(threads % 2 + 1)
     try:
-        assert module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0) is None
+        assert module._resume_point(tmp_path / "work", model, original, rows, module.Healing()) is None
     finally:
         torch.set_num_threads(threads)
     with torch.no_grad():
         original.base_model.layers[0].output.weight.mul_(1.01)
     with pytest.raises(ValueError, match="holds the healing of something else"):
-        module._resume_point(tmp_path / "work", model, original, rows, 3e-4, 32, 0)
+        module._resume_point(tmp_path / "work", model, original, rows, module.Healing())
 
 
 @pytest.mark.slow  # three healings
@@ -353,7 +353,7 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
                 ("swapped", "half"),
             ]
         ),
-        ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. It must be a whole number, 0 to 4294967295"),
+        ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
         ({"heal": sentences(50), "healing": {"lr": 1}}, "healing has no 'lr'. It takes batch_size, bf16, "),
         ({"minutes": 10.0}, "minutes=10.0 has no effect without text to heal with"),
         ({"healing": {"bf16": True}}, "healing={'bf16': True} has no effect without text to heal with"),

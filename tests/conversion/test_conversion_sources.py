@@ -15,7 +15,7 @@ from safetensors.torch import load, load_file, save_file
 from transformers import AutoTokenizer, GPT2Config, ModernBertConfig
 
 from hf_posenc import cli
-from hf_posenc.conversion import convert, export_bert
+from hf_posenc.conversion import convert, export_bert, output
 from model_cards.studies.conversion import baseline, long_table, long_words, short_words, table
 
 
@@ -193,13 +193,12 @@ def test_out_is_not_replaced_by_accident(source, tmp_path):
 
 
 def test_a_failure_while_writing_leaves_nothing(source, tmp_path, monkeypatch):
-    module = sys.modules[convert.__module__]
     before = sorted(path.name for path in tmp_path.iterdir())
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_report", fail)
+    monkeypatch.setattr("hf_posenc.conversion.output.write_json", fail)
     with pytest.raises(ValueError, match="out' failed: No space left on device. Make room"):
         convert(source, tmp_path / "out", measure=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
@@ -208,9 +207,8 @@ def test_a_failure_while_writing_leaves_nothing(source, tmp_path, monkeypatch):
 def test_a_kill_in_the_middle_of_writing_leaves_no_model_and_the_next_run_works(source, tmp_path, monkeypatch):
     child = os.fork()
     if child == 0:
-        module = sys.modules[convert.__module__]
-        module.write_report = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        module.convert(source, tmp_path / "out", measure=False)
+        output.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        convert(source, tmp_path / "out", measure=False)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert not [path for path in (tmp_path / "out").iterdir() if path.is_file()]
