@@ -14,12 +14,12 @@ _FITTED_LENGTH = 128
 """Sentence encoders see mostly positions below this, so the fit weighs these most."""
 
 
-def adds(part: PositionScheme) -> bool:
+def is_additive(part: PositionScheme) -> bool:
     """Whether a scheme adds a vector that depends on the position alone."""
     return hasattr(part, "encodings") and getattr(part, "applies_to", "positions") == "positions"
 
 
-def freedom(part: PositionScheme) -> int:
+def num_params(part: PositionScheme) -> int:
     """Number of weights of a scheme."""
     return sum(parameter.numel() for parameter in part.parameters())
 
@@ -35,7 +35,7 @@ def _last_layer(part: PositionScheme) -> nn.Module | None:
     return None if name is None else getattr(part, name)
 
 
-def silence(part: PositionScheme) -> bool:
+def zero_output(part: PositionScheme) -> bool:
     """Sets a weight so that the scheme adds nothing at the start; False if no weight can do that."""
     last = _last_layer(part)
     for parameter in () if last is None else last.parameters():
@@ -45,7 +45,7 @@ def silence(part: PositionScheme) -> bool:
 
 def added_vectors(parts: dict[str, PositionScheme], config: Any) -> Tensor | None:
     """What the schemes add to the embeddings at each position, (P, D); None if nothing."""
-    found = [part for part in parts.values() if adds(part)]
+    found = [part for part in parts.values() if is_additive(part)]
     if not found:
         return None
     length = min([part.max_length or config.max_position_embeddings for part in found])

@@ -27,7 +27,16 @@ from ..model.hints import scheme_names
 from ..model.package_config import PosEncConfig, scheme_class, takes_rope_parameters
 from ..model.position_base import PositionScheme
 from ..model.positions import own_arguments, scheme_kwargs
-from .added_vectors import added_vectors, adds, centred, fit_vectors, fold_constants, freedom, silence, vectors_of
+from .added_vectors import (
+    added_vectors,
+    centred,
+    fit_vectors,
+    fold_constants,
+    is_additive,
+    num_params,
+    vectors_of,
+    zero_output,
+)
 from .biases import fit_biases
 from .fitting import base_of, layer_input, parts_of, random_rows
 from .loading import build_config
@@ -197,7 +206,9 @@ def _carry_vectors(
     carried: list[dict[str, Any]] = []
     table = added_vectors(gone, model.config)
     # The scheme with most weights comes last and takes what the others leave.
-    added = sorted(((name, part) for name, part in came.items() if adds(part)), key=lambda one: freedom(one[1]))
+    added = sorted(
+        ((name, part) for name, part in came.items() if is_additive(part)), key=lambda one: num_params(one[1])
+    )
     if table is not None:
         left = table
         for name, part in added:
@@ -205,9 +216,9 @@ def _carry_vectors(
             left = left - vectors_of(part, len(table))
         return [*carried, fold_constants(model, left, tokenizer)]
     for name, part in added:
-        if not any(adds(other) for other in old.values()):
+        if not any(is_additive(other) for other in old.values()):
             what = "starts anew: the old scheme added no vectors"
-        elif silence(part):
+        elif zero_output(part):
             what = "starts without effect, beside the vectors that stay"
         else:
             what = "comes on top of the vectors that stay: none of its weights scales it"
