@@ -15,7 +15,7 @@ _STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.i
 """Weights of an earlier upload, which would be loaded instead of or beside the new ones."""
 
 
-def superfluous(there: Iterable[str], sent: Iterable[str], checksums: str) -> list[str]:
+def stale_files(there: Iterable[str], sent: Iterable[str], checksums: str) -> list[str]:
     """Files of earlier uploads that this one replaces: weights, and all that an earlier `publish` sent.
 
     Args:
@@ -28,7 +28,7 @@ def superfluous(there: Iterable[str], sent: Iterable[str], checksums: str) -> li
     return sorted(name for name in {*there} - {*sent, "README.md"} if name in earlier or _STALE.fullmatch(name))
 
 
-def foreign(there: Iterable[str], sent: Iterable[str]) -> list[str]:
+def unknown_files(there: Iterable[str], sent: Iterable[str]) -> list[str]:
     """Files of other origin that would be loaded or run with the repository.
 
     Names are compared as they are: on a disk that ignores case, `Config.json` is `config.json`.

@@ -15,7 +15,7 @@ from hf_posenc.errors import Interrupted, UserError, one_line
 
 from .card import pinned_commit, published_card
 from .collecting import CHECKSUMS, Checkpoint, collect
-from .other_files import foreign, superfluous
+from .other_files import stale_files, unknown_files
 from .verifying import download, load_back
 
 
@@ -90,7 +90,7 @@ def publish(
             operations = _operations(found, begun, target, before, place / "cache")
         sent = target.commit(operations, commit_message, before)
         with _told(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
-            _refuse_foreign(target.files(sent.oid), found.files)
+            _refuse_unknown_files(target.files(sent.oid), found.files)
             _verify(found, target, sent.oid, place)
         with _told(repo_id, secret, f"Commit {sent.oid} was verified, but its card may not say so yet."):
             told = sent.oid == before and _is_pinned(found, target, sent.oid, place / "cache")
@@ -164,8 +164,8 @@ def _operations(found: Checkpoint, card: str, target: _Target, parent: str, cach
     """The commit's additions and deletions; refuses to leave foreign files beside them."""
     there = target.files(parent)
     checksums = target.text(CHECKSUMS, parent, cache) if CHECKSUMS in there else ""
-    deleted = superfluous(there, found.files, checksums)
-    _refuse_foreign({*there} - {*deleted}, found.files)
+    deleted = stale_files(there, found.files, checksums)
+    _refuse_unknown_files({*there} - {*deleted}, found.files)
     operations: list[Any] = [CommitOperationAdd(name, found.folder / name) for name in found.files]
     if "README.md" not in there:
         operations.append(CommitOperationAdd("README.md", card.encode()))
@@ -203,8 +203,8 @@ def _verify(found: Checkpoint, target: _Target, revision: str, place: Path) -> N
     load_back(place, target.repo_id, revision, found)
 
 
-def _refuse_foreign(there: Iterable[str], sent: tuple[str, ...]) -> None:
-    if names := foreign(there, sent):
+def _refuse_unknown_files(there: Iterable[str], sent: tuple[str, ...]) -> None:
+    if names := unknown_files(there, sent):
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
         raise UserError(
             "the repository holds files that aren't this model's, and that may be loaded, or run, with it: "

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import hf_posenc
 from hf_posenc import POSITIONS, cli, register_scheme_file
 from hf_posenc.hub import collecting, publish, publishing
-from hf_posenc.hub.other_files import foreign
+from hf_posenc.hub.other_files import unknown_files
 from hf_posenc.training import UserError
 from hf_posenc.training.card import HERE
 
@@ -260,9 +260,9 @@ HARMLESS = (
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_a_loader_may_read_or_run_is_foreign(name: str) -> None:
-    assert foreign([*HARMLESS, "config.json", "model.safetensors", name], ["config.json", "model.safetensors"]) == [
-        name
-    ]
+    assert unknown_files(
+        [*HARMLESS, "config.json", "model.safetensors", name], ["config.json", "model.safetensors"]
+    ) == [name]
 
 
 @pytest.mark.parametrize("create_pr", [False, True])
