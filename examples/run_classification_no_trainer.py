@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
 
 from hf_posenc.finetuning import Setup, epoch_metrics, parse_arguments, run_script, set_up
-from hf_posenc.optimizer import speed_up_positions
+from hf_posenc.optimizer import scale_position_learning_rates
 from hf_posenc.training import ClassificationTrainingArguments, UserError, guarded_run, save_run, show_best
 from hf_posenc.training.inference import take_off_autocast
 
@@ -127,7 +127,9 @@ def make_optimizer(setup: Setup) -> torch.optim.Optimizer:
         for decay, rate in ((True, args.weight_decay), (False, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, fused=True)
-    speed_up_positions(optimizer, setup.model, args.position_learning_rate_factor, words=args.word_learning_rate_factor)
+    scale_position_learning_rates(
+        optimizer, setup.model, args.position_learning_rate_factor, words=args.word_learning_rate_factor
+    )
     return optimizer
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .model.positions import make_position
     from .model.scheme_table import SCHEMES as POSITIONS
     from .model.unpadding import Tokens
-    from .optimizer import speed_up_positions
+    from .optimizer import scale_position_learning_rates
     from .schemes.conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
     from .schemes.plain_tensors import add_positions, apply_rotary, sinusoidal_table
     from .schemes.scheme_file import register_position, register_scheme_file
@@ -106,8 +106,8 @@ __all__ = [
     "make_position",
     "register_position",
     "register_scheme_file",
+    "scale_position_learning_rates",
     "sinusoidal_table",
-    "speed_up_positions",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

@@ -8,7 +8,7 @@ from torch import nn
 _DONE = "has_position_rates"
 
 
-def speed_up_positions(
+def scale_position_learning_rates(
     optimizer: torch.optim.Optimizer, model: nn.Module, factor: float | None = None, *, words: float = 1.0
 ) -> None:
     """Multiplies the learning rate of each scheme's parameters by its `learning_rate_factor`, in place.

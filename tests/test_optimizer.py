@@ -5,7 +5,7 @@ import torch
 from common import encoder
 from transformers import get_scheduler
 
-from hf_posenc.optimizer import speed_up_positions
+from hf_posenc.optimizer import scale_position_learning_rates
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):
     model = encoder(scheme, position_embedding_kwargs=kwargs or None).train()
     groups = [{"params": list(model.parameters()), "lr": 1e-3, "weight_decay": 0.5}]
     optimizer = torch.optim.AdamW(groups)
-    speed_up_positions(optimizer, model)
+    scale_position_learning_rates(optimizer, model)
     names = {parameter: name for name, parameter in model.named_parameters()}
     held = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     assert sorted(held) == sorted(names.values())
@@ -52,26 +52,26 @@ def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):
 def test_a_given_factor_is_every_schemes():
     model = encoder("learned")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    speed_up_positions(optimizer, model, factor=3.0)
+    scale_position_learning_rates(optimizer, model, factor=3.0)
     assert [(group["lr"], len(group["params"])) for group in optimizer.param_groups][1:] == [(pytest.approx(3e-3), 1)]
     slower = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    speed_up_positions(slower, model, factor=0.5)
+    scale_position_learning_rates(slower, model, factor=0.5)
     assert [group["lr"] for group in slower.param_groups] == [1e-3, pytest.approx(5e-4)]
     again = torch.optim.AdamW(encoder("t5").parameters(), lr=1e-3)
-    speed_up_positions(again, model, factor=1.0)
+    scale_position_learning_rates(again, model, factor=1.0)
     assert len(again.param_groups) == 1
 
 
 def test_rates_are_set_once_and_before_anything_else():
     model = encoder("t5")
     for spoil in (
-        lambda optimizer: speed_up_positions(optimizer, model),
+        lambda optimizer: scale_position_learning_rates(optimizer, model),
         lambda optimizer: get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=2),
     ):
         optimizer = torch.optim.AdamW(model.parameters())
         spoil(optimizer)
         with pytest.raises(ValueError, match="Call this once, before any schedule"):
-            speed_up_positions(optimizer, model)
+            scale_position_learning_rates(optimizer, model)
     for factor in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="factor=.* is out of range. Give 0 or"):
-            speed_up_positions(torch.optim.AdamW(model.parameters()), model, factor)
+            scale_position_learning_rates(torch.optim.AdamW(model.parameters()), model, factor)

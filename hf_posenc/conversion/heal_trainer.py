@@ -27,7 +27,7 @@ from transformers.trainer_callback import ExportableState, PrinterCallback
 
 from ..errors import Diverged
 from ..model.modeling_posenc import PosEncForMaskedLM
-from ..optimizer import speed_up_positions
+from ..optimizer import scale_position_learning_rates
 from ..training.checkpoints import checkpoints, not_finite
 from .measure import swap_neighbours
 
@@ -164,7 +164,7 @@ class Distillation(Trainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW with higher learning rates for biases."""
         optimizer = super().create_optimizer(model)
-        speed_up_positions(optimizer, cast(Any, self.model))
+        scale_position_learning_rates(optimizer, cast(Any, self.model))
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:

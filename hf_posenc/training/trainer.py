@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from .. import files
 from ..errors import UserError, one_line
-from ..optimizer import speed_up_positions
+from ..optimizer import scale_position_learning_rates
 from ..options import plain_name
 from .arguments import RunArguments
 from .callbacks import (
@@ -82,7 +82,9 @@ class RunTrainer(Trainer):
             super().create_optimizer(model)
             args, trained = cast(RunArguments, self.args), cast(Any, self.model if model is None else model)
             words = 1.0 if args.word_learning_rate_factor is None else args.word_learning_rate_factor
-            speed_up_positions(cast(Any, self.optimizer), trained, args.position_learning_rate_factor, words=words)
+            scale_position_learning_rates(
+                cast(Any, self.optimizer), trained, args.position_learning_rate_factor, words=words
+            )
         return cast(torch.optim.Optimizer, self.optimizer)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification, speed_up_positions
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, scale_position_learning_rates
 
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
 
@@ -52,7 +52,7 @@ def main(folder: Path, scheme: str, start: int, end: int) -> None:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    speed_up_positions(optimizer, model)
+    scale_position_learning_rates(optimizer, model)
     if start:
         weights, moments = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": moments}
