@@ -75,7 +75,7 @@ def choose_texts(
     wanted = max(-(-total * percentage // 100), least, 1)
     chosen: set[int] = set()
     rows, waiting = 0, [iter(texts) for texts in spare]
-    for number in in_shares([len(texts) for texts in spare]):
+    for number in proportional_order([len(texts) for texts in spare]):
         if rows >= wanted:
             break
         mark = next(waiting[number])
@@ -97,7 +97,7 @@ def _strata(marks: Sequence[int], labels: Sequence[Any] | None, problem_type: st
     return {mark: min(numbers, key=lambda n: (counts[n], n), default=None) for mark, numbers in several.items()}
 
 
-def in_shares(sizes: Sequence[int]) -> Iterator[int]:
+def proportional_order(sizes: Sequence[int]) -> Iterator[int]:
     """Yields groups in proportion to their sizes: each once, largest first, then the one furthest behind its share.
 
     Sainte-Lague's method: the shares are near after any number of turns.
