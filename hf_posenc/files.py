@@ -73,9 +73,9 @@ def swap_in(new: Path, folder: Path, earlier: Iterable[str]) -> None:
 def _arriving(new: Path, folder: Path) -> Iterator[str]:
     """Names in `new`; a folder is merged into one of the same name, unless it is a checkpoint."""
     for path in new.iterdir():
-        there = folder / path.name
-        if path.is_dir() and there.is_dir() and not CHECKPOINT.fullmatch(path.name):
-            yield from (f"{path.name}/{name}" for name in _arriving(path, there))
+        present = folder / path.name
+        if path.is_dir() and present.is_dir() and not CHECKPOINT.fullmatch(path.name):
+            yield from (f"{path.name}/{name}" for name in _arriving(path, present))
         else:
             yield path.name
 

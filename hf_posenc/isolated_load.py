@@ -82,12 +82,14 @@ def load_isolated(
     try:
         answer = json.loads(done.stdout.splitlines()[-1] if done.returncode == 0 else "")
     except (IndexError, ValueError):
-        said = " ".join(done.stderr[-500:].split())
-        raise IsolatedLoadFailed(f"the process that loads it ended with {done.returncode}: {said}") from None
+        reason = " ".join(done.stderr[-500:].split())
+        raise IsolatedLoadFailed(f"the process that loads it ended with {done.returncode}: {reason}") from None
     if answer["error"] is not None:
         raise IsolatedLoadFailed(answer["error"])
-    found = load_file(place / "found")
-    return Answer(found.pop("output"), {k.removeprefix("weight:"): v for k, v in found.items()}, answer["token_ids"])
+    tensors = load_file(place / "found")
+    return Answer(
+        tensors.pop("output"), {k.removeprefix("weight:"): v for k, v in tensors.items()}, answer["token_ids"]
+    )
 
 
 def first_output(model: Any, **inputs: Any) -> Any:
@@ -115,10 +117,10 @@ def _carry_out(place: Path, order: dict[str, Any]) -> dict[str, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(order["checkpoint"], **options)
         read = tokenizer(order["texts"], padding=len(order["texts"]) > 1, return_tensors="pt")
     inputs = load_file(place / "inputs") if (place / "inputs").exists() else dict(read)  # type: ignore[arg-type]
-    found = {f"weight:{name}": value for name, value in model.state_dict().items()} if order["weights"] else {}
-    found["output"] = first_output(model, **inputs)
+    tensors = {f"weight:{name}": value for name, value in model.state_dict().items()} if order["weights"] else {}
+    tensors["output"] = first_output(model, **inputs)
     assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
-    save_file({name: value.clone().contiguous() for name, value in found.items()}, place / "found")
+    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, place / "found")
     return {"error": None, "token_ids": None if read is None else read["input_ids"].tolist()}
 
 

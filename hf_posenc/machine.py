@@ -46,10 +46,10 @@ def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in ("hf-posenc", "transformers", "torch", "tokenizers", "datasets", "accelerate"):
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            numbers[package] = "unknown"
+    return numbers

@@ -45,12 +45,12 @@ def zero_output(part: PositionScheme) -> bool:
 
 def added_vectors(parts: dict[str, PositionScheme], config: Any) -> Tensor | None:
     """What the schemes add to the embeddings at each position, (P, D); None if nothing."""
-    found = [part for part in parts.values() if is_additive(part)]
-    if not found:
+    additive = [part for part in parts.values() if is_additive(part)]
+    if not additive:
         return None
-    length = min([part.max_length or config.max_position_embeddings for part in found])
+    length = min([part.max_length or config.max_position_embeddings for part in additive])
     with torch.no_grad():
-        return torch.stack([vectors_of(part, length) for part in found]).sum(0)
+        return torch.stack([vectors_of(part, length) for part in additive]).sum(0)
 
 
 def _importance(length: int) -> Tensor:
@@ -68,10 +68,10 @@ def centred(vectors: Tensor) -> Tensor:
     return vectors[1:] - _mean_vector(vectors) if len(vectors) > 1 else vectors
 
 
-def _r2(found: Tensor, wanted: Tensor, weight: Tensor) -> float:
+def _r2(fitted: Tensor, wanted: Tensor, weight: Tensor) -> float:
     weight = weight / weight.sum()
     mean = (weight[:, None] * wanted).sum(0)
-    left = (weight[:, None] * (wanted - found).square()).sum()
+    left = (weight[:, None] * (wanted - fitted).square()).sum()
     return 1 - float(left / (weight[:, None] * (wanted - mean).square()).sum().clamp(min=1e-30))
 
 
@@ -102,14 +102,14 @@ def fit_vectors(part: PositionScheme, table: Tensor, steps: int = 300) -> dict[s
         _least_squares(part, last, wanted, weight)
     if steps and any(True for _ in part.parameters()):
         descend(part, lambda: vectors_of(part, length), wanted, weight, steps)
-    found = vectors_of(part, length)
-    return {"r2": _r2(found - _mean_vector(found), wanted, weight)}
+    vectors = vectors_of(part, length)
+    return {"r2": _r2(vectors - _mean_vector(vectors), wanted, weight)}
 
 
 def _least_squares(part: Any, last: nn.Linear, wanted: Tensor, weight: Tensor) -> None:
     inputs: list[Tensor] = []
-    handle = last.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
-    found = vectors_of(part, len(wanted))
+    handle = last.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+    vectors = vectors_of(part, len(wanted))
     handle.remove()
     hidden = inputs[0].double()
     factor = getattr(part, "scale", 1.0)
@@ -122,7 +122,7 @@ def _least_squares(part: Any, last: nn.Linear, wanted: Tensor, weight: Tensor) -
     solution = torch.linalg.solve(gram, a.T @ b)
     last.weight.copy_(solution.T)
     last.bias.copy_(-(mean @ solution))
-    assert found.shape == wanted.shape
+    assert vectors.shape == wanted.shape
 
 
 def fold_constants(model: PreTrainedModel, left: Tensor, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:

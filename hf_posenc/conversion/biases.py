@@ -38,7 +38,7 @@ def fit_biases(
     distance = torch.arange(-reach, reach + 1)
     weight = (rows.shape[1] - distance.abs()).float()
     # Heads are put in order once, and before anything is fitted to them.
-    for number, (name, part) in enumerate(sorted(biased.items(), key=lambda one: not one[1].uses("bias"))):
+    for number, (name, part) in enumerate(sorted(biased.items(), key=lambda item: not item[1].uses("bias"))):
         shared = part.uses("bias")
         if shared and not is_silent and number == 0:
             order = _slots(part, effect, weight)
@@ -108,8 +108,8 @@ def _bias_by_distance(
             part.layer_bias(q, k, one_text(length, q.transpose(1, 2).flatten(-2)), layer)
             for layer, (q, k) in enumerate(zip(*queries, strict=True))
         ]
-    found = torch.cat([bias for bias in biases if bias is not None])  # (L x samples, H or 1, S, S)
-    line = torch.cat((found[:, :, -1, :-1], found[:, :, 0, :]), -1)
+    matrices = torch.cat([bias for bias in biases if bias is not None])  # (L x samples, H or 1, S, S)
+    line = torch.cat((matrices[:, :, -1, :-1], matrices[:, :, 0, :]), -1)
     return (line - _mean(line, weight).unsqueeze(-1)).permute(2, 0, 1)
 
 
@@ -196,7 +196,7 @@ def _sample_queries(
 
     For biases that depend on the token: fitted to one mean token, they would be noise for all others.
     """
-    found: list[list[Tensor]] = [[], []]
+    samples: list[list[Tensor]] = [[], []]
     hidden = base_of(original)(rows, output_hidden_states=True).hidden_states
     for index, layer in enumerate(base_of(model).layers):
         x = layer.attention_norm(hidden[index]) if layer.pre_norm else hidden[index]
@@ -204,5 +204,5 @@ def _sample_queries(
         x = x[torch.randint(len(x), (count,))]
         for place, linear in enumerate((layer.attention.query, layer.attention.key)):
             heads = linear(x).view(count, -1, 1, layer.attention.head_dim)
-            found[place].append(heads.expand(-1, -1, length, -1))
-    return torch.stack(found[0]), torch.stack(found[1])
+            samples[place].append(heads.expand(-1, -1, length, -1))
+    return torch.stack(samples[0]), torch.stack(samples[1])

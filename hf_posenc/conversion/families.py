@@ -223,9 +223,9 @@ def task_of(
                 break
             return task
     if not name:
-        found = {names for names, head in family.heads.items() if _complete(family, names, head, keys)}
+        complete = {names for names, head in family.heads.items() if _complete(family, names, head, keys)}
         for task in ("fill-mask", "question-answering", "text-classification", wanted or ""):
-            if task in found:
+            if task in complete:
                 return task
         return "feature-extraction"
     raise UserError(
@@ -267,14 +267,14 @@ _DROPPED = {
 def reason_to_drop(family: Family, name: str, task: str) -> str | None:
     """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
     if name in ("pooler.dense.weight", "pooler.dense.bias"):
-        keeps = [f"task={one!r}" for one, head in family.heads.items() if "pooler.dense" in head.values()]
+        keeps = [f"task={other_task!r}" for other_task, head in family.heads.items() if "pooler.dense" in head.values()]
         return (
             f"the pooler, which only classifiers use ({keeps[0]} keeps it)"
             if keeps
             else "the pooler, which no head uses"
         )
-    for one, head in family.heads.items():
+    for other_task, head in family.heads.items():
         names = {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS}
-        if name in names or name in family.head_names(one).values():
-            return f"the {'masked-LM head' if one == 'fill-mask' else 'head of another task'}; this is {task}"
+        if name in names or name in family.head_names(other_task).values():
+            return f"the {'masked-LM head' if other_task == 'fill-mask' else 'head of another task'}; this is {task}"
     return _DROPPED.get(name)

@@ -77,8 +77,8 @@ def _notes(config: PosEncConfig, theirs: Any, task: str) -> list[str]:
             "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
             "relative positions, as in transformers up to 4.57."
         )
-    given = [str(name) for name in (theirs.id2label or {}).values()]
-    if len(set(given)) < len(given) and task in ("text-classification", "token-classification"):
+    labels = [str(name) for name in (theirs.id2label or {}).values()]
+    if len(set(labels)) < len(labels) and task in ("text-classification", "token-classification"):
         notes.append("Several labels have the same name: each has its number added to it.")
     return notes
 
@@ -194,12 +194,12 @@ def _check_sines(state: dict[str, Tensor], config: PosEncConfig, source: str) ->
     name = "encoder.embed_positions.weight"
     if name not in state:
         return {}
-    found = state[name]
+    table = state[name]
     half = config.hidden_size // config.num_attention_heads // 2
-    angle = torch.arange(found.shape[0], dtype=torch.float64)[:, None] / 10000 ** (
+    angle = torch.arange(table.shape[0], dtype=torch.float64)[:, None] / 10000 ** (
         torch.arange(half, dtype=torch.float64) / half
     )
     expected = torch.cat((angle.sin(), angle.cos()), -1)
-    if found.shape != expected.shape or (found - expected).abs().max() > 1e-3:
+    if table.shape != expected.shape or (table - expected).abs().max() > 1e-3:
         raise UserError(f"{source!r}: {name!r} isn't RoFormer's table of sines, which PosEnc's 'rope' computes.")
     return {name: "a table of sines, which is computed"}

@@ -34,8 +34,8 @@ def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed
     if task != has:
         drop = dict.fromkeys(head, f"the head of {has}; this is {task}")
     else:
-        found = {key: other_labels(value, labels) for key, value in head.items() if key.startswith("classifier.")}
-        drop = {key: reason for key, reason in found.items() if reason}
+        reasons = {key: other_labels(value, labels) for key, value in head.items() if key.startswith("classifier.")}
+        drop = {key: reason for key, reason in reasons.items() if reason}
     head = {key: value for key, value in head.items() if key not in drop}
     prefix = "" if task == "feature-extraction" else "model."
     state = {prefix + key: value for key, value in bare.items()} | head

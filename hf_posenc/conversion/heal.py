@@ -43,19 +43,19 @@ def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
         UserError: there is no such file, or no text in it.
     """
     if isinstance(source, (str, Path)):
-        found = [
+        texts = [
             text.text if text.text_pair is None else f"{text.text} {text.text_pair}"
             for text in read_inputs(str(source))
         ]
     else:
-        found = list(source)
-        wrong = [text for text in found if not isinstance(text, str)]
+        texts = list(source)
+        wrong = [text for text in texts if not isinstance(text, str)]
         if wrong:
             raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
-    found = [text for text in found if text.strip()]
-    if not found:
+    texts = [text for text in texts if text.strip()]
+    if not texts:
         raise UserError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
-    return found
+    return texts
 
 
 def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
@@ -307,17 +307,17 @@ def _resume_point(
         UserError: the folder holds something else.
     """
     digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
-    for one in (model, original):
-        digest.update(json.dumps(one.config.to_dict(), default=str, sort_keys=True).encode())
+    for either in (model, original):
+        digest.update(json.dumps(either.config.to_dict(), default=str, sort_keys=True).encode())
     # Fitted weights differ between machines in their last digits.
     digest.update(fingerprint(original.state_dict()).encode())
     settings = (healing.learning_rate, healing.batch_size, healing.seed, healing.bf16, float(healing.swapped))
     digest.update(repr(settings).encode())
-    name, found = folder / "healing.json", digest.hexdigest()
+    name, identity = folder / "healing.json", digest.hexdigest()
     if folder.is_file():
         raise UserError(f"{str(folder)!r} is a file, and healing keeps its checkpoints there. Move it away.")
     if name.is_file():
-        if _recorded(name) != found:
+        if _recorded(name) != identity:
             raise UserError(
                 f"{str(folder)!r} holds the healing of something else, or with other text or settings. Go on with what "
                 "it began with, or delete that folder."
@@ -330,7 +330,7 @@ def _resume_point(
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{str(folder)!r} isn't empty and holds no healing. Move it away.")
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(name, {"fingerprint": found})
+    write_json(name, {"fingerprint": identity})
     return None
 
 

@@ -125,7 +125,7 @@ class Distillation(Trainer):
     ) -> Any:
         """See the module."""
         mine = self.accelerator.unwrap_model(model)
-        bodies = [cast(Any, one).base_model for one in (mine, self.original)]
+        bodies = [cast(Any, either).base_model for either in (mine, self.original)]
         depth = None
         if bodies[0].position.uses("embed"):
             depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
@@ -142,8 +142,8 @@ class Distillation(Trainer):
             with torch.no_grad(), self.accelerator.autocast():
                 expected = cast(Any, self.original).predict_tokens(theirs.last_hidden_state[real][some])
             with self.accelerator.autocast():
-                given = mine.predict_tokens(ours.last_hidden_state[real][some])
-            loss = loss + divergence(given, expected)
+                predicted = mine.predict_tokens(ours.last_hidden_state[real][some])
+            loss = loss + divergence(predicted, expected)
         if not torch.isfinite(loss):
             raise Diverged("The loss is no number any more.")
         return (loss, ours) if return_outputs else loss
@@ -252,10 +252,10 @@ def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: T
     return torch.stack(losses).mean()
 
 
-def divergence(given: Tensor, expected: Tensor) -> Tensor:
+def divergence(predicted: Tensor, expected: Tensor) -> Tensor:
     """The mean Kullback-Leibler divergence KL(expected || given) of logits (N, V), in nats."""
     return torch.nn.functional.kl_div(
-        given.float().log_softmax(-1), expected.float().log_softmax(-1), log_target=True, reduction="batchmean"
+        predicted.float().log_softmax(-1), expected.float().log_softmax(-1), log_target=True, reduction="batchmean"
     )
 
 

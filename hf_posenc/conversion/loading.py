@@ -28,10 +28,10 @@ def load(
     raw = read_config(folder, source)
     is_ours = raw.get("model_type") == PosEncConfig.model_type
     family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
-    found = read_source(source, folder, raw, allow_pickle)
+    checkpoint = read_source(source, folder, raw, allow_pickle)
     if family is None:
-        return load_posenc(found, task, num_labels, seed)
-    return load_bert(found, family, task, num_labels, seed)
+        return load_posenc(checkpoint, task, num_labels, seed)
+    return load_bert(checkpoint, family, task, num_labels, seed)
 
 
 __all__ = ["FAMILIES", "Loaded", "build_config", "load", "model_class"]

@@ -41,8 +41,8 @@ def own_texts(count: int = 256) -> list[str]:
     """Sentences of the data set in the package, for a measurement where the user gives no text."""
     path = resources.files("hf_posenc") / "data" / "blimp_order" / "validation.jsonl.gz"
     with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as lines:
-        found = [json.loads(line)["text"] for line in lines]
-    return found[:: max(1, len(found) // count)][:count]
+        texts = [json.loads(line)["text"] for line in lines]
+    return texts[:: max(1, len(texts) // count)][:count]
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:
@@ -252,7 +252,7 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
     name = FAMILIES[loaded.model_type].class_name(loaded.task)
     pickled = not any(loaded.folder.glob("*.safetensors"))
     with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
-        theirs, found = getattr(transformers, name).from_pretrained(
+        theirs, loading = getattr(transformers, name).from_pretrained(
             str(loaded.folder),
             use_safetensors=not pickled,
             dtype=torch.float32,
@@ -261,7 +261,7 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
         )
     family, used = FAMILIES[loaded.model_type], set(loaded.keys.used)
     names = {key: key.removeprefix(family.prefix) for key in theirs.state_dict()}
-    if any(names.get(key) in used for key in found["missing_keys"]):
+    if any(names.get(key) in used for key in loading["missing_keys"]):
         # transformers doesn't understand all names, such as DataParallel's: we would compare with random weights.
         tensors = read_weights(loaded.folder, str(loaded.folder), allow_pickle=pickled)
         state = {name: tensors[key] for key, name in normalise(list(tensors), family).items()}

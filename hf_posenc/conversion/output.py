@@ -31,13 +31,13 @@ def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> N
         raise UserError(f"OUT, {str(out)!r}, is SOURCE's folder, or holds it. Name another one.")
     if out.exists() and not out.is_dir():
         raise UserError(f"{str(out)!r} is a file. Name a folder.")
-    found = [path for path in out.iterdir() if path.name != WRITING] if out.is_dir() else []
-    if found:
+    content = [path for path in out.iterdir() if path.name != WRITING] if out.is_dir() else []
+    if content:
         if not overwrite:
             raise UserError(f"{str(out)!r} isn't empty. Name a new folder, or replace it with --overwrite.")
-        if not any(path.name == "config.json" or path.name.startswith(REPLACED) for path in found):
+        if not any(path.name == "config.json" or path.name.startswith(REPLACED) for path in content):
             raise UserError(f"{str(out)!r} holds no model, so it isn't replaced. Name a new folder.")
-        others = sorted(path.name for path in found if not _is_of_a_model(path))
+        others = sorted(path.name for path in content if not _is_of_a_model(path))
         if others:
             raise UserError(
                 f"{str(out)!r} holds more than a model: {', '.join(others[:4])}. It isn't replaced. Name a new folder."

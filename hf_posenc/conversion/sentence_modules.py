@@ -88,9 +88,9 @@ def _present(path: Path) -> list[str]:
 
 def _read_json(path: Path, source: str, kind: type) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise UserError(f"{source!r}: {path.name} can't be read ({error}). Copy the checkpoint anew.") from error
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         raise UserError(f"{source!r}: {path.name} holds no JSON {kind.__name__}. Copy the checkpoint anew.")
-    return found
+    return value

@@ -61,7 +61,7 @@ def find_folder(source: str, revision: str | None = None, allow_pickle: bool = F
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(
+        folder = snapshot_download(
             source,
             revision=revision,
             allow_patterns=[*_WANTED, PICKLE] if allow_pickle else _WANTED,
@@ -72,7 +72,7 @@ def find_folder(source: str, revision: str | None = None, allow_pickle: bool = F
             f"{source!r} is no folder, and couldn't be had from the Hub: {one_line(error)[:300]} Give the "
             "folder of a checkpoint, or the name of one on the Hub."
         ) from error
-    return Path(found)
+    return Path(folder)
 
 
 def read_config(folder: Path, source: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
     ):
         value = raw.get(name)
         fits = value is None or isinstance(value, kind)
-        if not fits or (kind is list and not all(isinstance(one, str) for one in value or ())):
+        if not fits or (kind is list and not all(isinstance(item, str) for item in value or ())):
             raise UserError(f"{source!r}: config.json has {name}={value!r}. It must be {what}: correct it.")
     return raw
 
@@ -171,9 +171,9 @@ def check_numbers(tensors: dict[str, Tensor], source: str) -> None:
         if not isinstance(tensor, Tensor):
             raise UserError(f"{source!r}: {key!r} is {type(tensor).__name__}, not a tensor. Copy the checkpoint anew.")
         if tensor.dtype not in _DTYPES and not key.endswith("_ids"):  # counters, which are no weights
-            found, *accepted = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *_DTYPES))
+            dtype, *accepted = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *_DTYPES))
             raise UserError(
-                f"{source!r}: {key!r} is {found}, and weights are {', '.join(accepted)}. If the checkpoint is "
+                f"{source!r}: {key!r} is {dtype}, and weights are {', '.join(accepted)}. If the checkpoint is "
                 "quantised, convert the one that it was made from."
             )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
@@ -194,5 +194,5 @@ def fingerprint(tensors: dict[str, Tensor]) -> str:
 
 def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
     """The dtype of all weights; float32 if they differ."""
-    found = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    return found.pop() if len(found) == 1 else torch.float32
+    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32

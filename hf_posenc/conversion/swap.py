@@ -136,16 +136,16 @@ def _check_extension(
 def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     names, kept = scheme_names(kind), scheme_kwargs(original.config)
     table = added_vectors(parts_of(original), original.config)
-    given: dict[str, dict[str, Any]] = {}
+    arguments: dict[str, dict[str, Any]] = {}
     for name in names:
         scheme = scheme_class(name)
-        given[name] = kept.get(name, dict(scheme.conversion_kwargs))
+        arguments[name] = kept.get(name, dict(scheme.conversion_kwargs))
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
             # A factor on what is added: the old scheme's size.
-            given[name]["rms"] = float(centred(table).square().mean().sqrt())
-    if not any(given.values()):
+            arguments[name]["rms"] = float(centred(table).square().mean().sqrt())
+    if not any(arguments.values()):
         return None
-    return given if len(names) > 1 else given[names[0]]
+    return arguments if len(names) > 1 else arguments[names[0]]
 
 
 def swap(
@@ -207,7 +207,7 @@ def _carry_vectors(
     table = added_vectors(gone, model.config)
     # The scheme with most weights comes last and takes what the others leave.
     added = sorted(
-        ((name, part) for name, part in came.items() if is_additive(part)), key=lambda one: num_params(one[1])
+        ((name, part) for name, part in came.items() if is_additive(part)), key=lambda item: num_params(item[1])
     )
     if table is not None:
         left = table

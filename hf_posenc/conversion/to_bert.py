@@ -73,13 +73,13 @@ def export_bert(
         rows = encode(tokenizer, own_texts(64), min(config.max_position_embeddings, 512))
         texts = "blimp_order, which comes along"
     head = task != "feature-extraction"
-    found = compare(loaded.model, model, rows, texts, head=head, choices=task == "multiple-choice")
+    agreement = compare(loaded.model, model, rows, texts, head=head, choices=task == "multiple-choice")
     has_units = (config.label_mean, config.label_std) != (0.0, 1.0)  # which 16 bits can't hold: 2005 would be 2008
     if loaded.dtype != torch.float32 and not has_units:
         model.to(loaded.dtype)
     if out is not None:
         write_model(out, model, tokenizer, modules)
-    return model, found
+    return model, agreement
 
 
 def _target(source: str, config: Any, task: str, wanted: str | None) -> Family:

@@ -84,10 +84,10 @@ def pinned_commit(text: str) -> str | None:
 
 def _results(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        record = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    parts = {name: found.get(name) if isinstance(found, dict) else None for name in ("metrics", "summary")}
+        record = None
+    parts = {name: record.get(name) if isinstance(record, dict) else None for name in ("metrics", "summary")}
     results = {name: part for name, part in parts.items() if isinstance(part, dict)}
     metrics = results.get("metrics", {}).items()
     return {**results, "metrics": {name: value for name, value in metrics if isinstance(value, int | float)}}

@@ -73,5 +73,5 @@ def _readings(path: Path) -> Iterator[str]:
         content = file.read(length) if length >= 0 else path.read_bytes()
     plain = content.decode("utf-8", "replace")
     wide = content.replace(b"\0", b"").decode("utf-8", "replace")
-    escaped = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), wide)
+    escaped = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), wide)
     yield from dict.fromkeys((plain, wide, escaped, _MARKDOWN.sub(r"\1", escaped)))

@@ -15,25 +15,25 @@ _STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.i
 """Weights of an earlier upload, which would be loaded instead of or beside the new ones."""
 
 
-def stale_files(there: Iterable[str], sent: Iterable[str], checksums: str) -> list[str]:
+def stale_files(present: Iterable[str], sent: Iterable[str], checksums: str) -> list[str]:
     """Files of earlier uploads that this one replaces: weights, and all that an earlier `publish` sent.
 
     Args:
-        there: the files of the repository.
+        present: the files of the repository.
         sent: those that are published now.
         checksums: the SHA256SUMS that are there, or nothing.
     """
     listed = {line.partition("  ")[2] for line in checksums.splitlines()}
     earlier = listed if "configuration_posenc.py" in listed else set()
-    return sorted(name for name in {*there} - {*sent, "README.md"} if name in earlier or _STALE.fullmatch(name))
+    return sorted(name for name in {*present} - {*sent, "README.md"} if name in earlier or _STALE.fullmatch(name))
 
 
-def unknown_files(there: Iterable[str], sent: Iterable[str]) -> list[str]:
+def unknown_files(present: Iterable[str], sent: Iterable[str]) -> list[str]:
     """Files of other origin that would be loaded or run with the repository.
 
     Names are compared as they are: on a disk that ignores case, `Config.json` is `config.json`.
     """
-    return sorted(name for name in {*there} - {*sent, "README.md"} if not _is_harmless(name))
+    return sorted(name for name in {*present} - {*sent, "README.md"} if not _is_harmless(name))
 
 
 def _is_harmless(name: str) -> bool:

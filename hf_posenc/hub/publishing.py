@@ -78,8 +78,8 @@ def publish(
     secret = token or get_token()
     with tempfile.TemporaryDirectory(prefix="hf_posenc-publish-") as name:
         place = Path(name)
-        found = collect(Path(checkpoint), place / "checkpoint", trust_remote_code, secret)
-        begun = _card(found, repo_id, None)
+        collected = collect(Path(checkpoint), place / "checkpoint", trust_remote_code, secret)
+        begun = _card(collected, repo_id, None)
         with _told(repo_id, secret, "Nothing was published."):
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
@@ -87,17 +87,17 @@ def publish(
             if not create_pr and target.branch != "main" and not target.branch.startswith("refs/"):
                 api.create_branch(repo_id, branch=target.branch, exist_ok=True)
             before = str(api.model_info(repo_id, revision=target.branch).sha)
-            operations = _operations(found, begun, target, before, place / "cache")
+            operations = _operations(collected, begun, target, before, place / "cache")
         sent = target.commit(operations, commit_message, before)
         with _told(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
-            _refuse_unknown_files(target.files(sent.oid), found.files)
-            _verify(found, target, sent.oid, place)
+            _refuse_unknown_files(target.files(sent.oid), collected.files)
+            _verify(collected, target, sent.oid, place)
         with _told(repo_id, secret, f"Commit {sent.oid} was verified, but its card may not say so yet."):
-            told = sent.oid == before and _is_pinned(found, target, sent.oid, place / "cache")
-            if not told:
+            is_pinned = sent.oid == before and _is_pinned(collected, target, sent.oid, place / "cache")
+            if not is_pinned:
                 api.create_commit(
                     repo_id,
-                    [CommitOperationAdd("README.md", _card(found, repo_id, sent.oid).encode())],
+                    [CommitOperationAdd("README.md", _card(collected, repo_id, sent.oid).encode())],
                     commit_message="Pin the verified commit in the card",
                     revision=(sent.pr_revision if create_pr else None) or target.branch,
                     parent_commit=sent.oid,
@@ -106,9 +106,9 @@ def publish(
         repo_id=repo_id,
         revision=sent.oid,
         url=sent.pr_url or f"{api.endpoint}/{repo_id}/tree/{sent.oid}",
-        files=(*found.files, "README.md"),
-        left_out=found.left_out,
-        changed=not told,
+        files=(*collected.files, "README.md"),
+        left_out=collected.left_out,
+        changed=not is_pinned,
     )
 
 
@@ -160,51 +160,51 @@ class _Target:
         return f"The files may be there as commit {now}, which isn't verified: look at {page}."
 
 
-def _operations(found: Checkpoint, card: str, target: _Target, parent: str, cache: Path) -> list[Any]:
+def _operations(checkpoint: Checkpoint, card: str, target: _Target, parent: str, cache: Path) -> list[Any]:
     """The commit's additions and deletions; refuses to leave foreign files beside them."""
-    there = target.files(parent)
-    checksums = target.text(CHECKSUMS, parent, cache) if CHECKSUMS in there else ""
-    deleted = stale_files(there, found.files, checksums)
-    _refuse_unknown_files({*there} - {*deleted}, found.files)
-    operations: list[Any] = [CommitOperationAdd(name, found.folder / name) for name in found.files]
-    if "README.md" not in there:
+    present = target.files(parent)
+    checksums = target.text(CHECKSUMS, parent, cache) if CHECKSUMS in present else ""
+    deleted = stale_files(present, checkpoint.files, checksums)
+    _refuse_unknown_files({*present} - {*deleted}, checkpoint.files)
+    operations: list[Any] = [CommitOperationAdd(name, checkpoint.folder / name) for name in checkpoint.files]
+    if "README.md" not in present:
         operations.append(CommitOperationAdd("README.md", card.encode()))
     return operations + [CommitOperationDelete(name) for name in deleted]
 
 
-def _card(found: Checkpoint, repo_id: str, revision: str | None) -> str:
+def _card(checkpoint: Checkpoint, repo_id: str, revision: str | None) -> str:
     return published_card(
-        found.source,
+        checkpoint.source,
         repo_id,
-        found.model,
-        auto_class=found.auto_class,
+        checkpoint.model,
+        auto_class=checkpoint.auto_class,
         revision=revision,
-        picture=found.picture,
-        own_code=found.own_code,
+        picture=checkpoint.picture,
+        own_code=checkpoint.own_code,
     )
 
 
-def _is_pinned(found: Checkpoint, target: _Target, revision: str, cache: Path) -> bool:
+def _is_pinned(checkpoint: Checkpoint, target: _Target, revision: str, cache: Path) -> bool:
     """Whether the card there already pins a commit with the same files."""
-    there = target.text("README.md", revision, cache)
-    pinned = pinned_commit(there)
-    if pinned is None or there != _card(found, target.repo_id, pinned):
+    text = target.text("README.md", revision, cache)
+    pinned = pinned_commit(text)
+    if pinned is None or text != _card(checkpoint, target.repo_id, pinned):
         return False
     try:
-        one, other = (target.files(commit) for commit in (revision, pinned))
+        now, then = (target.files(commit) for commit in (revision, pinned))
     except RevisionNotFoundError:  # the history was rewritten
         return False
-    return {**one, "README.md": ""} == {**other, "README.md": ""}
+    return {**now, "README.md": ""} == {**then, "README.md": ""}
 
 
-def _verify(found: Checkpoint, target: _Target, revision: str, place: Path) -> None:
+def _verify(checkpoint: Checkpoint, target: _Target, revision: str, place: Path) -> None:
     """Downloads the commit, and loads it in a process without hf_posenc."""
-    download(target.api, target.repo_id, revision, found.folder, found.files, place / "cache")
-    load_back(place, target.repo_id, revision, found)
+    download(target.api, target.repo_id, revision, checkpoint.folder, checkpoint.files, place / "cache")
+    load_back(place, target.repo_id, revision, checkpoint)
 
 
-def _refuse_unknown_files(there: Iterable[str], sent: tuple[str, ...]) -> None:
-    if names := unknown_files(there, sent):
+def _refuse_unknown_files(present: Iterable[str], sent: tuple[str, ...]) -> None:
+    if names := unknown_files(present, sent):
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
         raise UserError(
             "the repository holds files that aren't this model's, and that may be loaded, or run, with it: "
@@ -219,30 +219,30 @@ def _told(repo_id: str, secret: str | None, state: str | Callable[[BaseException
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        said = state if isinstance(state, str) else state(error)
+        outcome = state if isinstance(state, str) else state(error)
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"{repo_id}: {said}") from None
+            raise Interrupted(f"{repo_id}: {outcome}") from None
         reason = one_line(error) if isinstance(error, UserError) else _reason(error)
-        raise UserError(_without(f"{repo_id}: {reason} {said}", secret)) from None
+        raise UserError(_without(f"{repo_id}: {reason} {outcome}", secret)) from None
 
 
 def _reason(error: BaseException) -> str:
     again = "Run it again: what has arrived isn't sent again."
     if (answered := _answer(error)) is not None:
         status = answered.response.status_code
-        said = answered.server_message or answered.response.headers.get("X-Error-Message") or ""
-        said = f" ({one_line(Exception(said))})" if said else ""
+        answer = answered.server_message or answered.response.headers.get("X-Error-Message") or ""
+        answer = f" ({one_line(Exception(answer))})" if answer else ""
         if status == 401:
-            return f"the Hub takes no such token{said}, or there is none. Set HF_TOKEN, or log in: `hf auth login`."
+            return f"the Hub takes no such token{answer}, or there is none. Set HF_TOKEN, or log in: `hf auth login`."
         if status == 403:
-            return f"the token may not write there{said}. Use one with write permission, or --create-pr."
+            return f"the token may not write there{answer}. Use one with write permission, or --create-pr."
         if status in (409, 412):
-            return f"the repository was changed meanwhile{said}. Run it again, on top of that."
+            return f"the repository was changed meanwhile{answer}. Run it again, on top of that."
         if status == 404:
-            return f"there is no such repository or revision{said}. Check the name and the token."
+            return f"there is no such repository or revision{answer}. Check the name and the token."
         if status >= 500 or status == 429:
-            return f"the Hub answered {status}{said}. {again}"
-        return f"the Hub refused with {status}{said}."
+            return f"the Hub answered {status}{answer}. {again}"
+        return f"the Hub refused with {status}{answer}."
     if isinstance(error, HFValidationError):
         return f"isn't a name of a repository: {one_line(error)} Give owner/name."
     chain = list(_chain(error))

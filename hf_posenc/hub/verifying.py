@@ -68,8 +68,8 @@ def _difference(answer: Answer, sent: Checkpoint) -> str | None:
     if other := sorted(answer.weights.keys() ^ weights.keys()):
         return f"the weight {other[0]} is only in one of them"
     for name, value in weights.items():
-        found = answer.weights[name]
-        if found.dtype != value.dtype or not torch.equal(found, value):
+        loaded = answer.weights[name]
+        if loaded.dtype != value.dtype or not torch.equal(loaded, value):
             return f"the weight {name} differs"
     atol = 1e-5 * max(1.0, float(sent.output.abs().max()))  # a regression's numbers may be in the thousands
     if answer.output.shape != sent.output.shape or not torch.allclose(answer.output, sent.output, atol=atol):
@@ -82,6 +82,6 @@ def _difference(answer: Answer, sent: Checkpoint) -> str | None:
 def environment(place: Path) -> dict[str, str]:
     """The environment of the loading process: a home without a token, and a cache in place of the Hub."""
     home = str(place / "home")
-    told = {"HOME": home, "USERPROFILE": home, "HF_HOME": home, "HF_HUB_CACHE": str(place / "cache")}
-    told |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return {name: os.environ[name] for name in _KEPT if name in os.environ} | told
+    settings = {"HOME": home, "USERPROFILE": home, "HF_HOME": home, "HF_HUB_CACHE": str(place / "cache")}
+    settings |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | settings

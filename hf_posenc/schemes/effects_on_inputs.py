@@ -112,11 +112,11 @@ def rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     heads = subject.config.num_attention_heads if subject.config else getattr(subject.scheme, "num_heads", 1)
     turned = rotated_units(subject.scheme, heads, head_dim, length, layer)
     if turned.shape[-1] != head_dim:
-        said = f"{head_dim} entries of queries and keys become {turned.shape[-1]}:\nthere are no angles to draw."
-        return Effect("queries", (Note("Queries and keys", said),), None, None)
+        text = f"{head_dim} entries of queries and keys become {turned.shape[-1]}:\nthere are no angles to draw."
+        return Effect("queries", (Note("Queries and keys", text),), None, None)
     decay = _decay(turned)
-    found = [_pairs(head) for head in turned]
-    pairs, wavelengths = found[0]
+    pairs_of_heads = [_pairs(head) for head in turned]
+    pairs, wavelengths = pairs_of_heads[0]
     distances = np.arange(length)
     means = to_numpy(decay.mean(1))  # (H, S)
     # Above 1 where a scaling multiplies cos and sin by a factor.
@@ -125,8 +125,8 @@ def rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     curves, waves = means, [wavelengths]
     if len(turned) > 1:
         names, group, where = [str(head) for head in range(len(turned))], "head", ", head 0"
-        longest = max(row.size for _, row in found)
-        waves = [np.pad(row, (0, longest - row.size), constant_values=np.nan) for _, row in found]
+        longest = max(row.size for _, row in pairs_of_heads)
+        waves = [np.pad(row, (0, longest - row.size), constant_values=np.nan) for _, row in pairs_of_heads]
     elif (default := _default_of(subject)) is not None:
         other = rotated_units(default, heads, head_dim, length, layer)
         other_means = to_numpy(_decay(other).mean(1))
@@ -196,7 +196,7 @@ def _default_of(subject: Subject) -> PositionScheme | None:
     if subject.config is None:
         return None
     config = subject.config
-    given = (config.position_embedding_kwargs, config.rope_parameters)
+    arguments = (config.position_embedding_kwargs, config.rope_parameters)
     try:
         default = PosEncConfig(
             hidden_size=config.hidden_size,
@@ -209,6 +209,6 @@ def _default_of(subject: Subject) -> PositionScheme | None:
             make_position(default)  # it completes the arguments
     except ValueError:  # a scheme whose arguments have no defaults
         return None
-    if given == (default.position_embedding_kwargs, default.rope_parameters):
+    if arguments == (default.position_embedding_kwargs, default.rope_parameters):
         return None
     return initial_scheme(default)

@@ -122,12 +122,12 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
         q, k = (t[:, :, None].expand(-1, -1, length, -1) for t in (q, k))
         try:
             x = torch.zeros(len(q), length, heads * head_dim)
-            found = subject.scheme.layer_bias(q, k, one_text(length, x), layer)
+            biases = subject.scheme.layer_bias(q, k, one_text(length, x), layer)
         except IndexError as error:
             raise UserError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
-        if found is None:
+        if biases is None:
             return q.new_zeros(len(q), heads, length, length)
-        return found.float().expand(q.shape[0], heads, -1, -1)
+        return biases.float().expand(q.shape[0], heads, -1, -1)
 
     where = f", layer {layer}"
     generator = torch.Generator().manual_seed(0)
@@ -161,7 +161,7 @@ def _vectors(bias: Callable[[Tensor, Tensor], Tensor], heads: int, head_dim: int
     entries = []
     for unit in torch.eye(head_dim):
         e = unit.expand_as(zero)
-        entries.append(torch.stack([_by_distance(one)[0] - nothing for one in (bias(e, zero), bias(zero, e))]))
+        entries.append(torch.stack([_by_distance(answer)[0] - nothing for answer in (bias(e, zero), bias(zero, e))]))
     return torch.stack(entries, -1), nothing
 
 

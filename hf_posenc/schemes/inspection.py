@@ -177,7 +177,7 @@ def _read_training(source: str, revision: str | None, files: list[str]) -> Train
     simplest = "mean" if run.get("problem_type") == "regression" else "majority"
     base = conversion.get("source") or _part(options, "model").get("model_name_or_path")
     return TrainingRecord(
-        scores={split: found for split, found in scores.items() if found},
+        scores={split: values for split, values in scores.items() if values},
         baselines={
             simplest if name == "majority" else name.replace("_", " "): float(value)
             for name, value in _part(_part(run, "assessment"), "baselines").items()
@@ -195,21 +195,22 @@ def _record(source: str, revision: str | None, name: str, files: list[str]) -> d
         return {}
     try:
         path = Path(source) / name if Path(source).is_dir() else hf_hub_download(source, name, revision=revision)
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
-    found = record.get(name)
-    return found if isinstance(found, dict) else {}
+    part = record.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _data(options: dict[str, Any], summary: dict[str, Any]) -> str | None:
     names = [options.get(key) for key in ("dataset_name", "train_file", "validation_file", "test_file")]
     name = next(
-        (Path(str(one)).name if one.startswith(("/", ".")) else one for one in names if isinstance(one, str)), None
+        (Path(str(value)).name if value.startswith(("/", ".")) else value for value in names if isinstance(value, str)),
+        None,
     )
     examples, line = _part(summary, "examples"), _part(summary, "data").get("line")
     sizes = ", ".join(f"{split} {count:,}" for split, count in examples.items() if isinstance(count, int))

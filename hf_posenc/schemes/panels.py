@@ -109,10 +109,10 @@ def attention_panels(
     training = model.training
     model.eval()
     try:
-        found = model.base_model(input_ids.to(model.device), output_attentions=True).attentions
+        attentions = model.base_model(input_ids.to(model.device), output_attentions=True).attentions
     finally:
         model.train(training)
-    weights = torch.stack(found)[:, 0].float().cpu()  # (L, H, S, S)
+    weights = torch.stack(attentions)[:, 0].float().cpu()  # (L, H, S, S)
     length = weights.shape[-1]
     distances = np.arange(-(length - 1), length)
     by_distance = torch.stack([weights.diagonal(t, -2, -1).mean(-1) for t in distances.tolist()], -1)  # (L, H, R)

@@ -95,16 +95,16 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         raise UserError(f"scheme_file={str(path)!r} has the name of another module, {file.stem}. Rename it.")
     elif _read.setdefault(module, sha256(file)) != sha256(file):
         raise UserError(f"{path} has changed since this process read it. Start a new one, or put the file back.")
-    found = [
+    schemes = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == file.stem
     ]
-    if not found:
+    if not schemes:
         raise UserError(f"{path} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
-    unnamed = [scheme for scheme in found if "name" not in vars(scheme)]
+    unnamed = [scheme for scheme in schemes if "name" not in vars(scheme)]
     free = [name for name in (position_embedding_type or "").split("+") if name and name not in SCHEMES]
-    free = [name for name in free if name not in {vars(scheme).get("name") for scheme in found}]
+    free = [name for name in free if name not in {vars(scheme).get("name") for scheme in schemes}]
     if unnamed and not (len(unnamed) == len(free) == 1):
         raise UserError(
             f"{path}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
@@ -112,6 +112,6 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         )
     for scheme in unnamed:
         register_position(free[0], scheme)
-    for scheme in found:
+    for scheme in schemes:
         register_position(scheme.name, scheme)
-    return [scheme.name for scheme in found]
+    return [scheme.name for scheme in schemes]

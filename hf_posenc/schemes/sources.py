@@ -38,8 +38,10 @@ def read_source(source: Source, config: PosEncConfig | None = None, revision: st
         return Subject(name, "weights as they are", _detached(source), config)
     if isinstance(source, PosEncPreTrainedModel):
         scheme = _detached(cast(PositionScheme, source.base_model.position))
-        found = cast(PosEncConfig, source.config)
-        return Subject(f"{found.position_embedding_type} in {type(source).__name__}", "its weights", scheme, found)
+        own_config = cast(PosEncConfig, source.config)
+        return Subject(
+            f"{own_config.position_embedding_type} in {type(source).__name__}", "its weights", scheme, own_config
+        )
     if isinstance(source, PosEncConfig):
         config = copy.deepcopy(source)  # building the scheme completes its arguments
         return Subject(config.position_embedding_type, "initial weights", initial_scheme(config), config)

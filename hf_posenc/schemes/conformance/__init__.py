@@ -117,7 +117,7 @@ class PositionReport:
     def __str__(self) -> str:
         """The summary, and a line for each check."""
         rows = ((r.outcome.replace("_", " "), r.name, r.seconds, r.message) for r in self.results)
-        lines = (f"  {outcome:16} {name:14} {seconds:5.1f} s  {said}" for outcome, name, seconds, said in rows)
+        lines = (f"  {outcome:16} {name:14} {seconds:5.1f} s  {message}" for outcome, name, seconds, message in rows)
         return "\n".join(line.rstrip() for line in (self.summary, *lines))
 
     def __rich__(self) -> Any:
@@ -130,8 +130,8 @@ class PositionReport:
         table.columns[2].justify = "right"
         for result in self.results:
             outcome = f"[{colour.get(result.outcome, 'yellow')}]{result.outcome.replace('_', ' ')}[/]"
-            said = result.message or inspect.cleandoc(POSITION_CHECKS[result.name].__doc__ or "").split("\n")[0]
-            table.add_row(result.name, outcome, f"{result.seconds:.1f}", escape(said))
+            message = result.message or inspect.cleandoc(POSITION_CHECKS[result.name].__doc__ or "").split("\n")[0]
+            table.add_row(result.name, outcome, f"{result.seconds:.1f}", escape(message))
         return table
 
 
@@ -181,8 +181,8 @@ def check_position(
         )
     expected = dict(expected_failures or {})
     names = list(POSITION_CHECKS if checks is None else [checks] if isinstance(checks, str) else checks)
-    for argument, given in (("checks", names), ("expected_failures", expected)):
-        for name in given:
+    for argument, chosen in (("checks", names), ("expected_failures", expected)):
+        for name in chosen:
             if name not in POSITION_CHECKS:
                 raise UserError(f"{argument}: {name!r} is no check. Choose from {', '.join(POSITION_CHECKS)}.")
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
@@ -220,19 +220,19 @@ def _run(name: str, case: "Case", expected: str | None) -> CheckResult:
 
 def _by_cause(results: list[CheckResult]) -> tuple[CheckResult, ...]:
     """The first of several checks with the same error reports it; the others refer to that check."""
-    told: dict[str, list[str]] = {}
+    sharing: dict[str, list[str]] = {}
     for result in results:
         if result.outcome == "failed" and not isinstance(result.error, Failure):
-            told.setdefault(result.message, []).append(result.name)
-    found = []
+            sharing.setdefault(result.message, []).append(result.name)
+    merged = []
     for result in results:
-        names = told.get(result.message, [])
+        names = sharing.get(result.message, [])
         if len(names) > 1 and result.name == names[0]:
             result = dataclasses.replace(result, message=f"{result.message}. So do {', '.join(names[1:])}")
         elif result.name in names[1:]:
             result = dataclasses.replace(result, message=f"fails as {names[0]} does")
-        found.append(result)
-    return tuple(found)
+        merged.append(result)
+    return tuple(merged)
 
 
 @contextlib.contextmanager

@@ -153,8 +153,8 @@ def require_same(got: Tensor, expected: Tensor, what: str, cause: str, most: flo
     """A `Failure` where two tensors differ by more than `most`: what, by how much, and what usually causes it."""
     difference = largest_difference(got, expected)
     if not difference <= most:
-        found = "not all numbers are finite" if difference == math.inf else f"they differ by {difference:.1e}"
-        raise Failure(f"{what}: {found}, allowed is {most:g}. {cause}")
+        measured = "not all numbers are finite" if difference == math.inf else f"they differ by {difference:.1e}"
+        raise Failure(f"{what}: {measured}, allowed is {most:g}. {cause}")
 
 
 HOOKS = ("embed", "rotary", "rotate", "bias", "layer_bias")
@@ -164,10 +164,10 @@ def watch(scheme: PositionScheme, saw: Callable[[str, tuple[Any, ...], Any], Non
     """Calls `saw(hook, arguments, result)` whenever the encoder calls a hook of this scheme."""
 
     def watched(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
-            found = function(*given, **named)
-            saw(hook, given, found)
-            return found
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = function(*arguments, **named)
+            saw(hook, arguments, result)
+            return result
 
         return call
 

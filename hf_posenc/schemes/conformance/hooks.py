@@ -68,35 +68,35 @@ def _form(value: Any) -> str:
     return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _check_shape(hook: str, given: tuple[Any, ...], found: Any) -> None:
-    if found is None and hook not in ("embed", "rotate"):  # no state, or no bias
+def _check_shape(hook: str, arguments: tuple[Any, ...], result: Any) -> None:
+    if result is None and hook not in ("embed", "rotate"):  # no state, or no bias
         return
     if hook == "embed":
-        if not isinstance(found, Tensor) or found.shape != given[0].shape or found.dtype != given[0].dtype:
+        if not isinstance(result, Tensor) or result.shape != arguments[0].shape or result.dtype != arguments[0].dtype:
             raise Failure(
-                f"embed returns {_form(found)} for hidden states {_form(given[0])}. Give their shape and dtype "
+                f"embed returns {_form(result)} for hidden states {_form(arguments[0])}. Give their shape and dtype "
                 "back: hidden_states + encodings.to(hidden_states.dtype)."
             )
     elif hook == "rotary":
-        for part in found if isinstance(found, tuple) else (found,):
+        for part in result if isinstance(result, tuple) else (result,):
             if isinstance(part, Tensor) and part.dtype in (torch.bfloat16, torch.float16):
                 raise Failure(f"rotary returns {_form(part)}. Angles must be float32: bfloat16 holds 8 bits of them.")
     elif hook == "rotate":
-        forms = [_form(part) for part in found] if isinstance(found, tuple) else [_form(found)]
-        width = found[0].shape[-1] if len(forms) == 2 and isinstance(found[0], Tensor) else 0
-        if forms != [_form(part.new_empty(*part.shape[:-1], width)) for part in given[:2]]:
-            wanted = " and ".join(_form(part) for part in given[:2])
+        forms = [_form(part) for part in result] if isinstance(result, tuple) else [_form(result)]
+        width = result[0].shape[-1] if len(forms) == 2 and isinstance(result[0], Tensor) else 0
+        if forms != [_form(part.new_empty(*part.shape[:-1], width)) for part in arguments[:2]]:
+            wanted = " and ".join(_form(part) for part in arguments[:2])
             raise Failure(
                 f"rotate returns {' and '.join(forms)} for q and k {wanted}. Give both back as they were; the last "
                 "axis alone may have another length, the same for both."
             )
     else:
-        positions = given[0 if hook == "bias" else 2].positions
-        rows, length = (len(positions) if hook == "bias" else len(given[0])), positions.shape[-1]
-        fits = isinstance(found, Tensor) and found.dim() == 4 and found.is_floating_point()
-        if not fits or found.shape[0] not in (1, rows, len(SEQUENCES)) or tuple(found.shape[2:]) != (length, length):
+        positions = arguments[0 if hook == "bias" else 2].positions
+        rows, length = (len(positions) if hook == "bias" else len(arguments[0])), positions.shape[-1]
+        fits = isinstance(result, Tensor) and result.dim() == 4 and result.is_floating_point()
+        if not fits or result.shape[0] not in (1, rows, len(SEQUENCES)) or tuple(result.shape[2:]) != (length, length):
             raise Failure(
-                f"{hook} returns {_form(found)} for {rows} rows of {length} places. Give floating-point logits "
+                f"{hook} returns {_form(result)} for {rows} rows of {length} places. Give floating-point logits "
                 "(1 or B, H or 1, S, S), with every axis: bias[:, None] adds one for the heads."
             )
 

@@ -49,7 +49,7 @@ def check_packing(case: Case) -> None:
     number = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None]
     borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
     places = torch.cat([torch.arange(length) for length in lengths])[None]
-    said = {"position_ids": places, "seq_idx": number, "cu_seq_lens_q": borders}
+    declarations = {"position_ids": places, "seq_idx": number, "cu_seq_lens_q": borders}
     cause = (
         "A row may hold several sequences: compute from `tokens.positions` and `tokens.is_first` alone, row by row, "
         "without a cumulative sum or a maximum over the row."
@@ -58,7 +58,7 @@ def check_packing(case: Case) -> None:
     expected, shifted = (torch.cat(hidden_alone(encoder, sequences, first)) for first in (0, start))
     for encoder.config.unpad_inputs in (True, False):
         how = f"(unpad_inputs={encoder.config.unpad_inputs})"
-        for name, value in said.items():
+        for name, value in declarations.items():
             hidden = encoder(torch.cat(sequences)[None], **{name: value}).last_hidden_state[0]
             require_same(hidden, expected, f"Sequences packed by {name} {how} and alone", cause)
         hidden = encoder(torch.cat(sequences)[None], position_ids=places + start).last_hidden_state[0]
@@ -131,8 +131,12 @@ def check_attention(case: Case) -> None:
         "differs between backends."
     )
     sdpa, eager = (case.classifier(attn_implementation=name).model for name in ("sdpa", "eager"))
-    for one, other in zip(hidden_alone(eager, case.sequences), hidden_alone(sdpa, case.sequences), strict=True):
-        require_same(one, other, f"Eager attention and sdpa on a sequence of length {len(one)}", cause)
+    for eager_alone, sdpa_alone in zip(
+        hidden_alone(eager, case.sequences), hidden_alone(sdpa, case.sequences), strict=True
+    ):
+        require_same(
+            eager_alone, sdpa_alone, f"Eager attention and sdpa on a sequence of length {len(eager_alone)}", cause
+        )
     fused = sdpa(ids, attention_mask=mask).last_hidden_state[real]
     require_same(eager(ids, attention_mask=mask).last_hidden_state[real], fused, "Eager attention and sdpa", cause)
     out = eager(ids, attention_mask=mask, output_attentions=True)
@@ -155,10 +159,10 @@ def check_score_mod(case: Case) -> None:
         watch(model.position, lambda *call, seen=seen: seen.append(call))
         model(draw_tokens(*position_ids.shape), position_ids=position_ids)
         total: dict[int, Tensor] = {}
-        for hook, given, found in seen:
-            for layer in [given[3]] if hook == "layer_bias" else range(len(model.layers)) if hook == "bias" else []:
-                total[layer] = total.get(layer, torch.zeros(())) + (0.0 if found is None else found)
-        tokens = next(given[0 if hook == "bias" else 2] for hook, given, _ in seen if hook.endswith("bias"))
+        for hook, arguments, result in seen:
+            for layer in [arguments[3]] if hook == "layer_bias" else range(len(model.layers)) if hook == "bias" else []:
+                total[layer] = total.get(layer, torch.zeros(())) + (0.0 if result is None else result)
+        tokens = next(arguments[0 if hook == "bias" else 2] for hook, arguments, _ in seen if hook.endswith("bias"))
         axes = (len(position_ids), model.config.num_attention_heads, *(2 * position_ids.shape[-1:]))
         b, h, q, k = torch.meshgrid(*map(torch.arange, axes), indexing="ij")
         scores = torch.randn(axes, generator=torch.Generator().manual_seed(3))
@@ -176,9 +180,9 @@ def check_score_mod(case: Case) -> None:
     ids, mask = pad_batch(case.sequences, "left")
     flex, sdpa = (case.classifier(attn_implementation=name) for name in ("flex_attention", "sdpa"))
     with torch.no_grad():  # on a CPU flex has no backward
-        found, expected = (model(ids, attention_mask=mask).logits for model in (flex, sdpa))
+        result, expected = (model(ids, attention_mask=mask).logits for model in (flex, sdpa))
     require_same(
-        found,
+        result,
         expected,
         "Logits with flex_attention and with sdpa",
         "score_mod gets the tokens of all tokens in one row, sequence after sequence.",
@@ -194,10 +198,10 @@ def check_bfloat16(case: Case) -> None:
     for how, other in (("bfloat16", half), ("autocast to bfloat16", full)):
         errors = []
         for ids, start in ((SEQUENCES[0], 0), (SEQUENCES[0], last - 9), (draw_tokens(min(last, 500)), 0)):
-            given = {"input_ids": ids[None], "position_ids": torch.arange(start, start + len(ids))[None]}
+            inputs = {"input_ids": ids[None], "position_ids": torch.arange(start, start + len(ids))[None]}
             with torch.autocast("cpu", torch.bfloat16, enabled=other is full):
-                found = other(**given).last_hidden_state.float()
-            errors.append(float((found - full(**given).last_hidden_state).abs().mean()))
+                hidden = other(**inputs).last_hidden_state.float()
+            errors.append(float((hidden - full(**inputs).last_hidden_state).abs().mean()))
         near, far, long = errors
         for where, error in ((f"at positions up to {last - 1}", far), (f"in {min(last, 500)} tokens", long)):
             if not error <= 3 * near + 1e-3:

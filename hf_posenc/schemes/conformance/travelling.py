@@ -50,29 +50,29 @@ def check_export(case: Case) -> None:
     longest = case.longest(64)
     batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=longest)
     sizes = {"input_ids": {0: batch, 1: length}, "attention_mask": {0: batch, 1: length}}
-    given = pad_batch(SEQUENCES[:1] + SEQUENCES[2:])
+    example = pad_batch(SEQUENCES[:1] + SEQUENCES[2:])
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # prints graphs
-            program = torch.export.export(_Logits(model), given, dynamic_shapes=sizes).module()
+            program = torch.export.export(_Logits(model), example, dynamic_shapes=sizes).module()
     except Exception as error:
         raise Failure(
             f"torch.export fails: {describe(error)}. A shape or a branch depends on data: int(tensor), tensor.max(), "
             "unique(), `if tensor`. Guard it by position_math.tracing()."
         ) from error
     for ids, mask in (
-        given,
+        example,
         pad_batch(SEQUENCES[2:3]),
         pad_batch([draw_tokens(17, seed=3), *SEQUENCES], "left"),
     ):
         try:
-            found = program(ids, mask)
+            logits = program(ids, mask)
         except Exception as error:
             raise Failure(
                 f"the exported program fails at {tuple(ids.shape)} tokens: {describe(error)}. A size was a Python "
                 "number when it was traced: take it from x.shape, not from len(x)."
             ) from error
         require_same(
-            found,
+            logits,
             model(ids, attention_mask=mask).logits,
             f"Logits of the exported program and of the model at {tuple(ids.shape)} tokens",
             "A size was a Python number when the program was traced: take it from the tensor's shape.",
