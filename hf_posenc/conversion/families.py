@@ -53,6 +53,7 @@ class Family:
         heads: for each task, our name of each linear layer or norm of the head, and theirs.
         classifier_act: activation of the dense layer before the classifier. None: the encoder's.
         decoder_bias: where the decoder's bias is, if not at the decoder.
+        fields: our name of a field of the configuration, and theirs, where it has another one.
         layer: names in a layer.
         layers: where the layers are.
         fixed_lm_act: whether the masked-LM head has gelu whatever the encoder has.
@@ -64,6 +65,7 @@ class Family:
     heads: dict[str, dict[str, str]]
     classifier_act: str | None = "tanh"
     decoder_bias: str | None = None
+    fields: dict[str, str] = field(default_factory=dict)
     layer: dict[str, str] = field(default_factory=lambda: _BERT_LAYER)
     layers: str = "encoder.layer"
     fixed_lm_act: bool = False
@@ -144,6 +146,16 @@ FAMILIES = {
                 **_PER_TOKEN,
             },
             classifier_act="relu",
+            fields={
+                "hidden_size": "dim",
+                "num_hidden_layers": "n_layers",
+                "num_attention_heads": "n_heads",
+                "intermediate_size": "hidden_dim",
+                "hidden_act": "activation",
+                "hidden_dropout_prob": "dropout",
+                "attention_probs_dropout_prob": "attention_dropout",
+                "classifier_dropout": "seq_classif_dropout",
+            },
             layer=_DISTILBERT_LAYER,
             layers="transformer.layer",
         ),

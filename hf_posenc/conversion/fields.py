@@ -16,6 +16,12 @@ _CANT = {
 }
 """Fields that must not be set: our body lacks these features."""
 
+_SAME = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),
+)
+"""Fields that mean the same in both, under the names of `Family.fields`."""
+
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
     """The fields of a PosEncConfig that computes what a model of this family does.
@@ -54,23 +60,14 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     distil = family.model_type == "distilbert"
-    fields: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "intermediate_size": config.hidden_dim if distil else config.intermediate_size,
-        "hidden_act": config.activation if distil else config.hidden_act,
-        "hidden_dropout_prob": config.dropout if distil else config.hidden_dropout_prob,
-        "attention_probs_dropout_prob": config.attention_dropout if distil else config.attention_probs_dropout_prob,
+    fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in _SAME}
+    fields |= {
         "layer_norm_eps": 1e-12 if distil else config.layer_norm_eps,
-        "initializer_range": config.initializer_range,
         "type_vocab_size": 0 if distil else config.type_vocab_size,
-        "pad_token_id": config.pad_token_id,
         "norm_position": "post",
         "classifier_pooling": "cls",
         "classifier_hidden_act": family.classifier_act or config.hidden_act,
-        "classifier_dropout": config.seq_classif_dropout if distil else getattr(config, "classifier_dropout", None),
+        "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
     if distil and task == "token-classification":
@@ -119,32 +116,14 @@ def first_position(config: Any) -> int:
 
 def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """The fields of a family's config that computes what a `learned` PosEnc model does, without `obstacles`."""
-    distil = family.model_type == "distilbert"
-    fields: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_position_embeddings,
-        "initializer_range": config.initializer_range,
-        "pad_token_id": config.pad_token_id,
-        "tie_word_embeddings": config.tie_word_embeddings,
-    }
-    shared = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act")
-    if distil:
-        fields |= {
-            "dim": config.hidden_size,
-            "n_layers": config.num_hidden_layers,
-            "n_heads": config.num_attention_heads,
-            "hidden_dim": config.intermediate_size,
-            "activation": config.hidden_act,
-            "dropout": config.hidden_dropout_prob,
-            "attention_dropout": config.attention_probs_dropout_prob,
-        }
-        if config.classifier_dropout is not None:
-            fields["seq_classif_dropout"] = config.classifier_dropout
-    else:
-        more = ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "classifier_dropout")
-        fields |= {name: getattr(config, name) for name in (*shared, *more)}
+    fields: dict[str, Any] = {family.fields.get(name, name): getattr(config, name) for name in _SAME}
+    fields |= {name: getattr(config, name) for name in ("max_position_embeddings", "tie_word_embeddings")}
+    if family.model_type != "distilbert":
+        fields["layer_norm_eps"] = config.layer_norm_eps
         # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
         fields["type_vocab_size"] = config.type_vocab_size or 2
+    if config.classifier_dropout is not None:
+        fields[family.fields.get("classifier_dropout", "classifier_dropout")] = config.classifier_dropout
     if family.model_type == "electra":
         fields["embedding_size"] = config.embedding_width
     if family.prefix == "roberta.":
