@@ -10,9 +10,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
+from .building import Loaded
 from .heal import Healing, read_training_texts, remove_work, set_aside
 from .heal import heal as run_healing
-from .loading import Loaded, load
+from .loading import load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
 from .output import check_free, load_tokenizer, write_model
 from .report import ConversionReport

@@ -22,7 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState, PrinterCallback
 
 from ..errors import Diverged
@@ -58,13 +58,11 @@ class Clock(TrainerCallback, ExportableState):
         """The share of the budget that is spent, by steps where their number is given."""
         return step / self.max_steps if self.max_steps else min(1.0, self.used / self.seconds)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Starts it."""
         self._since = time.monotonic()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Stops the training; a last checkpoint would be of no use."""
         if not self.max_steps and self.used >= self.seconds:
             control.should_training_stop = True
@@ -78,27 +76,21 @@ class ProgressBar(TrainerCallback):
         self.unit = "step" if max_steps else "s"
         self.bar: Any = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Draws it."""
         self.bar = tqdm(total=self.total, unit=self.unit, desc="Healing")
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Moves it."""
         self.bar.n = round(self.trainer.clock.progress(state.global_step) * self.total)
         self.bar.refresh()
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Says the loss."""
         if logs and "loss" in logs and self.bar is not None:
             self.bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Closes it."""
         self.bar.close()
 
@@ -282,13 +274,13 @@ class SaveByTime(TrainerCallback):
         self.seconds = seconds
         self.last = time.monotonic()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Looks at the clock."""
         if time.monotonic() - self.last >= self.seconds:
             self.last = time.monotonic()
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Removes all but the two newest."""
         for path in checkpoints(str(args.output_dir))[:-2]:
             shutil.rmtree(path, ignore_errors=True)

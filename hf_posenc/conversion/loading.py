@@ -1,8 +1,8 @@
 """From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same."""
 
 from ..model.package_config import PosEncConfig
-from .building import Loaded, build_config, model_class
-from .families import FAMILIES, family_of
+from .building import Loaded, model_class
+from .families import family_of
 from .from_bert import load_bert
 from .from_posenc import load_posenc
 from .sources import find_folder, read_config, read_source
@@ -32,6 +32,3 @@ def load(
     if family is None:
         return load_posenc(checkpoint, task, num_labels, seed)
     return load_bert(checkpoint, family, task, num_labels, seed)
-
-
-__all__ = ["FAMILIES", "Loaded", "build_config", "load", "model_class"]

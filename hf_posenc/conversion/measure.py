@@ -26,8 +26,8 @@ from ..errors import UserError
 from ..quiet import without_warnings
 from ..training.inference import logits_of
 from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
+from .building import Loaded
 from .families import FAMILIES, normalise
-from .loading import Loaded
 from .report import Agreement
 from .sources import read_weights
 
