@@ -9,7 +9,7 @@ from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import make_position
 
 from .hooks import one_text, rotated_units
-from .panel_types import Effect, Lines, Maps, Note, from_three_positions, short_number, to_numpy
+from .panel_types import Effect, Lines, Maps, Note, from_three_positions, pair_map, short_number, to_numpy
 from .sources import Subject, initial_scheme, size_of
 
 _MOST_ROWS = 128
@@ -50,14 +50,7 @@ def embedding_effect(encodings: Tensor) -> Effect:
         limits=(-bound, bound),
         y_names=tuple(str(int(row)) for row in shown),
     )
-    matrix = Maps(
-        title="Cosine of positions",
-        values=to_numpy(cosine)[None],
-        x_label="position",
-        y_label="position",
-        value_label="cosine",
-        limits=(-1, 1),
-    )
+    matrix = pair_map("Cosine of positions", cosine, "cosine", (-1, 1))
     profile = from_three_positions(cosine, title="Cosine against distance", y_label="cosine", limits=(-1.05, 1.05))
     neighbours = Lines(
         title="Cosine of neighbours",
@@ -171,14 +164,9 @@ def _rotated_products(means: np.ndarray, most: float, names: tuple[str, ...], gr
     length = means.shape[1]
     distances = np.arange(length)
     both = np.arange(-(length - 1), length)
-    matrix = Maps(
-        title="Mean of rotated q.k" + (", mean of heads" if group else ""),
-        values=means.mean(0)[np.abs(distances[:, None] - distances[None, :])][None],
-        x_label="position",
-        y_label="position",
-        value_label="q.k over q.k unturned",
-        limits=(-most, most),
-    )
+    title = "Mean of rotated q.k" + (", mean of heads" if group else "")
+    products = means.mean(0)[np.abs(distances[:, None] - distances[None, :])]
+    matrix = pair_map(title, products, "q.k over q.k unturned", (-most, most))
     profile = Lines(
         title="Mean of rotated q.k against distance",
         x=both,

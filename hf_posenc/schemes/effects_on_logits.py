@@ -8,7 +8,17 @@ from torch import Tensor
 
 from ..errors import UserError
 from .hooks import one_text
-from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Panel, colour_limits, from_three_positions, to_numpy
+from .panel_types import (
+    DEFAULT_POSITIONS,
+    Effect,
+    Lines,
+    Maps,
+    Panel,
+    colour_limits,
+    from_three_positions,
+    pair_map,
+    to_numpy,
+)
 from .sources import Subject, size_of
 
 _MOST_MAPS = 12
@@ -100,15 +110,8 @@ def bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
     )
     if not steady:
         panels.append(_all_pairs(bias, limits, where))
-    mean = bias.mean(0, keepdim=True)
-    matrix = Maps(
-        title="Bias, mean of heads",
-        values=to_numpy(mean),
-        x_label="key position j",
-        y_label="query position i",
-        value_label="bias (logit)",
-        limits=colour_limits(mean),
-    )
+    mean = bias.mean(0)
+    matrix = pair_map("Bias, mean of heads", mean, "bias (logit)", colour_limits(mean), logits=True)
     return Effect(kind, tuple(panels), matrix, profile)
 
 
@@ -206,13 +209,6 @@ def _content_effect(draws: Tensor, spread: Tensor, alike: Tensor, what: str, whe
         y_label="bias (logit)",
     )
     grid = torch.arange(length)
-    matrix_values = spread.mean(0)[grid[None, :] - grid[:, None] + length - 1]
-    matrix = Maps(
-        title="Deviation, mean of heads",
-        values=to_numpy(matrix_values)[None],
-        x_label="key position j",
-        y_label="query position i",
-        value_label="logit",
-        limits=(0.0, float(matrix_values.max())),
-    )
+    deviations = spread.mean(0)[grid[None, :] - grid[:, None] + length - 1]
+    matrix = pair_map("Deviation, mean of heads", deviations, "logit", (0.0, float(deviations.max())), logits=True)
     return Effect("layer bias", (size, cosine, examples), matrix, size)

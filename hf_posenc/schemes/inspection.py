@@ -1,8 +1,10 @@
 """Describes schemes and checkpoints in numbers, without loading weights."""
 
+import functools
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,46 @@ class CheckpointSummary:
     training: TrainingRecord = field(default_factory=TrainingRecord)
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a checkpoint's files are: a folder, or a commit on the Hub."""
+
+    source: str
+    revision: str | None
+
+    @property
+    def is_folder(self) -> bool:
+        return Path(self.source).is_dir()
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        if self.is_folder:
+            return [path.name for path in Path(self.source).iterdir()]
+        return HfApi().list_repo_files(self.source, revision=self.revision)
+
+    def path(self, name: str) -> Path:
+        """A file, downloaded where it is on the Hub."""
+        if self.is_folder:
+            return Path(self.source) / name
+        return Path(hf_hub_download(self.source, name, revision=self.revision))
+
+    def tensors(self) -> Iterator[tuple[str, int, str]]:
+        """Name, size and dtype of each weight, by the headers of the files."""
+        if not self.is_folder:
+            files = get_safetensors_metadata(self.source, revision=self.revision).files_metadata.values()
+            for name, tensor in (item for file in files for item in file.tensors.items()):
+                yield name, tensor.parameter_count, tensor.dtype
+            return
+        paths = [path for name in weight_files(self.source) if (path := self.path(name)).is_file()]
+        if not paths:
+            raise FileNotFoundError(f"{self.source!r} holds no .safetensors file. Save the model with save_pretrained.")
+        for path in paths:
+            with open_weights(path) as file:
+                for name in file.keys():  # noqa: SIM118  (a safetensors handle isn't a dictionary)
+                    tensor = file.get_slice(name)
+                    yield name, int(torch.Size(tensor.get_shape()).numel()), tensor.get_dtype()
+
+
 def inspect_checkpoint(
     source: str, revision: str | None = None, *, trust_remote_code: bool = False
 ) -> CheckpointSummary:
@@ -112,13 +154,14 @@ def inspect_checkpoint(
     loaded = trust_remote_code or not bundled
     with torch.device("meta"), about_options():
         model = _model_class(config)(config) if loaded else None
-    sizes, dtypes = _tensor_sizes(source, revision)
+    place = _Place(source, revision)
+    tensors = list(place.tensors())
+    sizes = {name: size for name, size, _ in tensors}
     if missing := [name for name, _ in model.named_parameters() if name not in sizes] if model is not None else []:
         more = f", ... ({len(missing)})" if len(missing) > 4 else ""
         raise UserError(f"it lacks weights: {', '.join(missing[:4])}{more}. Download or save it anew.")
-    files = _files(source, revision)
-    if bundled and TABLE in files and not Path(source).is_dir():
-        hf_hub_download(source, TABLE, revision=revision)  # it is read, and doesn't run
+    if bundled and TABLE in place.names:
+        place.path(TABLE)  # it is read, and doesn't run
     declared = declared_schemes(source, {"revision": revision}) if bundled else {}
     own = [declared.get(name) or name for name in bundled]
     references = [
@@ -141,13 +184,13 @@ def inspect_checkpoint(
         max_length=model.base_model.position.max_length if model is not None else None,
         parameters=sum(sizes.values()),
         position_parameters=sum(n for name, n in sizes.items() if re.match(r"(model\.)?position\.", name)),
-        dtypes=sorted(dtypes),
+        dtypes=sorted({dtype for *_, dtype in tensors}),
         labels=[str(label) for _, label in sorted((config.id2label or {}).items())] if has_labels else [],
         posenc_version=config.posenc_version,
         transformers_version=getattr(config, "transformers_version", None),
-        code_files=sorted(name for name in files if name.endswith(".py")),
-        missing_code_files=sorted(entries - set(files)),
-        training=_read_training(source, revision, files),
+        code_files=sorted(name for name in place.names if name.endswith(".py")),
+        missing_code_files=sorted(entries - set(place.names)),
+        training=_read_training(place),
     )
 
 
@@ -160,9 +203,9 @@ _SPLITS = {"test": "test_", "validation": "eval_"}
 _NO_SCORES = ("runtime", "_per_second", "preparation_time")
 
 
-def _read_training(source: str, revision: str | None, files: list[str]) -> TrainingRecord:
+def _read_training(place: _Place) -> TrainingRecord:
     """The records of training and conversion; missing or malformed fields are left out."""
-    run, conversion = (_record(source, revision, name, files) for name in ("results.json", "conversion.json"))
+    run, conversion = (_record(place, name) for name in ("results.json", "conversion.json"))
     metrics = _part(run, "metrics")
     scores = {
         split: {
@@ -190,12 +233,11 @@ def _read_training(source: str, revision: str | None, files: list[str]) -> Train
     )
 
 
-def _record(source: str, revision: str | None, name: str, files: list[str]) -> dict[str, Any]:
-    if name not in files:
+def _record(place: _Place, name: str) -> dict[str, Any]:
+    if name not in place.names:
         return {}
     try:
-        path = Path(source) / name if Path(source).is_dir() else hf_hub_download(source, name, revision=revision)
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        record = json.loads(place.path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
@@ -233,31 +275,3 @@ def _length(run: dict[str, Any]) -> str | None:
     if isinstance(best.get("epoch"), int | float) and best.get("metric"):
         parts.append(f"weights of epoch {best['epoch']:g}, the best by {best['metric']}")
     return ", ".join(part for part in parts if part) or None
-
-
-def _files(source: str, revision: str | None) -> list[str]:
-    if Path(source).is_dir():
-        return [path.name for path in Path(source).iterdir()]
-    return HfApi().list_repo_files(source, revision=revision)
-
-
-def _tensor_sizes(source: str, revision: str | None) -> tuple[dict[str, int], set[str]]:
-    sizes: dict[str, int] = {}
-    dtypes: set[str] = set()
-    if not Path(source).is_dir():
-        metadata = get_safetensors_metadata(source, revision=revision)
-        for file in metadata.files_metadata.values():
-            for name, tensor in file.tensors.items():
-                sizes[name] = tensor.parameter_count
-                dtypes.add(tensor.dtype)
-        return sizes, dtypes
-    paths = [path for name in weight_files(source) if (path := Path(source) / name).is_file()]
-    if not paths:
-        raise FileNotFoundError(f"{source!r} holds no .safetensors file. Save the model with save_pretrained.")
-    for path in paths:
-        with open_weights(path) as file:
-            for name in file.keys():  # noqa: SIM118  (a safetensors handle isn't a dictionary)
-                tensor = file.get_slice(name)
-                sizes[name] = int(torch.Size(tensor.get_shape()).numel())
-                dtypes.add(tensor.get_dtype())
-    return sizes, dtypes

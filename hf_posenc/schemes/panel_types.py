@@ -89,6 +89,19 @@ def from_three_positions(values: Tensor, **words: Any) -> Lines:
     return Lines(x=distances, y=curves, names=tuple(map(str, queries)), group="from position i", **words)
 
 
+def pair_map(title: str, values: Any, value_label: str, limits: tuple[float, float], logits: bool = False) -> Maps:
+    """One map of all pairs of positions, (S, S); of logits, of queries and keys."""
+    x_label, y_label = ("key position j", "query position i") if logits else ("position", "position")
+    return Maps(
+        title=title,
+        values=(to_numpy(values) if isinstance(values, Tensor) else values)[None],
+        x_label=x_label,
+        y_label=y_label,
+        value_label=value_label,
+        limits=limits,
+    )
+
+
 def colour_limits(values: Tensor) -> tuple[float, float]:
     """Colour limits: symmetric about 0 for numbers of both signs, from 0 for those of one."""
     low, high = float(values.min()), float(values.max())
