@@ -8,10 +8,11 @@ import torch
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.output import REPORT_NAME
 from hf_posenc.errors import UserError, one_line
+from hf_posenc.finetuning.options import parse_overrides
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 
-from .plan import Plan, Task
+from .plan import Plan, Run, Task
 
 
 def _config(plan: Plan, task: Task, scheme: str) -> PosEncConfig:
@@ -60,6 +61,15 @@ def check_scheme(plan: Plan, scheme: str) -> None:
         except ValueError as error:
             raise UserError(one_line(error)) from error
     _check_limits(plan, scheme, limits)
+
+
+def hidden_size(plan: Plan, run: Run, data_folder: Path) -> int:
+    """How wide the encoder of a run is."""
+    if plan.pretrained is not None:
+        return PosEncConfig.from_pretrained(plan.checkpoint(run.scheme, data_folder)).hidden_size
+    overrides = plan.options_of(run.task).get("config_overrides")
+    fields = parse_overrides(overrides, list(PosEncConfig.__dataclass_fields__))
+    return int(fields.get("hidden_size", PosEncConfig.from_preset(plan.preset).hidden_size))
 
 
 def convert_checkpoints(plan: Plan, data_folder: Path) -> None:

@@ -188,7 +188,7 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
         failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
         tried = isinstance(error, Diverged) and run.factor is not None  # this rate is too high; it isn't tried again
         if tried:
-            failure |= {"status": "diverged", "learning_rate": learning_rate(plan, run)}
+            failure |= {"status": "diverged", "learning_rate": learning_rate(plan, run, folder / DATA_NAME)}
         with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
             write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme, run.task)})
         return None if tried else message
@@ -214,7 +214,7 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
     values = {one["learning_rate"]: [test["value"] for test in one.get("tests", [{"value": None}])] for one in ended}
     scores = {rate: float(np.mean(np.array(found, dtype=float))) for rate, found in values.items()}  # null: NaN
     sign = -1 if run.task.metric == "perplexity" else 1
-    middle = learning_rate(plan, run)
+    middle = learning_rate(plan, run, folder / DATA_NAME)
 
     def worth(rate: float) -> tuple[float, float]:
         score = sign * scores[rate]

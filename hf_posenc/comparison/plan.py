@@ -24,19 +24,9 @@ from hf_posenc.errors import UserError
 
 DATA_VARIABLE = "HF_POSENC_DATA"
 
-NEW_ENCODER: dict[str, Any] = {
-    "hidden_dropout_prob": 0.0,
-    # The usual .02 leaves 128-wide embeddings so small that the first epoch goes into growing them.
-    "config_overrides": "initializer_range=0.05",
-    "learning_rate": 1e-3,
-    "word_learning_rate_factor": 1.0,
-    "weight_decay": 0.01,
-}
-"""Options of `hf-posenc train` for encoders from scratch, unless the plan's `options` say otherwise."""
-FROM_CHECKPOINT: dict[str, Any] = {"learning_rate": 5e-5}
-"""The same for pretrained ones."""
 GENERATED: dict[str, Any] = {"classifier_pooling": "cls", "num_train_epochs": 1}
-"""The same for generated tasks: a mean over all tokens would hide order, and no example is seen twice."""
+"""Options of `hf-posenc train` for generated tasks: a mean over all tokens would hide order, and no example is seen
+twice."""
 
 SEARCH_FACTORS = (0.3, 1.0, 3.0)
 """What `compare --search` multiplies the learning rate with."""
@@ -169,10 +159,11 @@ class Plan:
         return task.test_examples or self.test_examples or (400 if task.kind in ("probes", "halves") else None)
 
     def options_of(self, task: Task) -> dict[str, Any]:
-        """The options of `hf-posenc train` for a task, without scheme, seed, data and folder."""
+        """The options of `hf-posenc train` for a task, without scheme, seed, data and folder.
+
+        What a model learns by (sizes, rates, batches, epochs) has the defaults of `train`.
+        """
         options: dict[str, Any] = {
-            "per_device_train_batch_size": 64,
-            "num_train_epochs": 3,
             "eval_strategy": "no",
             "save_strategy": "steps",
             "save_steps": 0.25,  # an interrupted run loses a quarter at most
@@ -183,10 +174,8 @@ class Plan:
             "max_seq_length": self.train_length_of(task),
         }
         if self.pretrained is None:
-            options |= {**NEW_ENCODER, "config_preset": self.preset}
+            options["config_preset"] = self.preset
             options["max_position_embeddings"] = self.table_length or self.train_length_of(task)
-        else:
-            options |= FROM_CHECKPOINT
         if task.kind in ("probes", "halves"):
             options |= GENERATED
         if task.kind == "masked_lm":

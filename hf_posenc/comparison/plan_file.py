@@ -364,7 +364,7 @@ def _check_task(plan: Plan, task: Task) -> None:
             raise UserError(f"{where}: options hold {name!r}, which is no name. Write {{learning_rate: 0.001}}.")
         if name in _OWN_OPTIONS:
             raise UserError(f"{where}: options can't set {name!r}, which the plan itself decides.")
-    rate = plan.options_of(task)["learning_rate"]
+    rate = plan.options_of(task).get("learning_rate", 0)
     if not isinstance(rate, int | float) or isinstance(rate, bool):
         raise UserError(f"{where}, options: the learning_rate {rate!r} is no number. Write 0.001, or 1.0e-3 in YAML.")
 

@@ -118,7 +118,7 @@ def _rates(study: Study) -> list[Block]:
     """Says whether each scheme has a learning rate of its own, and what follows from that."""
     if study.plan.search:
         return _search(study)
-    rates = {task.name: study.plan.options_of(task)["learning_rate"] for task in study.tasks}
+    rates = {run["task"]: run["learning_rate"] for run in study.done}
     shown = "; ".join(f"{rate:g} in {plain(task)}" for task, rate in rates.items())
     if len(set(rates.values())) == 1:
         shown = f"{next(iter(rates.values())):g}"

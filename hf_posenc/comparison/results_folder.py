@@ -142,13 +142,13 @@ class _Same:
                     f"{str(path.parent)!r} was tested on other examples of {test['part']!r} than "
                     f"{str(before[1].parent)!r}: the data has changed in between. Delete the runs of one of them."
                 )
-        if (rate := result.get("learning_rate")) is not None:
-            other = self.rates.setdefault((result["task"], result["scheme"]), (rate, path))
-            if other[0] != rate:
-                raise UserError(
-                    f"{str(path.parent)!r} learned at {rate:g}, {str(other[1].parent)!r} at {other[0]:g}: each machine "
-                    f"searched anew. Delete the runs of one of them, and copy {SEARCH_NAME} before the others start."
-                )
+        rate = result["learning_rate"]
+        other = self.rates.setdefault((result["task"], result["scheme"]), (rate, path))
+        if other[0] != rate:
+            raise UserError(
+                f"{str(path.parent)!r} learned at {rate:g}, {str(other[1].parent)!r} at {other[0]:g}: each machine "
+                f"searched anew. Delete the runs of one of them, and copy {SEARCH_NAME} before the others start."
+            )
         if start := result.get("source_sha256"):
             name = result["scheme"] if "{scheme}" in str(self.plan.pretrained) else ""
             first = self.starts.setdefault(name, (start, path))

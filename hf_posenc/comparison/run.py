@@ -29,8 +29,9 @@ from hf_posenc.training.checkpoints import last_complete_checkpoint
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import score_logits
+from hf_posenc.training.recipe import default_learning_rate
 
-from .checkpoints import source_of
+from .checkpoints import hidden_size, source_of
 from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
 from .plan import Plan, Run
 from .tasks import Part, test_parts, training_options
@@ -61,7 +62,7 @@ def run_one(
     started = time.time()
     resumed = last_complete_checkpoint(folder / WORK_NAME)
     options = _options(plan, run, folder / WORK_NAME, data_folder, resumed)
-    options["learning_rate"] = learning_rate(plan, run) if chosen is None else chosen["learning_rate"]
+    options["learning_rate"] = learning_rate(plan, run, data_folder) if chosen is None else chosen["learning_rate"]
     start = None if plan.pretrained is None else source_of(plan.checkpoint(run.scheme, data_folder))
     memory = PeakMemory()
     cpu = time.process_time()
@@ -142,9 +143,16 @@ def _pace(trained: TrainingResult, resumed: Path | None, cpu: float) -> dict[str
     }
 
 
-def learning_rate(plan: Plan, run: Run) -> float:
-    """The learning rate of the plan, or of a trial, to 6 digits."""
-    rate = plan.options_of(run.task)["learning_rate"]
+def learning_rate(plan: Plan, run: Run, data_folder: Path) -> float:
+    """The learning rate of the plan, else the one that `train` gives the model; of a trial times its factor.
+
+    To 6 digits.
+    """
+    options = plan.options_of(run.task)
+    rate = options.get("learning_rate")
+    if rate is None:
+        width = hidden_size(plan, run, data_folder)
+        rate = default_learning_rate(plan.pretrained is not None, width, bool(options.get("lora")))
     return float(f"{float(rate) * (run.factor or 1):.6g}")
 
 

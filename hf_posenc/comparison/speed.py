@@ -12,6 +12,7 @@ import torch
 from hf_posenc.benchmark import make_step, take_turns
 from hf_posenc.model.modeling_posenc import PosEncForMaskedLM, PosEncForSequenceClassification
 from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.training.options import RunOptions
 
 from .plan import Plan, Task
 from .run import machine
@@ -32,7 +33,8 @@ def measure_speed(plan: Plan, task: Task, runs: Mapping[str, dict[str, Any]], ba
         `schemes`: the median `milliseconds`, the median `cost` over the turns and its quartiles `low` and `high`.
     """
     options = plan.options_of(task)
-    rows, length = int(options["per_device_train_batch_size"]), plan.train_length_of(task)
+    rows = int(options.get("per_device_train_batch_size", RunOptions.per_device_train_batch_size))
+    length = plan.train_length_of(task)
     device = "cuda" if torch.cuda.is_available() and not options.get("use_cpu") else "cpu"
     kind: Any = PosEncForMaskedLM if task.kind == "masked_lm" else PosEncForSequenceClassification
     dtype = torch.bfloat16 if options.get("bf16") else torch.float32

@@ -49,6 +49,7 @@ def done_run(plan: Plan, run: Run, tests: list[dict[str, Any]] | None = None, **
         "seed": run.seed,
         "status": "done",
         "settings": json.loads(json.dumps(plan.settings(run.scheme, run.task))),
+        "learning_rate": 0.001,
         "tests": tests or [{"part": "order", "length": length, "examples": 2, **outcome}],
         "loss": [[1, 0.7], [2, 0.6 - 0.01 * run.seed]],
         "parameters": 1000,

@@ -55,11 +55,12 @@ def test_a_tasks_own_values_go_before_the_plans():
     assert plan.options_of(own)["classifier_pooling"] == "cls"
 
 
-def test_the_budget_is_the_plans_own_whatever_training_does_by_default():
-    """What was measured can be measured again."""
-    options = toy().options_of(Task("mine", "text"))
-    budget = {"num_train_epochs": 3, "word_learning_rate_factor": 1.0, "hidden_dropout_prob": 0.0}
-    assert budget.items() <= options.items()
+def test_an_encoder_learns_by_the_defaults_of_train():
+    """A comparison measures what a user gets: nothing that a model learns by is set, unless the plan says so."""
+    own = {"evaluat", "sav", "logg", "disable_tqdm", "max_seq_length", "max_position_embeddings", "config_preset"}
+    for plan in (toy(options={}), read_plan("quickstart")):
+        names = {name for name in plan.options_of(Task("mine", "text")) if not name.startswith(tuple(own))}
+        assert names == {"eval_strategy"}
 
 
 def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):

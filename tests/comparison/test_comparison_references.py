@@ -4,7 +4,7 @@ import json
 from io import StringIO
 
 import pytest
-from comparison_harness import made_up, read_run, toy
+from comparison_harness import SMALL, made_up, read_run, toy
 from rich.console import Console
 from test_comparison_runs import write_text_data
 
@@ -35,7 +35,8 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     data = write_text_data(folder / "colours")
     task = {"data": str(data), "part_column": "hard"}
-    plan = toy(tasks=[task], train_length=24, test_lengths=[24, 36], test_examples=None)
+    options = {**SMALL, "num_train_epochs": 1, "learning_rate": 1e-5}  # too little to learn it
+    plan = toy(tasks=[task], train_length=24, test_lengths=[24, 36], test_examples=None, options=options)
     assert execute(plan, folder / "results", console=quiet()).failed == {}
     return plan, folder / "results"
 

@@ -1,6 +1,7 @@
 """A learning rate for each scheme is chosen on seeds and data that aren't reported, with the same budget for all."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -8,13 +9,14 @@ from comparison_harness import TOY, done_run, read_run, toy
 from rich.console import Console
 from test_comparison_runs import write_text_data
 
+from hf_posenc import PosEncConfig
 from hf_posenc.cli import app
 from hf_posenc.comparison import execute, executor, read_plan, tasks
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, Run
 from hf_posenc.comparison.report import make_report
 from hf_posenc.comparison.results_folder import load_runs
-from hf_posenc.comparison.run import to_json
+from hf_posenc.comparison.run import learning_rate, to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
 from hf_posenc.data import read_table
@@ -26,6 +28,16 @@ from hf_posenc.training import UserError
 
 def quiet():
     return Console(file=StringIO(), width=200)
+
+
+def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
+    plan = toy(options={"config_overrides": "hidden_size=512", "use_cpu": True})
+    run = Run(plan.tasks[0], "rope", 0)
+    assert learning_rate(plan, run, tmp_path) == 5e-4  # of an encoder so wide
+    assert learning_rate(toy(), replace(run, factor=3.0), tmp_path) == 3e-3
+    started = replace(plan, pretrained="checkpoint/{scheme}".replace("checkpoint", str(tmp_path)))
+    PosEncConfig(hidden_size=768, num_attention_heads=12).save_pretrained(tmp_path / "rope")
+    assert learning_rate(started, run, tmp_path) == 5e-5
 
 
 @pytest.mark.slow  # nine runs
