@@ -24,7 +24,7 @@ $(INSTALLED): pyproject.toml Makefile
 install: $(INSTALLED) ## a virtual environment with everything
 
 quickstart: $(INSTALLED) ## train a tiny encoder per scheme on real sentences, and compare
-	$(BIN)/hf-posenc quickstart --overwrite-output-dir
+	$(BIN)/hf-posenc quickstart
 
 test: lint pytest ## lint, types and tests
 

@@ -71,6 +71,9 @@ def compare(
     options: _Options = None,
     search: _Search = False,
     shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="Keep each run's model, in the folder model of its run.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
@@ -123,7 +126,7 @@ def compare(
         return
     from hf_posenc.comparison import execute
 
-    made = execute(chosen, output_dir, shard=(int(part), int(parts)))
+    made = execute(chosen, output_dir, shard=(int(part), int(parts)), keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     Console().print(
         f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed. "
@@ -156,22 +159,19 @@ def report(
 
 @app.command()
 def quickstart(
-    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the checkpoints.")] = "quickstart",
+    output_dir: Annotated[
+        str, typer.Option("--output-dir", "-o", help="Folder for the results and the models.")
+    ] = "quickstart",
     schemes: Annotated[
-        str | None, typer.Option(help="Schemes to compare, with commas; default: all five basic ones.")
+        str | None, typer.Option(help="Schemes to compare, with commas; default: none, learned, rope.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
-    overwrite_output_dir: Annotated[
-        bool, typer.Option("--overwrite-output-dir", help="Replace each checkpoint there when its new one is whole.")
-    ] = False,
 ) -> None:
-    """See word order being learned: a tiny encoder per scheme on real sentences, in about six minutes."""
+    """See word order being learned: a tiny encoder per scheme on real sentences, about a minute each."""
     with loading():
-        from hf_posenc.finetuning.quick_start import SCHEMES
-        from hf_posenc.finetuning.quick_start import quickstart as run
+        from hf_posenc.comparison.quick_start import quickstart as run
 
-    chosen = tuple(name.strip() for name in schemes.split(",")) if schemes else SCHEMES
-    run(output_dir, chosen, seed, overwrite_output_dir=overwrite_output_dir)
+    run(output_dir, None if schemes is None else words(schemes), seed)
 
 
 @app.command()

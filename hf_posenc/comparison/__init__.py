@@ -2,7 +2,7 @@
 
 `plan_file` reads a `plan`. `executor` runs it; `run` makes one run, on data from `tasks` and `probes`.
 `results_folder` reads what was written, and `records` checks each JSON file. `study` computes the numbers of a folder
-with `statistics`; `findings` puts them into sentences, and `report`, `page` and `charts` write the report.
+with `statistics`; `findings` puts them into sentences, and `report`, `page` and `charts` write the report. `quick_start` is a plan, its report and what to do next.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .plan import Plan, Run, SchemeFile, Task
     from .plan_file import read_plan
     from .probes import PROBES, make_halves, make_probes
+    from .quick_start import quickstart
     from .results_folder import load_plan, load_runs
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "load_runs",
     "make_halves",
     "make_probes",
+    "quickstart",
     "read_plan",
 ]
 

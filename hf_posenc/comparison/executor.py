@@ -23,7 +23,7 @@ from .plan import Plan, Run
 from .records import ENDED, read_run, read_speed
 from .references import REFERENCES_NAME, measure_references
 from .results_folder import load_plan, load_runs, read_status, record_plan, run_folder
-from .run import RUN_NAME, WORK_NAME, finish, learning_rate, run_one
+from .run import MODEL_NAME, RUN_NAME, finish, learning_rate, run_one
 from .speed import SPEED_NAME, measure_speed
 from .tasks import check_data
 
@@ -46,7 +46,12 @@ class Execution:
 
 
 def execute(
-    plan: Plan, results: str | Path, *, shard: tuple[int, int] = (1, 1), console: Console | None = None
+    plan: Plan,
+    results: str | Path,
+    *,
+    shard: tuple[int, int] = (1, 1),
+    keep_models: bool = False,
+    console: Console | None = None,
 ) -> Execution:
     """Makes the plan's missing runs, except those that another process is making.
 
@@ -55,6 +60,7 @@ def execute(
         results: the folder: `plan.json`, and `runs/<task>-<scheme>-seed<n>/run.json` for each run. Folders of several
             machines merge by copying `runs`.
         shard: (i, n): the i-th of n parts of the runs, i from 1.
+        keep_models: leave each run's model in `model` in its folder.
         console: where the progress goes. None: standard output.
 
     Raises:
@@ -62,17 +68,8 @@ def execute(
         Interrupted: Ctrl-C. The same call resumes.
     """
     console = console or Console()
-    runs = plan.work(*shard)
-    folder = Path(results)
-    for task in plan.tasks:
-        with silence():
-            check_data(plan, task)
-    record_plan(plan, folder)
-    load_runs(folder, load_plan(folder))
-    with silence(), _lock(folder, "converted", wait=True):
-        convert_checkpoints(plan, folder / DATA_NAME)
-    _add_references(plan, folder, console)
-    execution = Execution()
+    folder, runs, execution = Path(results), plan.work(*shard), Execution()
+    _prepare(plan, folder, console)
     pending = []
     for run in runs:
         if read_status(folder, run) in ENDED:
@@ -89,26 +86,51 @@ def execute(
             if mine and read_status(folder, run) in ENDED:
                 execution.skipped.append(run.name)
                 continue
-            left = clock.left(number - 1)
-            console.print(f"[{number} of {len(pending)}] {run.name}{left}", markup=False, highlight=False)
+            line = f"[{number} of {len(pending)}] {run.name}{clock.left(number - 1)}: "
+            console.print(line, markup=False, highlight=False, end="")
             if not mine:
                 execution.elsewhere.append(run.name)
-                console.print("  another process is making it", style="dim", highlight=False)
+                console.print("another process is making it", highlight=False)
                 continue
             started = time.time()
-            for trial in plan.trials(run.task, run.scheme) if run.factor is None else ():
-                with _lock(folder, trial.name, wait=True):  # another process may be making it
-                    pass
-            error = _attempt(plan, run, folder)
+            try:
+                outcome = _attempt(plan, run, folder, keep_models)
+            except KeyboardInterrupt as interrupt:
+                console.print()  # what is said next has a line of its own
+                raise Interrupted(
+                    f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on "
+                    "there."
+                ) from interrupt
             clock.add(run, time.time() - started)
-            if error is None:
-                execution.done.append(run.name)
-                console.print(f"  done in {duration(time.time() - started)}", style="dim", highlight=False)
+            if isinstance(outcome, str):
+                execution.failed[run.name] = outcome
+                console.print(f"[red]failed[/red]: {escape(outcome)}", highlight=False)
             else:
-                execution.failed[run.name] = error
-                console.print(f"  [red]failed[/red]: {escape(error)}", highlight=False)
+                execution.done.append(run.name)
+                console.print(f"{_score(outcome)}, done in {duration(time.time() - started)}", highlight=False)
     _add_speed(load_plan(folder), folder, console)
     return execution
+
+
+def _prepare(plan: Plan, folder: Path, console: Console) -> None:
+    """What all runs need: checked data, the plan in the folder, checkpoints to start from, baselines."""
+    for task in plan.tasks:
+        with silence():
+            check_data(plan, task)
+    record_plan(plan, folder)
+    load_runs(folder, load_plan(folder))
+    with silence(), _lock(folder, "converted", wait=True):
+        convert_checkpoints(plan, folder / DATA_NAME)
+    _add_references(plan, folder, console)
+
+
+def _score(run: dict[str, Any]) -> str:
+    """The mean over the tests of a run at their shortest length; a trial whose rate was too high has none."""
+    tests = [test for test in run.get("tests", []) if "value" in test]
+    if not tests:
+        return "diverged"
+    values = [test["value"] for test in tests if test["length"] == tests[0]["length"]]
+    return f"{tests[0]['metric'].replace('_', ' ')} {np.mean(values):.3f}"
 
 
 def _add_references(plan: Plan, folder: Path, console: Console) -> None:
@@ -167,23 +189,23 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield True
 
 
-def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
-    """Makes a run. Returns the error message, if any, and records it where the disk allows."""
-    place = run_folder(folder, run)
+def _attempt(plan: Plan, run: Run, folder: Path, keep_models: bool) -> dict[str, Any] | str:
+    """Makes a run, and records it. Returns what was recorded, or the error, recorded where the disk allows."""
+    place, trials = run_folder(folder, run), plan.trials(run.task, run.scheme) if run.factor is None else []
+    for trial in trials:
+        with _lock(folder, trial.name, wait=True):  # another process may be making it
+            pass
     try:
         with silence():
-            chosen = choose_rate(plan, run, folder) if plan.search and run.factor is None else None
+            chosen = choose_rate(plan, run, folder) if trials else None
             result = run_one(plan, run, place, folder / DATA_NAME, chosen)
-            finish(place, result)
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(
-            f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on there."
-        ) from interrupt
+            finish(place, result, keep_models and run.factor is None)
+        return result
     except Exception as error:  # whatever it is, the other runs don't depend on it
         message = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
         reason = disk_error(error)
         if reason is not None:  # its checkpoints would leave no room for the runs after it, nor for this record
-            shutil.rmtree(place / WORK_NAME, ignore_errors=True)
+            shutil.rmtree(place / MODEL_NAME, ignore_errors=True)
             message = f"writing failed: {reason}"
         failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
         tried = isinstance(error, Diverged) and run.factor is not None  # this rate is too high; it isn't tried again
@@ -191,8 +213,7 @@ def _attempt(plan: Plan, run: Run, folder: Path) -> str | None:
             failure |= {"status": "diverged", "learning_rate": learning_rate(plan, run, folder / DATA_NAME)}
         with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
             write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme, run.task)})
-        return None if tried else message
-    return None
+        return failure if tried else message
 
 
 def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:

@@ -1,12 +1,9 @@
 """Makes one run of a plan: trains a model, tests it at every length, and writes one JSON file."""
 
-import contextlib
-import ctypes
-import gc
+import functools
 import io
 import json
 import platform
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -25,7 +22,7 @@ from hf_posenc.finetuning.model import position_limit
 from hf_posenc.machine import processor, versions
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.training import MaskedLMTrainingArguments, TrainingResult
-from hf_posenc.training.checkpoints import last_complete_checkpoint
+from hf_posenc.training.checkpoints import last_complete_checkpoint, remove_checkpoints
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import score_logits
@@ -38,7 +35,8 @@ from .tasks import Part, test_parts, training_options
 
 RUN_NAME = "run.json"
 PICTURE_NAME = "learned.png"
-WORK_NAME = "work"
+MODEL_NAME = "model"
+"""In the folder of a run: its checkpoints until it is done; then, where models are kept, its model."""
 _TEST_TOKENS = 16_384
 """Tokens of a test batch, padding included: longer inputs come in smaller batches."""
 
@@ -51,23 +49,20 @@ def run_one(
     Args:
         plan: all that its runs have in common.
         run: task, scheme and seed.
-        folder: of the run; checkpoints lie in `work` in it until it is done.
+        folder: of the run; checkpoints lie in `model` in it until it is done.
         data_folder: where generated data lies.
         chosen: `learning_rate` and how it was found, where it was searched for.
 
     Raises:
-        Interrupted: Ctrl-C; the checkpoint is in `work`.
+        Interrupted: Ctrl-C; the checkpoint is in `model`.
         UserError: something is wrong with the data or the options.
     """
     started = time.time()
-    resumed = last_complete_checkpoint(folder / WORK_NAME)
-    options = _options(plan, run, folder / WORK_NAME, data_folder, resumed)
+    resumed = last_complete_checkpoint(folder / MODEL_NAME)
+    options = _options(plan, run, folder / MODEL_NAME, data_folder, resumed)
     options["learning_rate"] = learning_rate(plan, run, data_folder) if chosen is None else chosen["learning_rate"]
     start = None if plan.pretrained is None else source_of(plan.checkpoint(run.scheme, data_folder))
-    memory = PeakMemory()
-    cpu = time.process_time()
     trained = _train(run, options)
-    cpu = time.process_time() - cpu
     model = trained.model.eval()
     trained_seconds = time.time() - started
     tests = list(_test(plan, run, trained, None if run.factor is None else data_folder))
@@ -76,7 +71,6 @@ def run_one(
             f"No test example of {run.task.name!r} is of one of the lengths {list(plan.test_lengths_of(run.task))}. "
             "Give longer test_lengths, or lengths: cut."
         )
-    peak = memory.take()
     if run.seed == plan.seeds[0] and run.factor is None:
         _draw(model, folder / PICTURE_NAME)
     return {
@@ -92,13 +86,12 @@ def run_one(
         "parameters": trained.summary.parameters,
         "positional_parameters": trained.summary.positional_parameters,
         "max_length": position_limit(model),
-        **_pace(trained, resumed, cpu),
+        "steps": max((entry.get("step", 0) for entry in trained.history), default=0),
         "seconds": round(time.time() - started, 1),
         "test_seconds": round(time.time() - started - trained_seconds, 1),
         "resumed": resumed is not None,
         "train_examples": trained.summary.examples.get("train"),
         **({} if start is None else {"source_sha256": start}),
-        **peak,
         "config": _config(model),
         "versions": versions(),
         "machine": machine(),
@@ -124,23 +117,6 @@ def _options(plan: Plan, run: Run, work: Path, data_folder: Path, resumed: Path 
     if run.scheme in plan.scheme_arguments:
         options["position_embedding_kwargs"] = plan.scheme_arguments[run.scheme]
     return options
-
-
-def _pace(trained: TrainingResult, resumed: Path | None, cpu: float) -> dict[str, Any]:
-    """Steps and tokens of a training, and how many tokens it read in a second."""
-    steps = max((entry.get("step", 0) for entry in trained.history), default=0)
-    # A resumed run's clock saw the steps after the checkpoint alone.
-    seen = 1 - (int(resumed.name.rpartition("-")[2]) / steps if resumed is not None and steps else 0)
-    tokens = trained.summary.tokens * float(next((e["epoch"] for e in trained.history[::-1] if "epoch" in e), 0))
-    runtime, on_cpu = trained.metrics.get("train_runtime"), trained.model.device.type == "cpu"
-    return {
-        "steps": steps,
-        "tokens": round(tokens),
-        "train_seconds": runtime,
-        "tokens_per_second": round(tokens * seen / runtime, 1) if runtime and seen > 0 else None,
-        # Comparable where other processes use the machine; includes set-up and checkpoints.
-        "tokens_per_cpu_second": round(tokens * seen / cpu, 1) if on_cpu and seen > 0 else None,
-    }
 
 
 def learning_rate(plan: Plan, run: Run, data_folder: Path) -> float:
@@ -236,14 +212,21 @@ def _draw(model: PreTrainedModel, path: Path) -> None:
         write_bytes(path, small_png(figure, "what a trained scheme does"))
 
 
-def finish(folder: Path, result: dict[str, Any]) -> None:
-    """Writes a run's JSON, whole or not at all, and removes its checkpoints; first, if the disk is full."""
+def finish(folder: Path, result: dict[str, Any], keep_model: bool = False) -> None:
+    """Writes a run's JSON, whole or not at all, and removes its checkpoints; first, if the disk is full.
+
+    Args:
+        folder: of the run.
+        result: what its JSON holds.
+        keep_model: leave the model that was trained.
+    """
+    remove = remove_checkpoints if keep_model else functools.partial(shutil.rmtree, ignore_errors=True)
     try:
         write_text(folder / RUN_NAME, to_json(result))
     except OSError:
-        shutil.rmtree(folder / WORK_NAME, ignore_errors=True)
+        remove(folder / MODEL_NAME)
         write_text(folder / RUN_NAME, to_json(result))
-    shutil.rmtree(folder / WORK_NAME, ignore_errors=True)
+    remove(folder / MODEL_NAME)
 
 
 def to_json(value: dict[str, Any]) -> str:
@@ -262,45 +245,3 @@ def machine() -> dict[str, Any]:
     """Device, threads and system, on which a run's seconds depend."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     return {"device": name, "threads": torch.get_num_threads(), "system": platform.system()}
-
-
-class PeakMemory:
-    """Peak memory since construction, above what was in use then.
-
-    On a GPU what PyTorch allocated there; else the process's resident memory, where Linux says (else None).
-    """
-
-    def __init__(self) -> None:
-        gc.collect()
-        with contextlib.suppress(OSError, AttributeError):
-            # The C library keeps what an earlier run freed until it is told to return it.
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-        self._cuda = torch.cuda.is_available()
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats()
-            self._before: float | None = torch.cuda.memory_allocated() / 2**20
-            return
-        self._before = None
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-            self._before = _status("VmRSS")
-
-    def take(self) -> dict[str, Any]:
-        """`peak_memory_mib`, and where it was."""
-        if self._cuda and self._before is not None:
-            peak = torch.cuda.max_memory_allocated() / 2**20
-            return {"peak_memory_mib": round(peak - self._before, 1), "memory_of": "cuda"}
-        peak_now = _status("VmHWM") if self._before is not None else None
-        if peak_now is None or self._before is None:
-            return {"peak_memory_mib": None, "memory_of": "process"}
-        return {"peak_memory_mib": round(max(peak_now - self._before, 0.0), 1), "memory_of": "process"}
-
-
-def _status(name: str) -> float | None:
-    """A number of /proc/self/status, in MiB."""
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    found = re.search(rf"^{name}:\s+(\d+) kB", text, flags=re.MULTILINE)
-    return int(found.group(1)) / 1024 if found else None

@@ -3,7 +3,7 @@
 - `options` reads the options, `early` says what is wrong with them before PyTorch is imported.
 - `train` owns the whole, `search` tries rates before. `classification`, `tokens` and `masked_lm` set a run up by task,
   with the steps in `start`; `loading` reads checkpoints, `model` makes the model that is trained.
-- `estimator`: `fit`, `load` and the estimators of scikit-learn's kind. `quick_start`: what `make quickstart` runs.
+- `estimator`: `fit`, `load` and the estimators of scikit-learn's kind.
 - `prediction`, `prediction_files`: answers for texts and files.
 """
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .classification import set_up, train_classifier
     from .masked_lm import train_masked_lm
     from .options import make_arguments, parse_arguments
-    from .quick_start import quickstart
     from .train import fine_tune
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "fine_tune",
     "make_arguments",
     "parse_arguments",
-    "quickstart",
     "run_script",
     "set_up",
     "train_classifier",

@@ -29,7 +29,6 @@ from hf_posenc.errors import UserError, run_script
 from hf_posenc.files import write_json
 from hf_posenc.finetuning.classification import train_classifier
 from hf_posenc.finetuning.options import make_arguments
-from hf_posenc.finetuning.quick_start import OPTIONS
 from hf_posenc.machine import versions
 from hf_posenc.markdown import markdown_table
 
@@ -139,7 +138,7 @@ def study(
     console = console or Console(stderr=True)
     test = read_table(f"{example_data()}/test.jsonl.gz").columns
     found: dict[str, Any] = {
-        "options": {**OPTIONS, **(options or {}), "seed": seed},
+        "options": {"dataset_name": "blimp_order", **(options or {}), "seed": seed},
         "versions": versions(),
         "runs": {},
     }
@@ -150,7 +149,7 @@ def study(
                 trained = train_classifier(
                     *make_arguments(
                         **{
-                            **OPTIONS,
+                            "dataset_name": "blimp_order",
                             "config_preset": preset,
                             "eval_strategy": "no",
                             "save_strategy": "no",

@@ -54,8 +54,6 @@ def done_run(plan: Plan, run: Run, tests: list[dict[str, Any]] | None = None, **
         "loss": [[1, 0.7], [2, 0.6 - 0.01 * run.seed]],
         "parameters": 1000,
         "positional_parameters": 10,
-        "tokens_per_second": 100.0 + run.seed,
-        "peak_memory_mib": 5.0,
         "seconds": 3.0,
         "versions": {"python": "3"},
         "machine": {"device": "a machine", "threads": 1},

@@ -1,0 +1,104 @@
+"""The quick start: a plan with one seed, its table and picture, and a model that is loaded without hf_posenc."""
+
+import json
+import re
+import shlex
+import sys
+from io import StringIO
+
+import numpy as np
+import pytest
+from comparison_harness import read_run
+from rich.console import Console
+
+from hf_posenc import cli
+from hf_posenc.comparison import quickstart, read_plan
+from hf_posenc.comparison.quick_start import PAIR, load_elsewhere
+from hf_posenc.data.options import DataArguments
+from hf_posenc.data.splits import read_splits
+from hf_posenc.training import UserError
+
+FAST = {
+    "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64",
+    "max_steps": 20,
+    "use_cpu": True,
+}
+
+
+def test_the_pair_is_one_of_the_test_split():
+    rows = read_splits(DataArguments(dataset_name="blimp_order"))["test"]
+    first, second = (rows.row(rows.columns["text"].index(text)) for text in PAIR)
+    names = rows.classes.get("label")
+    labels = [row["label"] if names is None else names[row["label"]] for row in (first, second)]
+    assert labels == ["acceptable", "unacceptable"]
+    assert first["pair_id"] == second["pair_id"]
+    words = [sorted(re.findall(r"[\w']+", text)) for text in PAIR]
+    assert words[0] == words[1]
+
+
+@pytest.mark.slow
+def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch):
+    text = StringIO()
+    study = quickstart(tmp_path, ("none", "rope"), options=FAST, console=Console(file=text, width=200))
+    shown = text.getvalue()
+    assert shown.startswith("2 encoders of 2 layers, about ")
+    (task,) = study.tasks
+    accuracy = {name: value.mean for name, value in study.rows(task, 64)}
+    for number, scheme in enumerate(("none", "rope"), start=1):  # a line each
+        line = rf"\[{number} of 2\] blimp_order-{scheme}-seed0.*: accuracy {accuracy[scheme]:.3f}, done in \d+ s"
+        assert re.search(line, shown)
+    # Without positions both sentences are the same bag of words.
+    row = re.search(rf"none\s+│\s+0\s+│\s+{accuracy['none']:.3f}\s+│\s+([\d.]+)\s+│\s+([\d.]+)", shown)
+    assert row[1] == row[2]
+    assert re.search(rf"word pairs\s+│\s+│\s+{accuracy['word pairs']:.3f}", shown)
+    model = tmp_path / "runs" / "blimp_order-rope-seed0" / "model"
+    assert f"{model} in a process without hf_posenc: the same logits" in shown
+    assert (model / "README.md").exists()
+    assert not list(model.glob("checkpoint-*"))
+    picture = re.search(r"As a picture: (\S+);", shown)
+    assert picture[1].endswith("blimp_order-ranking.png")
+    assert (tmp_path / picture[1]).read_bytes().startswith(b"\x89PNG")
+    line = next(line for line in shown.splitlines() if "--dataset-name blimp_order" in line)
+    fast = [f"--{name}={value}" for name, value in FAST.items()]
+    monkeypatch.setattr(sys, "argv", [*shlex.split(line), *fast])  # what it says ran can be run
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    again = json.loads((tmp_path / "runs/rope/results.json").read_text())["metrics"]["test_accuracy"]
+    assert again == read_run(tmp_path, "blimp_order-rope-seed0")["tests"][0]["value"]
+    (model / "position_rope.py").unlink()
+    with pytest.raises(RuntimeError, match="can't be loaded without hf_posenc: .*position_rope"):
+        load_elsewhere(model, np.zeros((2, 2)), Console(file=StringIO()))
+
+
+@pytest.mark.slow
+def test_none_is_at_one_half_and_rope_above_nine_tenths(tmp_path):
+    """The promise of the README, for one seed."""
+    console = Console(file=StringIO())
+    options = {"use_cpu": True}
+    study = quickstart(tmp_path / "none", ["none"], seed=3, options={**options, "max_steps": 200}, console=console)
+    assert study.score(study.tasks[0], "none", 64).mean == 0.5  # however long it is trained
+    study = quickstart(tmp_path / "rope", ["rope"], seed=3, options=options, console=console)
+    assert study.score(study.tasks[0], "rope", 64).mean >= 0.94
+
+
+def test_an_empty_list_of_schemes_is_refused(tmp_path):
+    with pytest.raises(UserError, match="names no schemes"):
+        quickstart(tmp_path, ())
+
+
+def test_a_failed_run_ends_it_with_the_reason(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("it rained")
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", fail)
+    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
+    with pytest.raises(UserError, match="2 of 2 runs failed: RuntimeError: it rained"):
+        quickstart(tmp_path, ("none", "rope"), console=Console(file=StringIO()))
+
+
+def test_its_plan_is_one_that_compare_runs():
+    plan = read_plan("quickstart")
+    assert plan.options == {}  # the defaults of train
+    assert (plan.schemes[0], plan.schemes[-1]) == ("none", "rope")
