@@ -114,16 +114,16 @@ def length_chart(study: Study, task: Task) -> bytes:
     lines: dict[str, Line] = {}
     for place, scheme in enumerate(study.schemes):
         scores = [(length, study.score(task, scheme, length, parts)) for length in lengths]
-        found = [(length, value) for length, value in scores if value is not None]
-        if found:
+        points = [(length, value) for length, value in scores if value is not None]
+        if points:
             shift = (
                 1 if are_many(study) else 1.03 ** (place - len(study.schemes) / 2)
             )  # so that bars stand side by side
             lines[scheme] = (
-                [length * shift for length, _ in found],
-                [value.mean for _, value in found],
-                [value.mean if value.low is None else value.low for _, value in found],
-                [value.mean if value.high is None else value.high for _, value in found],
+                [length * shift for length, _ in points],
+                [value.mean for _, value in points],
+                [value.mean if value.low is None else value.low for _, value in points],
+                [value.mean if value.high is None else value.high for _, value in points],
             )
     figure, every = _line_grid(study, lines, bars=True)
     ends = [Interval(m, low, high, 0) for line in lines.values() for m, low, high in zip(*line[1:], strict=True)]
@@ -238,8 +238,8 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
     """The metric against the cost of a step, both with their intervals."""
     figure, axes = _figure(_WIDTH, 3.4)
     speed = study.speed[task.name]["schemes"]
-    found = [(speed[scheme], scheme, value) for scheme, value in study.ranking(task, length) if scheme in speed]
-    for place, (cost, scheme, value) in enumerate(sorted(found, key=lambda one: one[0]["cost"])):
+    measured = [(speed[scheme], scheme, value) for scheme, value in study.ranking(task, length) if scheme in speed]
+    for place, (cost, scheme, value) in enumerate(sorted(measured, key=lambda row: row[0]["cost"])):
         style = _style(study, scheme)
         x, y = cost["cost"], value.mean
         low, high = (y if end is None else end for end in (value.low, value.high))

@@ -222,18 +222,20 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
     Raises:
         UserError: none of the trials is done.
     """
-    found = []
-    for trial in plan.trials(run.task, run.scheme):
-        path = run_folder(folder, trial) / RUN_NAME
+    trials = []
+    for tried in plan.trials(run.task, run.scheme):
+        path = run_folder(folder, tried) / RUN_NAME
         if path.is_file():
-            found.append(read_run(path))
-    ended = [one for one in found if one["status"] in ENDED]
-    done = [one for one in ended if one["status"] == "done"]
+            trials.append(read_run(path))
+    ended = [trial for trial in trials if trial["status"] in ENDED]
+    done = [trial for trial in ended if trial["status"] == "done"]
     if len(ended) < len(plan.search) or not done:
-        error = next((one["error"] for one in found if one["status"] != "done"), "another process didn't end it")
+        error = next((trial["error"] for trial in trials if trial["status"] != "done"), "another process didn't end it")
         raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
-    values = {one["learning_rate"]: [test["value"] for test in one.get("tests", [{"value": None}])] for one in ended}
-    scores = {rate: float(np.mean(np.array(found, dtype=float))) for rate, found in values.items()}  # null: NaN
+    scores = {}
+    for trial in ended:
+        values = [test["value"] for test in trial.get("tests", [{"value": None}])]
+        scores[trial["learning_rate"]] = float(np.mean(np.array(values, dtype=float)))  # null: NaN
     sign = -1 if run.task.metric == "perplexity" else 1
     middle = learning_rate(plan, run, folder / DATA_NAME)
 
@@ -244,7 +246,7 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
     search = {
         "seed": done[0]["seed"],
         "scores": {f"{rate:g}": round(score, 6) for rate, score in sorted(scores.items())},
-        "seconds": round(sum(one["seconds"] for one in done), 1),
+        "seconds": round(sum(trial["seconds"] for trial in done), 1),
     }
     return {"learning_rate": max(scores, key=worth), "search": search}
 

@@ -21,36 +21,36 @@ def findings(study: Study) -> Iterator[tuple[str, str]]:
     """The same sentences, each with the heading of its table."""
     for task in study.tasks:
         home, longest = study.home_length(task), study.lengths(task)[-1]
-        if (unbeaten := of_unbeaten(study, task, home)) is not None:
+        if (unbeaten := baseline_warning(study, task, home)) is not None:
             yield ranking_heading(task, home), unbeaten
         for length in dict.fromkeys((home, longest)):
-            found = study.differences(task, length)
+            differences = study.differences(task, length)
             baseline = study.score(task, study.plan.baseline, length)
-            said = _by_verdict(found, lower_is_better(task))
+            clauses = _by_verdict(differences, lower_is_better(task))
             unable = [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]
             if unable:
-                said.append(f"can't be tested: {quoted(unable)}")
-            if not said:
+                clauses.append(f"can't be tested: {quoted(unable)}")
+            if not clauses:
                 continue
             against = "" if baseline is None else f"against {code(study.plan.baseline)} ({baseline.mean:.3f}) "
-            sentence = f"**{plain(task.name)}, {length:,} tokens**: {against}{'; '.join(said)}."
+            sentence = f"**{plain(task.name)}, {length:,} tokens**: {against}{'; '.join(clauses)}."
             where = ranking_heading(task, home) if length == home else length_heading(task)
             yield where, sentence + _of_the_best(study, task, length)
         changes = study.changes(task, home, longest) if longest > home else {}
         if changes and len(study.plan.seeds) > 1:
-            said = _by_verdict(changes, lower_is_better(task))
-            sentence = f"**{plain(task.name)}, from {home:,} to {longest:,} tokens**: {'; '.join(said)}."
+            clauses = _by_verdict(changes, lower_is_better(task))
+            sentence = f"**{plain(task.name)}, from {home:,} to {longest:,} tokens**: {'; '.join(clauses)}."
             yield length_heading(task), sentence
 
 
-def of_unbeaten(study: Study, task: Task, length: int) -> str | None:
+def baseline_warning(study: Study, task: Task, length: int) -> str | None:
     """The warning where majority or word pairs beat every scheme; None where they don't."""
-    found, ranking = study.unbeaten(task, length), study.ranking(task, length)
-    if found is None or not ranking or task.kind == "halves":
+    unbeaten, ranking = study.unbeaten(task, length), study.ranking(task, length)
+    if unbeaten is None or not ranking or task.kind == "halves":
         return None
-    best, value = ranking[0]
+    (name, score), (best, value) = unbeaten, ranking[0]
     return (
-        f"**{plain(task.name)}, {length:,} tokens: {plain(found[0])} win** with {found[1].mean:.3f}; the best scheme, "
+        f"**{plain(task.name)}, {length:,} tokens: {plain(name)} win** with {score.mean:.3f}; the best scheme, "
         f"{code(best)}, has {value.mean:.3f}. What follows tells schemes apart, and not that an encoder is worth its "
         "training here."
     )
@@ -66,23 +66,26 @@ def length_heading(task: Task) -> str:
     return f"{plain(task.name)}: {metric_name(task)} against length"
 
 
-def _by_verdict(found: Mapping[str, Difference], lower: bool) -> list[str]:
+def _by_verdict(differences: Mapping[str, Difference], lower: bool) -> list[str]:
     """The schemes by verdict: better, worse, no evidence of a difference."""
     groups: dict[str, list[str]] = {}
-    for scheme, value in found.items():
+    for scheme, value in differences.items():
         verdict = value.verdict(lower)
         shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
         groups.setdefault(verdict, []).append(f"{code(scheme)}{shown}")
-    if list(groups) == [NO_EVIDENCE] and len(found) > 1:
-        groups[NO_EVIDENCE] = [f"all {len(found)}"]
-    gaps = {NO_EVIDENCE: in_brackets(gap_text(found.values()))}
+    if list(groups) == [NO_EVIDENCE] and len(differences) > 1:
+        groups[NO_EVIDENCE] = [f"all {len(differences)}"]
+    gaps = {NO_EVIDENCE: in_brackets(gap_text(differences.values()))}
     return [f"{verdict}: {', '.join(groups[verdict])}{gaps.get(verdict, '')}" for verdict in sorted(groups)]
 
 
-def gap_text(found: Iterable[Difference]) -> str:
+def gap_text(differences: Iterable[Difference]) -> str:
     """The range of the smallest gaps that the tests of these schemes would have found."""
-    ordered = sorted((one for one in found if one.gap is not None), key=lambda one: one.gap or 0.0)
-    shown = dict.fromkeys(gap_number(one) for one in (*ordered[:1], *ordered[-1:]))
+    ordered = sorted(
+        (difference for difference in differences if difference.gap is not None),
+        key=lambda difference: difference.gap or 0.0,
+    )
+    shown = dict.fromkeys(gap_number(difference) for difference in (*ordered[:1], *ordered[-1:]))
     return f"smallest gap found in 80 % of cases: {' to '.join(shown)}" if shown else ""
 
 
@@ -91,32 +94,36 @@ def in_brackets(text: str) -> str:
     return f" ({text})" if text else ""
 
 
-def rivals(study: Study, task: Task, length: int) -> tuple[str, list[str], dict[str, Difference]]:
+def compare_to_best(study: Study, task: Task, length: int) -> tuple[str, list[str], dict[str, Difference]]:
     """The scheme with the best mean, the schemes it beats, and those without evidence of a difference.
 
     Corrected for all pairs of schemes, since the best one is found by looking at all.
     """
     (best, _), *others = study.ranking(task, length)
     pairs = study.pairs(task, length)
-    found = {scheme: pairs.get((best, scheme)) or pairs[scheme, best] for scheme, _ in others}
-    beaten = [scheme for scheme, one in found.items() if one.corrected is not None and one.corrected < ALPHA]
-    return best, beaten, {scheme: one for scheme, one in found.items() if scheme not in beaten}
+    differences = {scheme: pairs.get((best, scheme)) or pairs[scheme, best] for scheme, _ in others}
+    beaten = [
+        scheme
+        for scheme, difference in differences.items()
+        if difference.corrected is not None and difference.corrected < ALPHA
+    ]
+    return best, beaten, {scheme: difference for scheme, difference in differences.items() if scheme not in beaten}
 
 
 def _of_the_best(study: Study, task: Task, length: int) -> str:
     if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
         return ""
-    best, beaten, equal = rivals(study, task, length)
-    return f" Best mean: {code(best)}, {of_rivals(beaten, equal)}, corrected for all pairs."
+    best, beaten, equal = compare_to_best(study, task, length)
+    return f" Best mean: {code(best)}, {best_text(beaten, equal)}, corrected for all pairs."
 
 
-def of_rivals(beaten: Sequence[str], equal: Mapping[str, Difference]) -> str:
-    """What `rivals` found, in words."""
+def best_text(beaten: Sequence[str], equal: Mapping[str, Difference]) -> str:
+    """What `compare_to_best` found, in words."""
     gap = in_brackets(gap_text(equal.values()))
     if not beaten:
         return f"{NO_EVIDENCE} from any other{gap}"
-    said = f"better than {quoted(beaten) if equal else 'all others'}"
-    return f"{said}; {NO_EVIDENCE} from {quoted(equal)}{gap}" if equal else said
+    text = f"better than {quoted(beaten) if equal else 'all others'}"
+    return f"{text}; {NO_EVIDENCE} from {quoted(equal)}{gap}" if equal else text
 
 
 def quoted(schemes: Iterable[str]) -> str:
@@ -133,8 +140,8 @@ def interval_text(value: Interval, signed: bool = False) -> str:
     return f"{mean} [{value.low:{sign}.3f}, {value.high:{sign}.3f}]"
 
 
-def gap_number(found: Difference | None) -> str:
+def gap_number(difference: Difference | None) -> str:
     """The smallest gap that the test finds in 80 % of cases; nothing where it found one."""
-    if found is None or found.gap is None:
+    if difference is None or difference.gap is None:
         return ""
-    return f"{found.gap:.3f}" if found.gap <= found.widest else "beyond the metric"
+    return f"{difference.gap:.3f}" if difference.gap <= difference.widest else "beyond the metric"

@@ -118,10 +118,10 @@ def to_html(blocks: Sequence[Block]) -> str:
 
 def _contents(headings: Sequence[Heading]) -> list[tuple[Heading, list[Heading]]]:
     """The sections, each with its subsections."""
-    found: list[tuple[Heading, list[Heading]]] = []
+    sections: list[tuple[Heading, list[Heading]]] = []
     for heading in headings:
         if heading.level == 2:
-            found.append((heading, []))
+            sections.append((heading, []))
         elif heading.level > 2:
-            found[-1][1].append(heading)
-    return found
+            sections[-1][1].append(heading)
+    return sections

@@ -108,8 +108,8 @@ def check_folder(folder: Path) -> None:
         UserError: naming it.
     """
     if folder.is_dir() and not (folder / PLAN_NAME).exists() and any(folder.iterdir()):
-        found = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
-        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {found}. Name a new folder.")
+        names = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
+        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {names}. Name a new folder.")
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):
@@ -274,10 +274,10 @@ def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
         names = register_scheme_file(path, "+".join(parts))
     except ValueError as error:
         raise UserError(one_line(error)) from error
-    found = SchemeFile(str(path), sha256(path), tuple(names))
-    if recorded.get("sha256") not in (None, found.sha256):
+    current = SchemeFile(str(path), sha256(path), tuple(names))
+    if recorded.get("sha256") not in (None, current.sha256):
         raise UserError(f"The scheme file {str(path)!r} isn't the one that the plan names: its content has changed.")
-    return found
+    return current
 
 
 def _check_lists(plan: Plan) -> None:

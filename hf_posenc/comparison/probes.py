@@ -94,13 +94,13 @@ def _ends(draw: random.Random, count: int) -> Pair:
 def _place(draw: random.Random, count: int) -> Pair:
     place = draw.choice(_PLACES)
     words = [f"#{place}", *_fill(draw, count - 1)]
-    here = place - 2  # [CLS] and the probe's token stand before the words
-    near = [here + step for step in (-3, -2, -1, 1, 2, 3)]
+    chosen = place - 2  # [CLS] and the probe's token stand before the words
+    near = [chosen + step for step in (-3, -2, -1, 1, 2, 3)]
     other = draw.choice([index for index in (near if draw.random() < 0.5 else range(count)) if 0 < index < count])
-    while other == here:
+    while other == chosen:
         other = draw.randrange(1, count)
-    words[here], words[other] = "A", "B"
-    return words, _exchanged(words, here, other)
+    words[chosen], words[other] = "A", "B"
+    return words, _exchanged(words, chosen, other)
 
 
 def _distance(draw: random.Random, count: int) -> Pair:

@@ -162,27 +162,27 @@ def read_run(path: Path, *, searched: bool = False) -> dict[str, Any]:
     Raises:
         Damaged: it can't be read, a field is missing, or is of another type.
     """
-    found = read_json(path)
+    run = read_json(path)
     try:
-        if found.get("status") not in (*ENDED, "failed"):
-            raise ValueError(f"its status is {_shown(found.get('status'))}, neither 'done' nor 'failed'.")
-        if found["status"] != "done":
-            _check(found, _Failed)
-            return found
-        _check(found, _Done)
-        _check(found["machine"], _Machine, "machine")
-        _check_tests(found["tests"])
-        if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in found["loss"]):
+        if run.get("status") not in (*ENDED, "failed"):
+            raise ValueError(f"its status is {_shown(run.get('status'))}, neither 'done' nor 'failed'.")
+        if run["status"] != "done":
+            _check(run, _Failed)
+            return run
+        _check(run, _Done)
+        _check(run["machine"], _Machine, "machine")
+        _check_tests(run["tests"])
+        if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in run["loss"]):
             raise ValueError("Field 'loss' holds something else than pairs of a step and a number.")
         if searched:
-            _check(found.get("search"), _Searched, "search")
-            if not isinstance(found.get("learning_rate"), int | float) or not found["search"]["scores"]:
+            _check(run.get("search"), _Searched, "search")
+            if not isinstance(run.get("learning_rate"), int | float) or not run["search"]["scores"]:
                 raise ValueError("Field 'learning_rate' is missing, or what it was chosen from.")
-            for name in found["search"]["scores"]:
+            for name in run["search"]["scores"]:
                 float(name)
     except ValueError as error:
         raise Damaged(path, error) from error
-    return found
+    return run
 
 
 def read_baselines(path: Path) -> list[dict[str, Any]]:
@@ -191,19 +191,19 @@ def read_baselines(path: Path) -> list[dict[str, Any]]:
     Raises:
         Damaged: it can't be read, a field is missing, is of another type, or holds counts that can't be.
     """
-    found = read_json(path).get("baselines")
+    baselines = read_json(path).get("baselines")
     try:
-        if not isinstance(found, list):
+        if not isinstance(baselines, list):
             raise ValueError("Field 'baselines' is no list.")
-        for place, one in enumerate(found):
-            _check(one, _Baseline, f"baselines[{place}]")
-            _check_tests(one["tests"])
-            check_counts(path, one["tests"])
+        for place, baseline in enumerate(baselines):
+            _check(baseline, _Baseline, f"baselines[{place}]")
+            _check_tests(baseline["tests"])
+            check_counts(path, baseline["tests"])
     except Damaged:
         raise
     except ValueError as error:
         raise Damaged(path, error) from error
-    return found
+    return baselines
 
 
 def read_speed(path: Path) -> dict[str, dict[str, Any]]:
@@ -212,9 +212,9 @@ def read_speed(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
         Damaged: it can't be read, a field is missing, or is of another type.
     """
-    found = read_json(path)
+    speeds = read_json(path)
     try:
-        for task, speed in found.items():
+        for task, speed in speeds.items():
             _check(speed, _Speed, task)
             _check(speed["machine"], _Machine, f"{task}: machine")
             for scheme, cost in speed["schemes"].items():
@@ -223,7 +223,7 @@ def read_speed(path: Path) -> dict[str, dict[str, Any]]:
                     raise ValueError(f"{task}: {scheme}: the cost {cost['cost']} isn't between its quartiles.")
     except ValueError as error:
         raise Damaged(path, error) from error
-    return found
+    return speeds
 
 
 def check_counts(path: Path, tests: list[dict[str, Any]]) -> None:

@@ -59,7 +59,7 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
     parts = test_parts(plan, task, setup.tokenizer, setup.summary.labels, setup.summary.problem_type, None)
     for part in parts:
         right = np.asarray(part.dataset["labels"])
-        for name, found in tests.items():
+        for name, entries in tests.items():
             answers = np.full(len(right), most)
             if name == WORD_PAIRS:
                 answers = model.predict(_texts(part.dataset, setup.tokenizer, len(setup.columns.text)))
@@ -68,20 +68,20 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
             else:
                 outcome = confusion_outcome(right, answers, len(setup.summary.labels), part.groups)
             entry = {"part": part.name, "length": part.length, "examples": len(right), "data": part.fingerprint}
-            found.append({**entry, "metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()})
-    return [{"task": task.name, "scheme": name, "tests": found} for name, found in tests.items()]
+            entries.append({**entry, "metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()})
+    return [{"task": task.name, "scheme": name, "tests": entries} for name, entries in tests.items()]
 
 
 def _texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[str]]:
     """The texts that a model reads, for pairs the first ones and the second ones."""
     special = set(tokenizer.all_special_ids)
-    found: list[list[str]] = [[] for _ in range(columns)]
+    texts: list[list[str]] = [[] for _ in range(columns)]
     for ids in dataset["input_ids"]:
         segments = _segments(list(ids), special - {tokenizer.unk_token_id})
         for column in range(columns):
             segment = segments[column] if column < len(segments) else []
-            found[column].append(str(tokenizer.decode(segment)))
-    return found
+            texts[column].append(str(tokenizer.decode(segment)))
+    return texts
 
 
 def _segments(ids: Sequence[int], special: set[int]) -> list[list[int]]:

@@ -10,13 +10,13 @@ from hf_posenc.schemes.inspection import describe_schemes
 from .charts import are_many, cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
 from .findings import (
     NOTHING,
+    baseline_warning,
     findings,
     gap_number,
     gap_text,
     in_brackets,
     interval_text,
     length_heading,
-    of_unbeaten,
     quoted,
     ranking_heading,
 )
@@ -61,8 +61,8 @@ def make_report(study: Study) -> list[Block]:
     blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), *_rates(study)]
     if study.failed or study.missing or study.damaged:
         blocks.append(Points(tuple(_what_is_lacking(study))))
-    said = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in findings(study)]
-    blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(said or [NOTHING]))]
+    sentences = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in findings(study)]
+    blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(sentences or [NOTHING]))]
     blocks.append(Text(_how_to_read(study)))
     if len(study.tasks) + sum(len(study.parts(task)) for task in study.tasks) > 2:
         blocks += _heat(study)
@@ -143,13 +143,13 @@ def _search(study: Study) -> list[Block]:
                 if rate in (min(numbers), max(numbers)):
                     edges.append(f"{code(scheme)} in {plain(task.name)}")
     seed = study.done[0]["search"]["seed"]
-    said = (
+    text = (
         f"**A learning rate for each scheme**: the best of {len(study.plan.search)} on seed {seed} and on development "
         "data, neither of which is reported; the same budget for each."
     )
     if edges:
-        said += f" At the edge of what was tried, so that another may be better still: {', '.join(edges)}."
-    return [Text(said), Table(("scheme", "task", "learning rate", "tried", "seconds"), tuple(rows))]
+        text += f" At the edge of what was tried, so that another may be better still: {', '.join(edges)}."
+    return [Text(text), Table(("scheme", "task", "learning rate", "tried", "seconds"), tuple(rows))]
 
 
 def _count(number: int, word: str) -> str:
@@ -227,7 +227,7 @@ def _task(study: Study, task: Task) -> list[Block]:
         picture = ranking_chart(study, task, home)
         blocks += [
             Heading(3, ranking_heading(task, home)),
-            *([Text(first)] if (first := of_unbeaten(study, task, home)) else []),
+            *([Text(first)] if (first := baseline_warning(study, task, home)) else []),
             *([Text(f"{mean_of(tuple(study.averaged(task, home)), study, task)}.")] if several else []),
             _ranking_table(study, task, home),
             Picture(
@@ -271,11 +271,11 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
             rows.append((plain(scheme), interval_text(value), "", "", "", "no encoder"))
             continue
         place += 1
-        found = differences.get(scheme)
+        difference = differences.get(scheme)
         against = ("", "", "", "baseline" if scheme == study.plan.baseline else "not comparable")
-        if found is not None:
-            difference, verdict = interval_text(found.interval, signed=True), found.verdict(lower_is_better(task))
-            against = (difference, _p(found), gap_number(found), verdict)
+        if difference is not None:
+            verdict = difference.verdict(lower_is_better(task))
+            against = (interval_text(difference.interval, signed=True), _p(difference), gap_number(difference), verdict)
         rows.append((f"{place}. {code(scheme)}", interval_text(value), *against))
     head = ("scheme", metric_name(task), f"minus {plain(study.plan.baseline)}", "p (Holm)", "smallest gap", "verdict")
     return Table(head, tuple(rows))
@@ -298,10 +298,10 @@ def named(study: Study, scheme: str) -> str:
     return code(scheme) if scheme in study.schemes else plain(scheme)
 
 
-def _p(found: Difference) -> str:
-    if found.corrected is None:
+def _p(difference: Difference) -> str:
+    if difference.corrected is None:
         return ""
-    return "< 0.001" if found.corrected < 0.001 else f"{found.corrected:.3f}"
+    return "< 0.001" if difference.corrected < 0.001 else f"{difference.corrected:.3f}"
 
 
 def _heat(study: Study) -> list[Block]:
@@ -317,8 +317,8 @@ def _heat(study: Study) -> list[Block]:
             if not any(values):
                 continue
             for line, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
-                found = differences.get((task.name, part, scheme))
-                differs = found is not None and found.corrected is not None and found.corrected < ALPHA
+                difference = differences.get((task.name, part, scheme))
+                differs = difference is not None and difference.corrected is not None and difference.corrected < ALPHA
                 if differs:
                     marked.add((line, len(columns)))
                 text = "-" if value is None else f"{value.mean:.3f}"
@@ -389,12 +389,12 @@ def _how_speed_was_measured(study: Study) -> str:
             "How large the models are. Their speed isn't shown: single runs don't measure it, since each had the "
             "machine at another time. `hf-posenc compare` measures it when all schemes have run."
         )
-    found = next(iter(study.speed.values()))
+    speed = next(iter(study.speed.values()))
     return (
-        f"A step is the forward and backward pass of {found['rows']} inputs of {found['tokens']:,} tokens (each task's "
+        f"A step is the forward and backward pass of {speed['rows']} inputs of {speed['tokens']:,} tokens (each task's "
         "own), without the optimizer. After a warm-up the schemes take turns on the same batch, so that what else the "
         "machine does hits all alike; shown are medians and, in brackets, quartiles. "
-        f"On {plain(found['machine']['device'])}."
+        f"On {plain(speed['machine']['device'])}."
     )
 
 
@@ -405,9 +405,9 @@ def _schemes(study: Study) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Schemes")]
     for scheme in study.schemes:
         blocks.append(Heading(3, code(scheme)))
-        said = "; ".join(words[part] for part in scheme.split("+") if part in words)
-        if said:
-            blocks.append(Text(f"{said}."))
+        summary = "; ".join(words[part] for part in scheme.split("+") if part in words)
+        if summary:
+            blocks.append(Text(f"{summary}."))
         blocks.append(Points(tuple(_standing(study, task, scheme) for task in study.tasks)))
         if scheme in pictures:
             path = pictures[scheme]
@@ -425,9 +425,13 @@ def _standing(study: Study, task: Task, scheme: str) -> str:
     place = next((place for place, (name, _) in enumerate(ranking, start=1) if name == scheme), None)
     if place is None:
         return f"{plain(task.name)}: {plain(study.why_not(task, scheme, home))}."
-    found = study.differences(task, home).get(scheme)
-    verdict = "" if found is None else f"; against {code(study.plan.baseline)}: {found.verdict(lower_is_better(task))}"
-    verdict += "" if found is None else in_brackets(gap_text([found]))
+    difference = study.differences(task, home).get(scheme)
+    verdict = (
+        ""
+        if difference is None
+        else f"; against {code(study.plan.baseline)}: {difference.verdict(lower_is_better(task))}"
+    )
+    verdict += "" if difference is None else in_brackets(gap_text([difference]))
     where = f"[{plain(task.name)}](#{anchor(ranking_heading(task, home))})"
     score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"
     return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."

@@ -77,25 +77,27 @@ def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = N
     Raises:
         UserError: one of them is damaged, or of another plan.
     """
-    found = []
-    same = _Same(plan)
+    runs = []
+    consistency = ConsistencyCheck(plan)
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
         with _noted(path, damaged):
             result = read_run(path, searched=bool(plan.search))
             _check_plan(plan, result, path)
             if result["status"] == "done":
                 _check_tests(plan, result, path)
-                same.check(result, path)
-            found.append(result)
-    return found
+                consistency.check(result, path)
+            runs.append(result)
+    return runs
 
 
 def _check_plan(plan: Plan, result: dict[str, Any], path: Path) -> None:
     """Refuses a run of another plan, and a copied run, which would count twice."""
     task = next((task for task in plan.tasks if task.name == result["task"]), None)
-    here = json.loads(json.dumps(plan.settings(result["scheme"], task)))
-    there = result["settings"]
-    different = [name for name in {**here, "scheme_code": None, "search": None} if there.get(name) != here.get(name)]
+    expected = json.loads(json.dumps(plan.settings(result["scheme"], task)))
+    recorded = result["settings"]
+    different = [
+        name for name in {**expected, "scheme_code": None, "search": None} if recorded.get(name) != expected.get(name)
+    ]
     named = f"{result['task']}-{result['scheme']}-seed{result['seed']}"
     if named not in {run.name for run in plan.runs()}:
         different.append("its tasks, schemes or seeds")
@@ -118,7 +120,7 @@ def _check_tests(plan: Plan, result: dict[str, Any], path: Path) -> None:
     check_counts(path, tests)
 
 
-class _Same:
+class ConsistencyCheck:
     """What all runs of a folder share beyond their plan; of two that differ, neither is known to be wrong."""
 
     def __init__(self, plan: Plan) -> None:
@@ -172,7 +174,7 @@ def load_references(
     Raises:
         UserError: it was measured on other examples than the runs, or is damaged.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    references: dict[str, dict[str, dict[str, Any]]] = {}
     tested = {(run["task"], test["part"], test["length"]): test.get("data") for run in done for test in run["tests"]}
     for path in sorted((Path(folder) / REFERENCES_NAME).glob("*.json")):
         with _noted(path, damaged):
@@ -185,8 +187,8 @@ def load_references(
                             f"{str(path)!r} was measured on other examples of {test['part']!r} than the runs. Delete "
                             "it, and run `compare` again."
                         )
-                found.setdefault(reference["task"], {})[reference["scheme"]] = reference
-    return found
+                references.setdefault(reference["task"], {})[reference["scheme"]] = reference
+    return references
 
 
 def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
@@ -203,7 +205,7 @@ def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None
     path, measured = Path(folder) / SPEED_NAME, {}
     with _noted(path, damaged):
         measured = read_speed(path) if path.is_file() else {}
-    return {task: found for task, found in measured.items() if found["baseline"] == baseline}
+    return {task: speed for task, speed in measured.items() if speed["baseline"] == baseline}
 
 
 @contextlib.contextmanager

@@ -46,9 +46,9 @@ def measure_speed(plan: Plan, task: Task, runs: Mapping[str, dict[str, Any]], ba
     ids = torch.randint(vocabulary, (rows, length), device=device)
     labels = ids if task.kind == "masked_lm" else torch.zeros(rows, dtype=torch.long, device=device)
     seconds = take_turns(steps, [{"input_ids": ids, "labels": labels}], ROUNDS, WARMUP)
-    found = {}
+    schemes = {}
     for scheme, own in seconds.items():
         low, middle, high = statistics.quantiles((a / b for a, b in zip(own, seconds[baseline], strict=True)), n=4)
-        found[scheme] = {"milliseconds": round(1000 * statistics.median(own), 2), "cost": round(middle, 3)}
-        found[scheme] |= {"low": round(low, 3), "high": round(high, 3)}
-    return {"schemes": found, "baseline": baseline, "rows": rows, "tokens": length, "machine": machine()}
+        schemes[scheme] = {"milliseconds": round(1000 * statistics.median(own), 2), "cost": round(middle, 3)}
+        schemes[scheme] |= {"low": round(low, 3), "high": round(high, 3)}
+    return {"schemes": schemes, "baseline": baseline, "rows": rows, "tokens": length, "machine": machine()}

@@ -166,16 +166,16 @@ def difference(sample: Sample, baseline: Sample, others: float = 0.0) -> Differe
         ValueError: they have no seed in common.
     """
     values, drawn = _differences(sample, baseline)
-    found, variance, freedom = _interval(values, drawn, others=others)
+    mean, variance, freedom = _interval(values, drawn, others=others)
     if len(values) < 2:
-        return Difference(found, None)
+        return Difference(mean, None)
     error = float(np.sqrt(variance))
     if error == 0:
-        p = 0.0 if abs(found.mean) > 1e-12 else 1.0
+        p = 0.0 if abs(mean.mean) > 1e-12 else 1.0
     else:
-        p = float(2 * stats.t.sf(abs(found.mean) / error, freedom))
+        p = float(2 * stats.t.sf(abs(mean.mean) / error, freedom))
     least, greatest = sample.bounds
-    return Difference(found, p, error=error, freedom=freedom, widest=greatest - least)
+    return Difference(mean, p, error=error, freedom=freedom, widest=greatest - least)
 
 
 def _differences(sample: Sample, baseline: Sample) -> tuple[np.ndarray, np.ndarray]:
@@ -192,9 +192,9 @@ def paired(family: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Differenc
     Raises:
         ValueError: two have no seed in common.
     """
-    spreads = [values.var(ddof=1) for one in family.values() if len(values := _differences(*one)[0]) > 1]
+    spreads = [values.var(ddof=1) for pair in family.values() if len(values := _differences(*pair)[0]) > 1]
     others = float(np.median(spreads)) if spreads else 0.0
-    return {name: difference(*one, others) for name, one in family.items()}
+    return {name: difference(*pair, others) for name, pair in family.items()}
 
 
 def holm(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
@@ -203,8 +203,8 @@ def holm(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
     One that isn't a number (a scheme whose training diverged) is no evidence, and hides none. Where r are found, each
     of the others would have been at p < ALPHA / (m - r): for that level they get their smallest gap.
     """
-    tested = [(name, found.p) for name, found in differences.items() if found.p is not None]
-    tested = sorted(((name, 1.0 if np.isnan(p) else p) for name, p in tested), key=lambda one: one[1])
+    tested = [(name, difference.p) for name, difference in differences.items() if difference.p is not None]
+    tested = sorted(((name, 1.0 if np.isnan(p) else p) for name, p in tested), key=lambda entry: entry[1])
     corrected: dict[Name, float] = {}
     largest = 0.0
     for rank, (name, p) in enumerate(tested):
@@ -213,15 +213,15 @@ def holm(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
     missed = sum(p >= ALPHA for p in corrected.values())
     return {
         name: replace(
-            found,
+            difference,
             corrected=corrected.get(name),
-            gap=smallest_gap(found, ALPHA / missed) if corrected.get(name, 0.0) >= ALPHA else None,
+            gap=smallest_gap(difference, ALPHA / missed) if corrected.get(name, 0.0) >= ALPHA else None,
         )
-        for name, found in differences.items()
+        for name, difference in differences.items()
     }
 
 
-def smallest_gap(found: Difference, level: float) -> float | None:
+def smallest_gap(difference: Difference, level: float) -> float | None:
     """The least true difference that a test finds in 80 % of cases, given the spread that was measured.
 
     The test finds what exceeds c standard errors e, c = t_{f, 1 - level / 2}. With a true difference of g the ratio
@@ -231,10 +231,10 @@ def smallest_gap(found: Difference, level: float) -> float | None:
 
     None where there is no spread to go by: one seed, a score that is no number, or the same difference at every seed.
     """
-    if np.isnan(found.error) or found.error == 0:
+    if np.isnan(difference.error) or difference.error == 0:
         return None
-    critical = stats.t.isf(level / 2, found.freedom)
-    return float(found.error * special.nctdtrinc(found.freedom, 1 - POWER, critical))
+    critical = stats.t.isf(level / 2, difference.freedom)
+    return float(difference.error * special.nctdtrinc(difference.freedom, 1 - POWER, critical))
 
 
 def learned(outcome: Outcome) -> bool:

@@ -71,28 +71,28 @@ class Study:
     def missing(self) -> list[str]:
         """Runs of the plan that aren't there."""
         read = {f"{run['task']}-{run['scheme']}-seed{run['seed']}" for run in (*self.done, *self.failed)}
-        there = read | self.damaged.keys()
-        return [run.name for run in self.plan.runs() if run.name not in there]
+        made = read | self.damaged.keys()
+        return [run.name for run in self.plan.runs() if run.name not in made]
 
     @cached_property
     def schemes(self) -> list[str]:
         """The schemes that have a run, in the plan's order."""
-        there = {run["scheme"] for run in self.done}
-        return [scheme for scheme in self.plan.schemes if scheme in there]
+        tested = {run["scheme"] for run in self.done}
+        return [scheme for scheme in self.plan.schemes if scheme in tested]
 
     @cached_property
     def tasks(self) -> list[Task]:
         """The tasks that have a run, in the plan's order."""
-        there = {run["task"] for run in self.done if run["tests"]}
-        return [task for task in self.plan.tasks if task.name in there]
+        tested = {run["task"] for run in self.done if run["tests"]}
+        return [task for task in self.plan.tasks if task.name in tested]
 
     def runs(self, task: Task, scheme: str) -> list[dict[str, Any]]:
         """The done runs of a task and scheme, by seed."""
         reference = self.references.get(task.name, {}).get(scheme)
         if reference is not None:  # the same for every seed
             return [{**reference, "seed": seed} for seed in sorted(self.plan.seeds)]
-        found = [run for run in self.done if run["task"] == task.name and run["scheme"] == scheme]
-        return sorted(found, key=lambda run: run["seed"])
+        runs = [run for run in self.done if run["task"] == task.name and run["scheme"] == scheme]
+        return sorted(runs, key=lambda run: run["seed"])
 
     def parts(self, task: Task, length: int | None = None) -> list[str]:
         """The names of a task's tests, or of those at a length."""
@@ -150,8 +150,8 @@ class Study:
 
     def _is_in_pairs(self, task: Task, length: int, part: str) -> bool:
         """Whether examples come in twos with two answers: who always says the same is right in one of each."""
-        found = self._outcomes(task, MAJORITY, length, part) if self.references.get(task.name) else []
-        return bool(found) and found[0].metric == "accuracy" and bool((found[0].units == (1, 2)).all())
+        outcomes = self._outcomes(task, MAJORITY, length, part) if self.references.get(task.name) else []
+        return bool(outcomes) and outcomes[0].metric == "accuracy" and bool((outcomes[0].units == (1, 2)).all())
 
     def _outcomes(self, task: Task, scheme: str, length: int, part: str) -> list[Outcome]:
         tests = (test for run in self.runs(task, scheme) for test in run["tests"])
@@ -178,7 +178,7 @@ class Study:
     def _against_baseline(self, task: Task, length: int, part: Parts) -> dict[str, Difference]:
         samples = self._samples_at(task, length, part)
         baseline = samples.pop(self.plan.baseline, None)
-        return {} if baseline is None else _family({scheme: (one, baseline) for scheme, one in samples.items()})
+        return {} if baseline is None else _family({scheme: (sample, baseline) for scheme, sample in samples.items()})
 
     def above(self, task: Task, length: int, name: str, part: Parts = None) -> dict[str, Difference]:
         """Each scheme against one of `references`, on the same examples; corrected for their number."""
@@ -186,7 +186,11 @@ class Study:
             return {}
         reference = self.sample(task, name, length, part)
         samples = self._samples_at(task, length, part)
-        return {} if reference is None else holm(_family({scheme: (one, reference) for scheme, one in samples.items()}))
+        return (
+            {}
+            if reference is None
+            else holm(_family({scheme: (sample, reference) for scheme, sample in samples.items()}))
+        )
 
     def _samples_at(self, task: Task, length: int, part: Parts = None) -> dict[str, Sample]:
         samples = {scheme: self.sample(task, scheme, length, part) for scheme in self.schemes}
@@ -194,12 +198,12 @@ class Study:
 
     def differences_by_part(self, length_of: Callable[[Task], int]) -> dict[tuple[str, str, str], Difference]:
         """Each scheme against the baseline in each part of each task: one family, corrected together."""
-        found = {}
+        differences = {}
         for task in self.tasks:
             for part in self.parts(task, length_of(task)):
                 for scheme, value in self._against_baseline(task, length_of(task), part).items():
-                    found[task.name, part, scheme] = value
-        return holm(found)
+                    differences[task.name, part, scheme] = value
+        return holm(differences)
 
     def pairs(self, task: Task, length: int) -> dict[tuple[str, str], Difference]:
         """Each scheme against each other one, in the plan's order: one family, corrected together."""
@@ -214,8 +218,8 @@ class Study:
     def ranking(self, task: Task, length: int) -> list[tuple[str, Interval]]:
         """The schemes with a value, the best first."""
         rows = [(scheme, self.score(task, scheme, length)) for scheme in self.schemes]
-        there = [(scheme, value) for scheme, value in rows if value is not None]
-        return sorted(there, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
+        scored = [(scheme, value) for scheme, value in rows if value is not None]
+        return sorted(scored, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
 
     def rows(self, task: Task, length: int) -> list[tuple[str, Interval]]:
         """The ranking, with what every scheme has to beat at its place."""
@@ -230,17 +234,19 @@ class Study:
 
     def pictures(self) -> dict[str, Path]:
         """A picture of what each scheme learned, from its first run that has one."""
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for run in self.done:
             path = self.folder / RUNS_NAME / f"{run['task']}-{run['scheme']}-seed{run['seed']}" / PICTURE_NAME
-            if path.is_file() and run["scheme"] not in found:
-                found[run["scheme"]] = path
-        return {scheme: found[scheme] for scheme in self.schemes if scheme in found}
+            if path.is_file() and run["scheme"] not in paths:
+                paths[run["scheme"]] = path
+        return {scheme: paths[scheme] for scheme in self.schemes if scheme in paths}
 
 
 def _family(pairs: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Difference]:
     """The pairs that share a seed."""
-    return paired({name: (one, other) for name, (one, other) in pairs.items() if set(one.seeds) & set(other.seeds)})
+    return paired(
+        {name: (sample, other) for name, (sample, other) in pairs.items() if set(sample.seeds) & set(other.seeds)}
+    )
 
 
 def lower_is_better(task: Task) -> bool:

@@ -14,7 +14,15 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from hf_posenc.comparison.charts import metric_name
-from hf_posenc.comparison.findings import gap_number, gap_text, in_brackets, interval_text, of_rivals, quoted, rivals
+from hf_posenc.comparison.findings import (
+    best_text,
+    compare_to_best,
+    gap_number,
+    gap_text,
+    in_brackets,
+    interval_text,
+    quoted,
+)
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import known_plans
 from hf_posenc.comparison.references import WORD_PAIRS
@@ -121,12 +129,6 @@ class QuickStart:
             name: Sample.of_values(dict(zip(self.seeds, one["accuracies"], strict=True)), (0.0, 1.0))
             for name, one in found.items()
         }
-
-    @property
-    def command(self) -> str:
-        """What measures it again."""
-        seeds = " ".join(map(str, self.seeds))
-        return f"python -m model_cards.studies.quick_start --output-dir runs/seeds --seeds {seeds}"
 
     @cached_property
     def differences(self) -> dict[str, Difference]:
@@ -387,7 +389,7 @@ def _commands(results: Results, found: Iterable[Finding]) -> list[str]:
     said = []
     for source in dict.fromkeys(one.source for one in found):
         if source == QUICK_START and results.quick_start is not None:
-            said.append(f"`{results.quick_start.command}`")
+            said.append(f"`{command('quickstart')}`")
         elif source in known_plans():
             said.append(f"`{command(source)}`")
     return said
@@ -445,8 +447,8 @@ def _best_sentences(name: str, study: Study, task: Task) -> Iterator[str]:
     for length in dict.fromkeys((study.home_length(task), study.lengths(task)[-1])):
         if len(study.ranking(task, length)) < 3:
             continue
-        winner, beaten, equal = rivals(study, task, length)
-        yield f"- {task.name}, plan `{name}`, {length:,} tokens: best mean `{winner}`, {of_rivals(beaten, equal)}."
+        winner, beaten, equal = compare_to_best(study, task, length)
+        yield f"- {task.name}, plan `{name}`, {length:,} tokens: best mean `{winner}`, {best_text(beaten, equal)}."
 
 
 def _by_verdict(found: Mapping[str, Difference], lower: bool) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
-from hf_posenc.comparison.findings import conclusions, interval_text, rivals
+from hf_posenc.comparison.findings import compare_to_best, conclusions, interval_text
 from hf_posenc.comparison.page import Heading, Text, to_html
 from hf_posenc.comparison.report import make_report, write_report
 from hf_posenc.comparison.results_folder import load_runs
@@ -243,7 +243,7 @@ def test_the_best_is_compared_with_all_and_each_with_itself_at_other_lengths(tmp
     folder = made_up(tmp_path / "four", plan(schemes=list(rates), seeds=5), rates, units=400)
     study = Study.read(folder)
     (task,) = study.tasks
-    best, beaten, equal = rivals(study, task, 32)
+    best, beaten, equal = compare_to_best(study, task, 32)
     assert {best, *equal} == {"rope", "t5"}
     assert set(beaten) == {"none", "alibi"}
     pairs = study.pairs(task, 32)
