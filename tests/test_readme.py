@@ -43,15 +43,12 @@ ALL_COMMANDS = list(dict.fromkeys(command for commands in COMMANDS.values() for 
 LAUNCHED = [command for command in ALL_COMMANDS if command.startswith("accelerate launch ")]
 OWN_SCHEME = "tests/schemes/test_own_scheme.py, with the same file"
 RUN_ELSEWHERE = {
-    "make quickstart": "tests/training/test_training_quick_start.py runs what it runs; the target is checked below",
+    "make quickstart": "tests/comparison/test_comparison_quick_start.py runs what it runs; the target is checked below",
     "make test": "this is it; the target is checked below",
     "make gpu": "needs a GPU; tests/test_gpu_target.py, and the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
-    "python -m model_cards.studies.quick_start --output-dir runs/seeds --seeds 0 1 2 3 4": "tests/training/"
-    "test_training_quick_start.py",
-    "python -m model_cards.studies.quick_start --baselines model_cards/results/quickstart.json": "tests/training/"
-    "test_training_quick_start.py",
+    "hf-posenc compare --plan quickstart -o results/quickstart": "40 minutes; tests/comparison checks its plan",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",

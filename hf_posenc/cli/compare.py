@@ -169,9 +169,10 @@ def quickstart(
 ) -> None:
     """See word order being learned: a tiny encoder per scheme on real sentences, about a minute each."""
     with loading():
+        from hf_posenc.comparison.quick_start import SCHEMES
         from hf_posenc.comparison.quick_start import quickstart as run
 
-    run(output_dir, None if schemes is None else words(schemes), seed)
+    run(output_dir, SCHEMES if schemes is None else words(schemes), seed)
 
 
 @app.command()

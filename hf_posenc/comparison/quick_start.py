@@ -29,13 +29,15 @@ from .study import Study
 
 PAIR = ("it's herself who karla saw.", "it's herself who saw karla.")
 """An acceptable and an unacceptable sentence of the test split (BLiMP's principle_A_reconstruction)."""
+SCHEMES = ("none", "learned", "rope")
+"""Of those of the plan; the more, the longer it takes."""
 SECONDS = 70
 """What an encoder takes on two CPU cores."""
 
 
 def quickstart(
     output_dir: str | Path = "quickstart",
-    schemes: Sequence[str] | None = None,
+    schemes: Sequence[str] = SCHEMES,
     seed: int = 0,
     *,
     options: dict[str, Any] | None = None,
@@ -48,7 +50,7 @@ def quickstart(
 
     Args:
         output_dir: the results, as `compare` writes them, with each run's model.
-        schemes: those to compare. None: the plan's.
+        schemes: those to compare; the last one's model is loaded without hf_posenc.
         seed: of the weights and the order of the examples.
         options: options of `train` that differ from its defaults.
         console: where it is shown. None: standard output.

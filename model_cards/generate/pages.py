@@ -51,7 +51,7 @@ def share_table(found: dict[str, Any]) -> str:
 
 
 def seeds_table(found: dict[str, Any]) -> str:
-    """What `model_cards.studies.quick_start` wrote as Markdown: word pairs first, and which runs are above them."""
+    """The quick start over seeds (`quickstart.json`): word pairs first, and which runs are above them."""
     pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
     schemes = {name: one for name, one in found.items() if name not in ("seeds", "options", "baselines")}
     above = {name: sum(value > pairs for value in one["accuracies"]) for name, one in schemes.items()}

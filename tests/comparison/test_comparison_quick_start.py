@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hf_posenc import cli
 from hf_posenc.comparison import quickstart, read_plan
-from hf_posenc.comparison.quick_start import PAIR, load_elsewhere
+from hf_posenc.comparison.quick_start import PAIR, SCHEMES, load_elsewhere
 from hf_posenc.data.options import DataArguments
 from hf_posenc.data.splits import read_splits
 from hf_posenc.training import UserError
@@ -100,5 +100,6 @@ def test_a_failed_run_ends_it_with_the_reason(tmp_path, monkeypatch):
 
 def test_its_plan_is_one_that_compare_runs():
     plan = read_plan("quickstart")
+    assert set(SCHEMES) <= set(plan.schemes)
     assert plan.options == {}  # the defaults of train
     assert (plan.schemes[0], plan.schemes[-1]) == ("none", "rope")
