@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 
 _STYLES = ("-", "--", ":")
 _MARKS = "osD^vP"
-_SMALL = 9
+SMALL = 9
 # A phone shows half as many pixels: the figure has few inches, so that words stay readable there.
-_WIDTH, _DPI = 5.0, 150
+WIDTH, _DPI = 5.0, 150
 _WIDE, _COLUMNS = 7.5, 3
 """Width in inches, and columns, of a picture with one axes per scheme."""
 
 
-def _grid(rows: int, columns: int, width: float, height: float, sharey: bool = False) -> "tuple[Figure, list[Axes]]":
+def make_axes(
+    rows: int, columns: int, width: float, height: float, sharey: bool = False
+) -> "tuple[Figure, list[Axes]]":
+    """A figure with so many axes in the style of the reports.
+
+    Raises:
+        ImportError: matplotlib isn't installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -34,12 +41,12 @@ def _grid(rows: int, columns: int, width: float, height: float, sharey: bool = F
     grid = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
     for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=_SMALL)
+        axes.tick_params(labelsize=SMALL)
     return figure, grid
 
 
 def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
-    figure, (axes,) = _grid(1, 1, width, height)
+    figure, (axes,) = make_axes(1, 1, width, height)
     return figure, axes
 
 
@@ -75,7 +82,7 @@ def metric_name(task: Task) -> str:
 def ranking_chart(study: Study, task: Task, length: int) -> bytes:
     """Each scheme's mean with its interval, the best at the top."""
     rows = study.ranking(task, length)[::-1]
-    figure, axes = _figure(_WIDTH, 1.1 + 0.28 * len(rows))
+    figure, axes = _figure(WIDTH, 1.1 + 0.28 * len(rows))
     for place, (scheme, value) in enumerate(rows):
         style = _style(study, scheme)
         if value.low is not None and value.high is not None:
@@ -91,7 +98,7 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
         axes.set_xlim(*_score_limits([value for _, value in (*rows, *others)]))
     axes.set_yticks(range(len(rows)), [literal(scheme) for scheme, _ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
+    axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=SMALL)
     axes.grid(axis="x", color="0.9")
     return _png(figure)
 
@@ -125,7 +132,7 @@ def length_chart(study: Study, task: Task) -> bytes:
                 [value.mean if value.low is None else value.low for _, value in points],
                 [value.mean if value.high is None else value.high for _, value in points],
             )
-    figure, every = _line_grid(study, lines, bars=True)
+    figure, every = _linemake_axes(study, lines, bars=True)
     ends = [Interval(m, low, high, 0) for line in lines.values() for m, low, high in zip(*line[1:], strict=True)]
     for axes in every:
         axes.axvline(study.plan.train_length_of(task), color="0.6", linewidth=0.8)
@@ -145,22 +152,22 @@ def are_many(study: Study) -> bool:
     return len(study.schemes) > len(PALETTE)
 
 
-def _line_grid(study: Study, lines: dict[str, Line], bars: bool) -> "tuple[Figure, list[Axes]]":
+def _linemake_axes(study: Study, lines: dict[str, Line], bars: bool) -> "tuple[Figure, list[Axes]]":
     """All lines in one picture, or each in its own before the others in grey; intervals as bars or as bands."""
     if not are_many(study):
-        figure, axes = _figure(_WIDTH, 4)
+        figure, axes = _figure(WIDTH, 4)
         for scheme in lines:
             _draw_line(axes, lines[scheme], _style(study, scheme), bars, literal(scheme))
-        figure.legend(fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=4)
+        figure.legend(fontsize=SMALL, loc="outside lower center", frameon=False, ncols=4)
         axes.grid(color="0.92")
         return figure, [axes]
     rows = -(-len(lines) // _COLUMNS)
-    figure, every = _grid(rows, _COLUMNS, _WIDE, 0.4 + 1.7 * rows, sharey=True)
+    figure, every = make_axes(rows, _COLUMNS, _WIDE, 0.4 + 1.7 * rows, sharey=True)
     for axes, scheme in zip(every, lines, strict=False):
         for other in lines.values():
             axes.plot(other[0], other[1], color="0.8", linewidth=0.8, zorder=1)
         _draw_line(axes, lines[scheme], {"color": PALETTE[0], "linewidth": 2, "marker": "o", "markersize": 3}, bars)
-        axes.set_title(literal(scheme), fontsize=_SMALL + 1, loc="left")
+        axes.set_title(literal(scheme), fontsize=SMALL + 1, loc="left")
         axes.grid(color="0.94")
     for axes in every[len(lines) :]:
         axes.set_visible(False)
@@ -180,63 +187,16 @@ def _draw_line(axes: "Axes", line: Line, style: dict[str, Any], bars: bool, labe
 
 def _name_axes(figure: "Figure", every: "list[Axes]", x: str, y: str) -> None:
     if len(every) > 1:
-        figure.supxlabel(x, fontsize=_SMALL)
-        figure.supylabel(y, fontsize=_SMALL)
+        figure.supxlabel(x, fontsize=SMALL)
+        figure.supylabel(y, fontsize=SMALL)
         return
-    every[0].set_xlabel(x, fontsize=_SMALL)
-    every[0].set_ylabel(y, fontsize=_SMALL)
-
-
-def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
-    """One scheme's score against the length of the test, among the others in grey and the baseline in black.
-
-    Args:
-        panels: each with a line of the scheme.
-        scheme: the one in colour.
-    """
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, grid = _grid(rows, columns, 4.2 * columns if columns > 1 else _WIDTH, 3 * rows)
-    handles: dict[str, Any] = {}
-    for axes, panel in zip(grid, panels, strict=False):
-        for name, line in panel["lines"].items():
-            x, mean, low, high = zip(*line, strict=True)
-            style: dict[str, Any] = {"color": "0.75", "linewidth": 1, "markersize": 2.5, "zorder": 1}
-            label = "others"
-            if name == scheme:
-                style, label = {"color": PALETTE[0], "linewidth": 2, "markersize": 4, "zorder": 4}, scheme
-                if None not in low:
-                    below, above = np.subtract(mean, low), np.subtract(high, mean)
-                    axes.errorbar(x, mean, [below, above], fmt="none", ecolor=PALETTE[0], capsize=3, zorder=3)
-                if x[-1] < panel["lengths"][-1]:
-                    end = (x[-1], mean[-1])
-                    axes.annotate("ends here", end, (8, 0), textcoords="offset points", fontsize=_SMALL, va="center")
-            elif name == panel["baseline"]:
-                style, label = {**style, "color": "black", "linewidth": 1.2, "linestyle": "--", "zorder": 2}, name
-            (drawn,) = axes.plot(x, mean, marker="o", **style)
-            handles.setdefault(label, drawn)
-        axes.axvline(panel["train"], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(panel["lengths"], [f"{length:,}" for length in panel["lengths"]])
-        axes.set_xlim(panel["lengths"][0] / 1.15, panel["lengths"][-1] * 1.15)
-        axes.minorticks_off()
-        if panel["log"]:
-            axes.set_yscale("log")
-        axes.set_title(panel["title"], fontsize=_SMALL + 1, loc="left")
-        axes.set_xlabel("tokens", fontsize=_SMALL)
-        axes.set_ylabel(panel["metric"], fontsize=_SMALL)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
-    labels = sorted(handles, key=lambda label: (label != scheme, label == "others"))
-    figure.legend(
-        [handles[label] for label in labels], labels, loc="outside upper right", ncols=3, fontsize=_SMALL, frameon=False
-    )
-    return figure
+    every[0].set_xlabel(x, fontsize=SMALL)
+    every[0].set_ylabel(y, fontsize=SMALL)
 
 
 def cost_chart(study: Study, task: Task, length: int) -> bytes:
     """The metric against the cost of a step, both with their intervals."""
-    figure, axes = _figure(_WIDTH, 3.4)
+    figure, axes = _figure(WIDTH, 3.4)
     speed = study.speed[task.name]["schemes"]
     measured = [(speed[scheme], scheme, value) for scheme, value in study.ranking(task, length) if scheme in speed]
     for place, (cost, scheme, value) in enumerate(sorted(measured, key=lambda row: row[0]["cost"])):
@@ -253,10 +213,10 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
             linewidth=1,
         )
         above = (6, 4 if place % 2 else -11)  # neighbours on both sides
-        axes.annotate(literal(scheme), (x, y), above, textcoords="offset points", fontsize=_SMALL, color=style["color"])
+        axes.annotate(literal(scheme), (x, y), above, textcoords="offset points", fontsize=SMALL, color=style["color"])
     axes.margins(x=0.12)
-    axes.set_xlabel(f"cost of a step, times that of {literal(study.plan.baseline)}", fontsize=_SMALL)
-    axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=_SMALL)
+    axes.set_xlabel(f"cost of a step, times that of {literal(study.plan.baseline)}", fontsize=SMALL)
+    axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=SMALL)
     axes.grid(color="0.92")
     return _png(figure)
 
@@ -271,7 +231,7 @@ def curve_chart(study: Study, task: Task) -> bytes:
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
         values = np.array([[curve[step] for step in steps] for curve in curves])
         lines[scheme] = (steps, values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist())
-    figure, every = _line_grid(study, lines, bars=False)
+    figure, every = _linemake_axes(study, lines, bars=False)
     _name_axes(figure, every, "steps", "training loss")
     return _png(figure)
 
@@ -280,7 +240,7 @@ def heat_chart(
     study: Study, columns: Sequence[tuple[str, Task, list[Interval | None]]], marked: set[tuple[int, int]]
 ) -> bytes:
     """Scores and half their intervals, a row for each scheme, a column for each part; framed where one differs."""
-    figure, axes = _figure(max(_WIDTH, 1.2 + 0.6 * len(columns)), 1.4 + 0.42 * len(study.schemes))
+    figure, axes = _figure(max(WIDTH, 1.2 + 0.6 * len(columns)), 1.4 + 0.42 * len(study.schemes))
     colours = np.full((len(study.schemes), len(columns)), np.nan)
     for place, (_, task, values) in enumerate(columns):
         means = np.array([np.nan if value is None else value.mean for value in values])
@@ -297,7 +257,7 @@ def heat_chart(
             dark = value is not None and (colours[line, place] - low) / (high - low) < 0.55
             text = "-" if value is None else f"{value.mean:.2f}{_spread(value)}"
             colour = "0.4" if value is None else "white" if dark else "black"
-            axes.text(place, line, text, ha="center", va="center", fontsize=_SMALL, color=colour, linespacing=0.95)
+            axes.text(place, line, text, ha="center", va="center", fontsize=SMALL, color=colour, linespacing=0.95)
             if (line, place) in marked:
                 corner = (place - 0.44, line - 0.4)
                 axes.add_patch(Rectangle(corner, 0.88, 0.8, fill=False, edgecolor=colour, linewidth=1.2))

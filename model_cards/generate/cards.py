@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from huggingface_hub import ModelCardData
 
-from hf_posenc.comparison.charts import scheme_chart
 from hf_posenc.comparison.findings import interval_text
 from hf_posenc.comparison.statistics import interval
 from hf_posenc.files import write_bytes, write_text
@@ -41,6 +40,7 @@ from model_cards.generate.card_results import (
     limits_of_the_evidence,
     results_part,
 )
+from model_cards.generate.curve import scheme_chart
 from model_cards.generate.evidence import PAGE_NAME
 
 COMMAND = "python -m model_cards.generate.cards"
