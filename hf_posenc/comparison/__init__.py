@@ -12,7 +12,7 @@ from hf_posenc._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .executor import Execution, execute
-    from .plan import Plan, Run, SchemeFile, Task
+    from .plan import Plan, PlannedRun, SchemeFile, Task
     from .plan_file import read_plan
     from .probes import PROBES, make_halves, make_probes
     from .quick_start import quickstart
@@ -22,7 +22,7 @@ __all__ = [
     "PROBES",
     "Execution",
     "Plan",
-    "Run",
+    "PlannedRun",
     "SchemeFile",
     "Task",
     "execute",

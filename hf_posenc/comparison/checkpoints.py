@@ -12,7 +12,7 @@ from hf_posenc.finetuning.options import parse_overrides
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 
-from .plan import Plan, Run, Task
+from .plan import Plan, PlannedRun, Task
 
 
 def _config(plan: Plan, task: Task, scheme: str) -> PosEncConfig:
@@ -63,7 +63,7 @@ def check_scheme(plan: Plan, scheme: str) -> None:
     _check_limits(plan, scheme, limits)
 
 
-def hidden_size(plan: Plan, run: Run, data_folder: Path) -> int:
+def hidden_size(plan: Plan, run: PlannedRun, data_folder: Path) -> int:
     """How wide the encoder of a run is."""
     if plan.pretrained is not None:
         return PosEncConfig.from_pretrained(plan.checkpoint(run.scheme, data_folder)).hidden_size

@@ -19,7 +19,7 @@ from hf_posenc.files import write_json
 from hf_posenc.quiet import silence
 
 from .checkpoints import convert_checkpoints
-from .plan import Plan, Run
+from .plan import Plan, PlannedRun
 from .records import ENDED, read_run, read_speed
 from .references import REFERENCES_NAME, measure_references
 from .results_folder import load_plan, load_runs, read_status, record_plan, run_folder
@@ -189,7 +189,7 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield True
 
 
-def _attempt(plan: Plan, run: Run, folder: Path, keep_models: bool) -> dict[str, Any] | str:
+def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any] | str:
     """Makes a run, and records it. Returns what was recorded, or the error, recorded where the disk allows."""
     place, trials = run_folder(folder, run), plan.trials(run.task, run.scheme) if run.factor is None else []
     for trial in trials:
@@ -216,7 +216,7 @@ def _attempt(plan: Plan, run: Run, folder: Path, keep_models: bool) -> dict[str,
         return failure if tried else message
 
 
-def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
+def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any]:
     """The learning rate whose trial was best, every trial's score, and what they cost.
 
     Raises:
@@ -254,11 +254,11 @@ def choose_rate(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
 class Clock:
     """Estimates the time left from the runs so far: from those of the same task, where there are some."""
 
-    def __init__(self, pending: list[Run]) -> None:
+    def __init__(self, pending: list[PlannedRun]) -> None:
         self.pending = pending
         self.seconds: dict[str, list[float]] = {}
 
-    def add(self, run: Run, seconds: float) -> None:
+    def add(self, run: PlannedRun, seconds: float) -> None:
         """Adds a finished run."""
         self.seconds.setdefault(run.task.name, []).append(seconds)
 

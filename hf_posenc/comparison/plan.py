@@ -111,15 +111,15 @@ class Plan:
     chosen_baseline: bool = field(default=True, compare=False)
     """Whether the baseline was given; else it is the first scheme, or that of the results folder."""
 
-    def runs(self) -> list["Run"]:
+    def runs(self) -> list["PlannedRun"]:
         """Every run, seed by seed, so that early results already compare all schemes."""
-        return [Run(task, scheme, seed) for seed in self.seeds for task in self.tasks for scheme in self.schemes]
+        return [PlannedRun(task, scheme, seed) for seed in self.seeds for task in self.tasks for scheme in self.schemes]
 
-    def trials(self, task: Task, scheme: str) -> list["Run"]:
+    def trials(self, task: Task, scheme: str) -> list["PlannedRun"]:
         """The runs that choose the learning rate of a task and scheme."""
-        return [Run(task, scheme, DEVELOPMENT_SEED, factor) for factor in self.search]
+        return [PlannedRun(task, scheme, DEVELOPMENT_SEED, factor) for factor in self.search]
 
-    def shard(self, index: int, count: int) -> list["Run"]:
+    def shard(self, index: int, count: int) -> list["PlannedRun"]:
         """The index-th of so many parts of the runs, from 1, with all schemes as far as there are seeds and tasks.
 
         Otherwise each machine would time other schemes.
@@ -131,13 +131,13 @@ class Plan:
             raise UserError(f"shard {index}/{count} doesn't exist. Give 1/{count} to {count}/{count}.")
         blocks = [(seed, task) for seed in self.seeds for task in self.tasks]
         return [
-            Run(task, scheme, seed)
+            PlannedRun(task, scheme, seed)
             for block, (seed, task) in enumerate(blocks)
             for place, scheme in enumerate(self.schemes)
             if (block + place) % count == index - 1  # another one begins each time
         ]
 
-    def work(self, index: int, count: int) -> list["Run"]:
+    def work(self, index: int, count: int) -> list["PlannedRun"]:
         """A part of the runs, each after the trials that it needs."""
         runs = self.shard(index, count)
         return list({one.name: one for run in runs for one in (*self.trials(run.task, run.scheme), run)}.values())
@@ -215,7 +215,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One model."""
 
     task: Task

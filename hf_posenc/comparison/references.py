@@ -16,7 +16,7 @@ from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.training.baseline import WordPairs, most_frequent
 
 from .outcomes import confusion_outcome, right_outcome
-from .plan import Plan, Run, Task
+from .plan import Plan, PlannedRun, Task
 from .tasks import test_parts, training_options
 
 MAJORITY, WORD_PAIRS = "majority", "word pairs"
@@ -35,7 +35,7 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
     """
     options = {
         **plan.options_of(task),
-        **training_options(plan, Run(task, "none", plan.seeds[0]), data_folder),
+        **training_options(plan, PlannedRun(task, "none", plan.seeds[0]), data_folder),
         "do_train": True,
         "baseline": False,
         "report_to": "none",

@@ -9,7 +9,7 @@ from typing import Any
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import write_json
 
-from .plan import Plan, Run, extend
+from .plan import Plan, PlannedRun, extend
 from .plan_file import PLAN_NAME, check_folder, read_plan
 from .records import Damaged, check_counts, read_baselines, read_json, read_run, read_speed
 from .references import REFERENCES_NAME
@@ -20,7 +20,7 @@ RUNS_NAME = "runs"
 SEARCH_NAME = "search"
 
 
-def run_folder(folder: Path, run: Run) -> Path:
+def run_folder(folder: Path, run: PlannedRun) -> Path:
     """Where a run's results lie, or a trial's."""
     return folder / (RUNS_NAME if run.factor is None else SEARCH_NAME) / run.name
 
@@ -59,7 +59,7 @@ def load_plan(folder: str | Path) -> Plan:
         raise UserError(f"{str(path)!r} is no plan: {one_line(error)}") from error
 
 
-def read_status(folder: Path, run: Run) -> str | None:
+def read_status(folder: Path, run: PlannedRun) -> str | None:
     """The status in a run's JSON (`done`, `failed`, ...); None where there is no run."""
     path = run_folder(folder, run) / RUN_NAME
     return str(read_run(path)["status"]) if path.is_file() else None

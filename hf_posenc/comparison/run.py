@@ -30,7 +30,7 @@ from hf_posenc.training.recipe import default_learning_rate
 
 from .checkpoints import hidden_size, source_of
 from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
-from .plan import Plan, Run
+from .plan import Plan, PlannedRun
 from .tasks import Part, test_parts, training_options
 
 RUN_NAME = "run.json"
@@ -42,7 +42,7 @@ _TEST_TOKENS = 16_384
 
 
 def run_one(
-    plan: Plan, run: Run, folder: Path, data_folder: Path, chosen: dict[str, Any] | None = None
+    plan: Plan, run: PlannedRun, folder: Path, data_folder: Path, chosen: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Trains and tests one model; returns what its JSON holds. An interrupted training resumes.
 
@@ -98,7 +98,7 @@ def run_one(
     }
 
 
-def _options(plan: Plan, run: Run, work: Path, data_folder: Path, resumed: Path | None) -> dict[str, Any]:
+def _options(plan: Plan, run: PlannedRun, work: Path, data_folder: Path, resumed: Path | None) -> dict[str, Any]:
     """The options of `hf-posenc train`, without the learning rate."""
     options = {
         **plan.options_of(run.task),
@@ -119,7 +119,7 @@ def _options(plan: Plan, run: Run, work: Path, data_folder: Path, resumed: Path 
     return options
 
 
-def learning_rate(plan: Plan, run: Run, data_folder: Path) -> float:
+def learning_rate(plan: Plan, run: PlannedRun, data_folder: Path) -> float:
     """The learning rate of the plan, else the one that `train` gives the model; of a trial times its factor.
 
     To 6 digits.
@@ -132,7 +132,7 @@ def learning_rate(plan: Plan, run: Run, data_folder: Path) -> float:
     return float(f"{float(rate) * (run.factor or 1):.6g}")
 
 
-def _train(run: Run, options: dict[str, Any]) -> TrainingResult:
+def _train(run: PlannedRun, options: dict[str, Any]) -> TrainingResult:
     console = Console(file=io.StringIO())
     if run.task.kind == "masked_lm":
         return train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **options), console=console)
@@ -156,7 +156,9 @@ def _config(model: PreTrainedModel) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in skipped}
 
 
-def _test(plan: Plan, run: Run, trained: TrainingResult, development: Path | None = None) -> Iterator[dict[str, Any]]:
+def _test(
+    plan: Plan, run: PlannedRun, trained: TrainingResult, development: Path | None = None
+) -> Iterator[dict[str, Any]]:
     limit = position_limit(trained.model)
     summary = trained.summary
     for part in test_parts(plan, run.task, trained.tokenizer, summary.labels, summary.problem_type, development):
@@ -184,7 +186,7 @@ def predict(
 
 
 def _score(
-    run: Run, trained: TrainingResult, part: Part, predictions: np.ndarray, labels: np.ndarray
+    run: PlannedRun, trained: TrainingResult, part: Part, predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, Any]:
     """The metrics of a part, and the counts that the statistics need."""
     metric = run.task.metric

@@ -23,7 +23,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
 from hf_posenc.training.masked_lm import join_blocks, mask_once
 
-from .plan import Plan, Run, Task, resolve_data
+from .plan import Plan, PlannedRun, Task, resolve_data
 from .plan_file import data_arguments
 from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
 
@@ -66,7 +66,7 @@ def part_names(task: Task) -> list[str]:
     return list(task.probes or PROBES) if task.kind == "probes" else [task.name]
 
 
-def training_options(plan: Plan, run: Run, folder: Path) -> dict[str, Any]:
+def training_options(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any]:
     """The training options that name the data; generated data is written into `folder`.
 
     Raises:

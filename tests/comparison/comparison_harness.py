@@ -8,7 +8,7 @@ import numpy as np
 
 from hf_posenc.comparison import Plan, read_plan
 from hf_posenc.comparison.outcomes import right_outcome
-from hf_posenc.comparison.plan import Run
+from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.results_folder import PLAN_NAME, RUNS_NAME
 from hf_posenc.comparison.run import RUN_NAME
 from hf_posenc.files import write_json
@@ -39,7 +39,7 @@ def read_run(results: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def done_run(plan: Plan, run: Run, tests: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:
+def done_run(plan: Plan, run: PlannedRun, tests: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:
     """What the run.json of a run holds that nobody has made; without tests, one question that was answered."""
     length = plan.test_lengths_of(run.task)[0]
     outcome = {"metric": "accuracy", "value": 1.0, "units": {"right": "1x2", "of": "1x2"}}

@@ -23,7 +23,7 @@ import hf_posenc
 from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
 from hf_posenc.comparison.executor import Clock, duration
-from hf_posenc.comparison.plan import Run
+from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
 from hf_posenc.data import read_table
@@ -47,7 +47,7 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
     (task,) = plan.tasks
 
     def start(scheme, seed):
-        options = {**plan.options_of(task), **training_options(plan, Run(task, "none", seed), tmp_path)}
+        options = {**plan.options_of(task), **training_options(plan, PlannedRun(task, "none", seed), tmp_path)}
         options |= {"output_dir": str(tmp_path / "out"), "seed": seed, "do_train": True}
         model = set_up(*make_arguments(**options, position_embedding_type=scheme)).model
         return {name: value for name, value in model.state_dict().items() if ".position." not in name}
@@ -118,12 +118,14 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
 
 def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     plan = toy(seeds=2, schemes=["none"])
-    paths = [training_options(plan, Run(plan.tasks[0], "none", seed), tmp_path)["train_file"] for seed in plan.seeds]
+    paths = [
+        training_options(plan, PlannedRun(plan.tasks[0], "none", seed), tmp_path)["train_file"] for seed in plan.seeds
+    ]
     first, second = (read_table(path).columns for path in paths)
     assert len(first["text"]) == len(second["text"]) == 64
     assert set(first["text"]) != set(second["text"])
     before = [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns]
-    training_options(plan, Run(plan.tasks[0], "none", 0), tmp_path)
+    training_options(plan, PlannedRun(plan.tasks[0], "none", 0), tmp_path)
     assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
 
 
@@ -362,7 +364,12 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
 def test_the_time_left_is_guessed_by_task():
     plan = toy(tasks=["halves", "probes"])
     slow, fast = plan.tasks[1], plan.tasks[0]
-    pending = [Run(fast, "none", 0), Run(slow, "none", 0), Run(fast, "rope", 0), Run(slow, "rope", 0)]
+    pending = [
+        PlannedRun(fast, "none", 0),
+        PlannedRun(slow, "none", 0),
+        PlannedRun(fast, "rope", 0),
+        PlannedRun(slow, "rope", 0),
+    ]
     clock = Clock(pending)
     assert clock.left(0) == ""
     clock.add(pending[0], 10)

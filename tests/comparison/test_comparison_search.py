@@ -13,7 +13,7 @@ from hf_posenc import PosEncConfig
 from hf_posenc.cli import app
 from hf_posenc.comparison import execute, executor, read_plan, tasks
 from hf_posenc.comparison.executor import choose_rate
-from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, Run
+from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.report import make_report
 from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.run import learning_rate, to_json
@@ -32,7 +32,7 @@ def quiet():
 
 def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
     plan = toy(options={"config_overrides": "hidden_size=512", "use_cpu": True})
-    run = Run(plan.tasks[0], "rope", 0)
+    run = PlannedRun(plan.tasks[0], "rope", 0)
     assert learning_rate(plan, run, tmp_path) == 5e-4  # of an encoder so wide
     assert learning_rate(toy(), replace(run, factor=3.0), tmp_path) == 3e-3
     started = replace(plan, pretrained="checkpoint/{scheme}".replace("checkpoint", str(tmp_path)))
@@ -86,7 +86,7 @@ def trial_result(plan, trial, value, status="done"):
 )
 def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, values, rate):
     plan = toy(search=SEARCH_FACTORS)
-    run = Run(plan.tasks[0], "rope", 0)
+    run = PlannedRun(plan.tasks[0], "rope", 0)
     for trial, value in zip(plan.trials(run.task, run.scheme), values, strict=True):
         write_json(tmp_path / "search" / trial.name / "run.json", trial_result(plan, trial, value))
     chosen = choose_rate(plan, run, tmp_path)
@@ -96,7 +96,7 @@ def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, val
 
 def test_a_trial_that_failed_fails_the_run_and_says_why(tmp_path):
     plan = toy(search=[1, 2])
-    run = Run(plan.tasks[0], "rope", 0)
+    run = PlannedRun(plan.tasks[0], "rope", 0)
     for trial, status in zip(plan.trials(run.task, run.scheme), ("done", "failed"), strict=True):
         write_json(tmp_path / "search" / trial.name / "run.json", trial_result(plan, trial, 0.5, status))
     with pytest.raises(UserError, match="1 trials of its learning rate are missing: it rained"):
@@ -126,7 +126,7 @@ def test_a_run_holds_no_number_that_json_lacks():
 
 
 def texts_of(tmp_path, plan, factor):
-    options = training_options(plan, Run(plan.tasks[0], "none", 0, factor), tmp_path)
+    options = training_options(plan, PlannedRun(plan.tasks[0], "none", 0, factor), tmp_path)
     path = options.get("train_file") or f"{options['dataset_name']}/train.jsonl"
     return list(read_table(path).columns["text"])
 
