@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import shlex
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -48,7 +49,7 @@ RUN_ELSEWHERE = {
     "make gpu": "needs a GPU; tests/test_gpu_target.py, and the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
-    "hf-posenc compare --plan quickstart -o results/quickstart": "40 minutes; tests/comparison checks its plan",
+    "hf-posenc compare --plan quickstart -o results/quickstart": "86 minutes; tests/comparison checks its plan",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
@@ -245,14 +246,17 @@ def test_the_readme_is_one_page_and_leads_to_every_guide():
 
 
 def test_the_quick_start_table_is_what_was_measured():
-    measured = json.loads((ROOT / "model_cards/results/quickstart.json").read_text())
-    assert len(measured.pop("seeds")) == 5
-    measured.pop("options")
-    pairs = measured.pop("baselines")["word_pairs"]
+    folder = ROOT / "model_cards/results/compare-quickstart"
+    baselines = json.loads((folder / "baselines/blimp_order.json").read_text())["baselines"]
+    pairs = next(one["tests"][0]["value"] for one in baselines if one["scheme"] == "word pairs")
     assert f"| word pairs | {pairs:.3f} |" in README
-    assert measured["none"]["max"] < 0.52
-    assert measured["rope"]["min"] > 0.9
-    for scheme, found in measured.items():
-        numbers = " | ".join(f"{found[name]:.3f}" for name in ("mean", "std", "min", "max"))
-        above = sum(value > pairs for value in found["accuracies"])
+    for scheme in json.loads((folder / "plan.json").read_text())["schemes"]:
+        runs = (json.loads(path.read_text()) for path in folder.glob(f"runs/blimp_order-{scheme}-seed*/run.json"))
+        values = [run["tests"][0]["value"] for run in runs]
+        assert len(values) == 5
+        assert scheme != "none" or max(values) < 0.52
+        assert scheme != "rope" or min(values) > 0.9
+        shown = (statistics.fmean(values), statistics.stdev(values), min(values), max(values))
+        numbers = " | ".join(f"{value:.3f}" for value in shown)
+        above = sum(value > pairs for value in values)
         assert f"| `{scheme}` | {numbers} | {above} of 5 |" in README

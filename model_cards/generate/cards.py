@@ -21,7 +21,6 @@ import torch
 from huggingface_hub import ModelCardData
 
 from hf_posenc.comparison.findings import interval_text
-from hf_posenc.comparison.statistics import interval
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import markdown_table, render
 from hf_posenc.model.package_config import PosEncConfig
@@ -265,11 +264,12 @@ def _evidence(results: Results) -> str:
 
 
 def _table(rows: dict[str, SchemeSummary], results: Results) -> str:
-    quick = results.quick_start.samples if results.quick_start is not None else {}
+    quick = results.studies.get("quickstart")
+    scores = {} if quick is None else {name: quick.score(quick.tasks[0], name, 64) for name in quick.schemes}
     cells = []
     for name, row in rows.items():
         length = "any" if row.max_length is None else "its table's"
-        accuracy = interval_text(interval(quick[name])) if name in quick else ""
+        accuracy = "" if (score := scores.get(name)) is None else interval_text(score)
         cells.append((f"[`{name}`]({name}.md)", row.summary, _where(row.name), f"{row.parameters:,}", length, accuracy))
     head = ("scheme", "what it is", "acts on", "weights at base size", "max length", "quick start")
     return markdown_table(head, cells)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.benchmark import profile_table, speed_table, startup_table, targets_table
+from hf_posenc.comparison.references import WORD_PAIRS
+from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table
 from hf_posenc.model.package_config import PosEncConfig
@@ -50,15 +52,17 @@ def share_table(found: dict[str, Any]) -> str:
     )
 
 
-def seeds_table(found: dict[str, Any]) -> str:
-    """The quick start over seeds (`quickstart.json`): word pairs first, and which runs are above them."""
-    pairs, seeds = found["baselines"]["word_pairs"], len(found["seeds"])
-    schemes = {name: one for name, one in found.items() if name not in ("seeds", "options", "baselines")}
-    above = {name: sum(value > pairs for value in one["accuracies"]) for name, one in schemes.items()}
-    rows = [["word pairs", f"{pairs:.3f}", *[""] * 4]]
-    for name, one in schemes.items():
-        numbers = (f"{one[key]:.3f}" for key in ("mean", "std", "min", "max"))
-        rows.append([f"`{name}`", *numbers, f"{above[name]} of {seeds}"])
+def seeds_table(study: Study) -> str:
+    """The quick start's scores over seeds: word pairs first, and which runs are above them."""
+    (task,) = study.tasks
+    length = study.home_length(task)
+    samples = {name: study.sample(task, name, length) for name in (WORD_PAIRS, *study.schemes)}
+    scores = {name: sample.values for name, sample in samples.items() if sample is not None}
+    pairs = scores.pop(WORD_PAIRS)[0]
+    rows = [[WORD_PAIRS, f"{pairs:.3f}", *[""] * 4]]
+    for name, values in scores.items():
+        numbers = (values.mean(), values.std(ddof=1), values.min(), values.max())
+        rows.append([f"`{name}`", *(f"{n:.3f}" for n in numbers), f"{(values > pairs).sum()} of {len(values)}"])
     return markdown_table(("positions", "mean", "std", "min", "max", "runs above word pairs"), rows)
 
 
@@ -172,7 +176,10 @@ def render_pages(folder: Path) -> dict[Path, str]:
     root = folder.parent
     pages = {
         folder / "speed.md": parts,
-        root / "README.md": {"quickstart": seeds_table(read_results(folder, "quickstart")), "schemes": short_table()},
+        root / "README.md": {
+            "quickstart": seeds_table(Study.read(folder / "results" / "compare-quickstart")),
+            "schemes": short_table(),
+        },
         root / "docs" / "positions.md": {"schemes": scheme_table()},
         root / "docs" / "speed.md": {
             "speed": f"{ratio_table(found[''])}\n\nMeasured on an {machine_line(found[''])}\n"
