@@ -8,6 +8,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from .errors import UserError
+
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 VOCABULARIES = (
@@ -24,7 +26,7 @@ def weight_files(folder: str | Path) -> dict[str, set[str]]:
     Without an index there is one file, and nothing is promised. Empty: there is neither.
 
     Raises:
-        ValueError: the index can't be read, or names what is no safetensors file of the folder.
+        UserError: the index can't be read, or names what is no safetensors file of the folder.
     """
     folder = Path(folder)
     if (folder / WEIGHTS).is_file():
@@ -36,10 +38,10 @@ def weight_files(folder: str | Path) -> dict[str, set[str]]:
         for weight, name in json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].items():
             files.setdefault(str(name), set()).add(weight)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise ValueError(f"{INDEX} can't be read ({error})") from error
+        raise UserError(f"{INDEX} can't be read ({error})") from error
     for name in files:
         if name != Path(name).name or not name.endswith(".safetensors"):
-            raise ValueError(f"{INDEX} names {name!r}, which is no safetensors file of this folder")
+            raise UserError(f"{INDEX} names {name!r}, which is no safetensors file of this folder")
     return files
 
 
@@ -48,11 +50,11 @@ def open_weights(path: Path) -> Iterator[Any]:
     """A safetensors file, opened; its header and length are checked, and no weight is read yet.
 
     Raises:
-        ValueError: it isn't there, is damaged or cut short.
+        UserError: it isn't there, is damaged or cut short.
     """
     try:
         with safe_open(str(path), framework="pt") as file:
             yield file
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path.name} is damaged or cut short ({reason})") from error
+        raise UserError(f"{path.name} is damaged or cut short ({reason})") from error

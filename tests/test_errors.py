@@ -36,7 +36,7 @@ def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, monkeypatch, 
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("hf_posenc.schemes.inspection._tensor_sizes", "inspect model"),
+        ("hf_posenc.schemes.inspection.weight_files", "inspect model"),
         ("hf_posenc.schemes.plots.read_effects", "plot model -o x.png"),
         ("hf_posenc.schemes.conformance.check_position", "check rope"),
         ("hf_posenc.data.preparing.find_columns", "train -o run --train-file mine.csv"),

@@ -141,13 +141,11 @@ def check(
 @app.command("inspect")
 def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_remote_code: Trust = False) -> None:
     """Show a checkpoint's scheme, size and scores, what it was trained on, for how long and from what, and versions."""
-    from safetensors import SafetensorError
-
     from hf_posenc.schemes.inspection import inspect_checkpoint
 
     try:
         found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
-    except (OSError, UserError, SafetensorError) as error:
+    except (OSError, UserError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
     share = found.position_parameters / max(found.parameters, 1)
     length = "any" if found.max_length is None else f"{found.max_length:,} tokens"
