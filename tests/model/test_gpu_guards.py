@@ -112,3 +112,33 @@ def test_constants_are_made_once_on_a_gpu():
         fake = constant((1.0, 2.0), torch.device("cuda"))
         assert constant((1.0, 2.0), torch.device("cuda")) is not fake  # nothing of a trace is kept
     assert torch.equal(constant((1.0, 2.0), torch.device("cpu")), torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.slow  # a process group
+def test_fsdp_in_bfloat16_leaves_angles_and_biases_in_float32(tmp_path):
+    """It casts the arguments of each layer; what attention shares among layers isn't one of them."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        mesh, policy = init_device_mesh("cpu", (1,)), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        for scheme, share in (("rope", "state"), ("alibi", "bias")):
+            model = PosEncModel(tiny_config(scheme)).eval()
+            for layer in model.layers:
+                fully_shard(layer, mesh=mesh, mp_policy=policy)
+            fully_shard(model, mesh=mesh, mp_policy=policy)
+            dtypes = []
+
+            def remember(module, given, share=share, dtypes=dtypes):
+                hidden_states, attend = given
+                tensors = getattr(attend, share)
+                dtypes += [hidden_states.dtype, *(x.dtype for x in (tensors if share == "state" else [tensors]))]
+
+            model.layers[0].register_forward_pre_hook(remember)
+            assert model(IDS, attention_mask=MASK).last_hidden_state.isfinite().all()
+            assert dtypes[0] == torch.bfloat16
+            assert set(dtypes[1:]) == {torch.float32}, (scheme, dtypes)
+    finally:
+        dist.destroy_process_group()
