@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_base import DistanceBias
+from .position_distance import DistanceBias
 
 
 class InversePosition(DistanceBias):

@@ -41,7 +41,7 @@ COMMANDS = {
     for page, blocks in BLOCKS.items()
 }
 ALL_COMMANDS = list(dict.fromkeys(command for commands in COMMANDS.values() for command in commands))
-LAUNCHED = [command for command in ALL_COMMANDS if command.startswith("accelerate launch ")]
+LAUNCHED = [command for command in ALL_COMMANDS if command.startswith(("accelerate launch ", "torchrun "))]
 OWN_SCHEME = "tests/schemes/test_own_scheme.py, with the same file"
 RUN_ELSEWHERE = {
     "make quickstart": "tests/comparison/test_comparison_quick_start.py runs what it runs; the target is checked below",
@@ -148,8 +148,8 @@ def test_the_commands_work_as_written(reader, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_launched_command_starts_as_many_processes_as_it_says(reader):
-    (command,) = LAUNCHED
+@pytest.mark.parametrize("command", LAUNCHED)
+def test_the_launched_command_starts_as_many_processes_as_it_says(reader, command):
     script, *arguments = shlex.split(command)
     words = [str(Path(sys.executable).parent / script), *arguments]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # two processes need two GPUs, or none

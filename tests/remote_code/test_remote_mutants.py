@@ -64,8 +64,8 @@ MUTANTS = {
         "        def angles(positions, lengths=None):\n"
         "            angle = positions.float().unsqueeze(-1) * frequencies\n"
         "            angle = torch.cat((angle, angle), -1)\n"
-        "            return angle.cos(), angle.sin()\n"
-        "        self.angles = angles\n",
+        "            return torch.cat((angle.cos(), angle.sin()), -1)\n"
+        "        self.cos_sin = angles\n",
         "rope",
         frozenset(
             {
