@@ -124,8 +124,8 @@ class Tokens:
 
     @property
     def alike(self) -> bool:
-        """In padded layout: whether all rows have the positions 0, 1, 2, ..., and `positions` is one row."""
-        return self.counted and self.positions.shape[0] == 1
+        """In padded layout: whether all rows have the positions 0, 1, 2, ... at all places; `positions` is one row."""
+        return self.counted and self.positions.shape[0] == 1 and self.reach == self.positions.shape[1] - 1
 
     def at_each(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """`function(positions)`, once for each position where they are counted: (...) -> (..., D)."""
@@ -180,7 +180,8 @@ class Tokens:
             positions = place if self.counted else self.to_rows(self.positions)
             first, sequence = place == 0, self.to_rows(self.sequence, -1)
             shape, mask = (sequence.shape[0], self.longest), None if self._is_full else sequence >= 0
-            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, self.counted, self.span, mask=mask)
+            span = None if self.span is None else (min(self.span[0], 0), self.span[1])  # empty places have position 0
+            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, self.counted, span, mask=mask)
         elif self.mask is None and not self.has_borders:
             rows = replace(self, positions=self.positions[:1] if self.counted else self.positions)
             rows.is_first = self.is_first[:1]

@@ -5,6 +5,7 @@ import torch
 
 from hf_posenc import Tokens
 from hf_posenc.model.position_distance import gather_by_distance, per_distinct_distance
+from hf_posenc.model.unpadding import locate_tokens
 
 
 @pytest.mark.parametrize("positions", [torch.arange(6)[None], torch.arange(3, 9)[None], torch.zeros(1, 1).long()])
@@ -28,3 +29,24 @@ def test_consecutive_positions_gather_by_distance_like_any_others(positions):
     target = torch.randn(got.shape)
     mine, theirs = (torch.autograd.grad((t * target).sum(), logits)[0] for t in (got, expected))
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("batch", "unpad"),
+    [
+        ({"attention_mask": torch.tensor([[1, 0, 1, 1, 0, 1]])}, False),  # a single row, with padding within
+        ({"attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1]])}, False),
+        ({"position_ids": torch.tensor([[5, 6, 5, 5, 6, 7]])}, True),  # sequences that don't start at 0
+        ({"position_ids": torch.tensor([[5, 6, 5, 5, 6, 7]])}, False),
+    ],
+)
+def test_distances_are_those_of_the_tokens_wherever_they_stand(batch, unpad):
+    tokens = locate_tokens(1, 6, torch.device("cpu"), **batch, unpad=unpad).rows()
+    got = per_distinct_distance(lambda distance: distance[:, None].double(), tokens)
+    expected = tokens.distances()[:, None].expand(len(tokens.sequence), 1, -1, -1)
+    real = (tokens.sequence >= 0)[:, None]
+    pairs = real[..., None] & real[..., None, :] & (tokens.sequence[:, None, :, None] == tokens.sequence[:, None, None])
+    assert torch.equal(got.expand(expected.shape)[pairs], expected[pairs].double())
+
+    least, most = tokens.span
+    assert least <= tokens.positions.min() and tokens.positions.max() <= most
