@@ -49,4 +49,5 @@ def test_distances_are_those_of_the_tokens_wherever_they_stand(batch, unpad):
     assert torch.equal(got.expand(expected.shape)[pairs], expected[pairs].double())
 
     least, most = tokens.span
-    assert least <= tokens.positions.min() and tokens.positions.max() <= most
+    assert least <= tokens.positions.min()
+    assert tokens.positions.max() <= most
