@@ -234,8 +234,9 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             path,
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
-            "AddedPosition and DistanceBias (these two on lines of their own) from hf_posenc, the public names of hf_posenc.model.position_math "
-            "and position_vectors, and nothing else of it; register_position belongs into the script that uses it.",
+            "AddedPosition and DistanceBias (these two on lines of their own) from hf_posenc, the public names of "
+            "hf_posenc.model.position_math and position_vectors, and nothing else of it; register_position belongs "
+            "into the script that uses it.",
         )
     file: Any = getattr(sys.modules.get(module), "__file__", None)
     beside = file is not None and Path(file).resolve().parent == path.resolve().parent
