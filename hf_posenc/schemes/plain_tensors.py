@@ -86,7 +86,8 @@ def _tokens(scheme: PositionScheme, shape: tuple[int, ...], given: Tensor | None
     """Tokens at the given positions, or at start, start + 1, ..., of this shape: (S,) or (B, S)."""
     if given is None:
         given = torch.arange(start, start + shape[-1], device=x.device)
-    if tuple(given.shape) not in (tuple(shape), tuple(shape[-1:]), (1, *shape[-1:])[: len(shape)]):
+    fitting = {tuple(shape), tuple(shape[-1:])} | ({(1, shape[-1])} if len(shape) > 1 else set())
+    if tuple(given.shape) not in fitting:
         raise ValueError(
             f"positions of shape {tuple(given.shape)} don't fit x of shape {tuple(x.shape)}. Give ({shape[-1]},)"
             + (f" or {tuple(shape)}." if len(shape) > 1 else ".")

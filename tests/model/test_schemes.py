@@ -332,6 +332,7 @@ def make(name, **kwargs):
         (lambda: apply_rotary(torch.zeros(2, 5)), "5 of head_dim=5 entries would be turned"),
         (lambda: apply_rotary(torch.zeros(2, 4), torch.arange(3)), r"positions of shape \(3,\) don't fit x"),
         (lambda: apply_rotary(torch.zeros(3, 2, 4), torch.zeros(3, 2)), r"positions of shape \(3, 2\) don't fit x"),
+        (lambda: apply_rotary(torch.zeros(2, 4), torch.zeros(1)), r"positions of shape \(1,\) don't fit x"),
         (lambda: apply_rotary(torch.zeros(2, 4), rope_theta=0), "rope_parameters: rope_theta=0 is out of range"),
         (lambda: RotaryPosition(head_dim=8, rope_parameters={"rope_type": "spiral"}), "rope_type='spiral' is unknown"),
         (lambda: RotaryPosition(head_dim=8, rope_parameters={"thetta": 1}), "rope_parameters has no 'thetta'"),
