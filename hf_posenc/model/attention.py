@@ -73,7 +73,8 @@ class Attention:
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
         if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256):
-            return self._padded()._attend(layer, q, k, v, self._padded().masks)
+            padded = self._padded()
+            return padded._attend(layer, q, k, v, padded.masks)
         return self._attend(layer, q, k, v, masks)
 
     def _attend(
