@@ -235,6 +235,11 @@ class PosEncConfig(PreTrainedConfig):
         return self.embedding_size if self.embedding_size is not None else self.hidden_size
 
     @property
+    def head_dropout(self) -> float:
+        """Dropout before the classifier."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    @property
     def augmentation_length(self) -> int:
         """Augmented positions lie below this."""
         return self.position_augmentation_length or self.max_position_embeddings

@@ -71,7 +71,7 @@ class PosEncEmbeddings(nn.Module):
             if token_type_ids is None:
                 types = tokens.positions.new_zeros(1)
             elif token_type_ids.dim() != 2 or any(
-                given not in (1, wanted) for given, wanted in zip(token_type_ids.shape, tokens.shape, strict=True)
+                size not in (1, full) for size, full in zip(token_type_ids.shape, tokens.shape, strict=True)
             ):
                 raise ValueError(
                     f"token_type_ids of shape {tuple(token_type_ids.shape)} don't fit an input of shape "
@@ -243,18 +243,18 @@ class PosEncPreTrainedModel(PreTrainedModel):
         x: Any = inputs_embeds if input_ids is None else input_ids
         name, width = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (self.config.embedding_width,))
         if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != width:
-            found = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            fault = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
             raise ValueError(
-                f"{name} {found}; give {f'(B, S, {width[0]})' if width else '(B, S)'}. For one text: "
+                f"{name} {fault}; give {f'(B, S, {width[0]})' if width else '(B, S)'}. For one text: "
                 "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
             )
         if not tracing() and 0 in x.shape[:2]:
             raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. Leave empty batches out.")
         return x
 
-    def _wants(self, what: str, given: dict[str, Any]) -> bool:
-        asked = given.get(what)
-        return bool(getattr(self.config, what) if asked is None else asked)
+    def _wants(self, output: str, options: dict[str, Any]) -> bool:
+        wanted = options.get(output)
+        return bool(getattr(self.config, output) if wanted is None else wanted)
 
 
 class PosEncModel(PosEncPreTrainedModel):
@@ -374,7 +374,7 @@ class PosEncPooledHead(PosEncHead):
         self.model = PosEncModel(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
-        self.dropout = Dropout(_classifier_dropout(config))
+        self.dropout = Dropout(config.head_dropout)
         self.classifier = nn.Linear(config.hidden_size, outputs)
         self.post_init()
 
@@ -443,13 +443,12 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         Raises:
             ValueError: the input has no axis of choices, or is packed.
         """
-        given = input_ids if input_ids is not None else inputs_embeds
-        if given is None or given.dim() != (3 if input_ids is not None else 4):
-            shape = None if given is None else tuple(given.shape)
+        x, axes = (inputs_embeds, 4) if input_ids is None else (input_ids, 3)
+        if x is None or x.dim() != axes:
+            shape = None if x is None else tuple(x.shape)
             raise ValueError(
                 f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), this is {shape}."
             )
-        choices = given.shape[1]
         flat = (
             t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -457,10 +456,8 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         hidden, tokens, rest = self._encode(*flat, seq_idx, cu_seq_lens_q, **kwargs)
         if tokens.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
-        logits = self._classify(hidden, tokens).view(-1, choices)
-        loss = None
-        if labels is not None:
-            loss = cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
+        logits = self._classify(hidden, tokens).view(-1, x.shape[1])
+        loss = None if labels is None else cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **rest)
 
 
@@ -514,7 +511,7 @@ class PosEncForTokenClassification(PosEncHead):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
-        self.dropout = Dropout(_classifier_dropout(config))
+        self.dropout = Dropout(config.head_dropout)
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
@@ -574,19 +571,13 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
         if start_positions is not None and end_positions is not None:
             losses = []
             for logits, target in ((start_logits, start_positions), (end_logits, end_positions)):
-                target = target.view(-1).to(logits.device)
-                # A position past the end of the row means that the answer was truncated away: it is ignored.
-                target = target.masked_fill((target < 0) | (target >= logits.shape[-1]), -100)
-                # So is a position that holds padding in this row.
-                chosen = logits.gather(-1, target.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-                target = target.masked_fill(chosen <= torch.finfo(logits.dtype).min, -100)
-                losses.append(cross_entropy(logits, target, None))
+                target = target.view(-1, 1).to(logits.device)
+                # Past the end of the row, or at its padding: the answer was truncated away, and is ignored.
+                outside = (target < 0) | (target >= logits.shape[-1])
+                outside |= logits.gather(-1, target.masked_fill(outside, 0)) <= torch.finfo(logits.dtype).min
+                losses.append(cross_entropy(logits, target.masked_fill(outside, -100).squeeze(-1), None))
             loss = (losses[0] + losses[1]) / 2
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits, **rest)
-
-
-def _classifier_dropout(config: PosEncConfig) -> float:
-    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:

@@ -48,10 +48,9 @@ class CombinedPosition(PositionScheme):
         """Whether a part overrides `hook`; `score_mod` only if every part with a bias has one."""
         using = self._using("rotate" if hook == "rotary" else hook)
         if hook == "score_mod":
-            return bool(using) and using == [
-                part for part in self.parts.values() if part.uses("bias") or part.uses("layer_bias")
-            ]
-        return bool(using)
+            biased = [part for part in self.parts.values() if part.uses("bias") or part.uses("layer_bias")]
+            return len(using) > 0 and using == biased
+        return len(using) > 0  # torch 2.11 can't trace bool(list)
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """Each part's in turn."""
@@ -100,5 +99,5 @@ class CombinedPosition(PositionScheme):
 
 
 def _sum(biases: Iterable[Tensor | None]) -> Tensor | None:
-    given = [bias for bias in biases if bias is not None]
-    return functools.reduce(operator.add, given) if given else None
+    added = [bias for bias in biases if bias is not None]
+    return functools.reduce(operator.add, added) if added else None

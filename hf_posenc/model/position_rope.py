@@ -53,17 +53,17 @@ _CHECKS: dict[str, Check] = {
 _COMMON = ("rope_type", "rope_theta", "partial_rotary_factor")
 
 
-def complete_rope_parameters(given: dict[str, Any] | None, max_positions: int | None = None) -> dict[str, Any]:
+def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int | None = None) -> dict[str, Any]:
     """`rope_parameters` with its defaults filled in, checked: all that the angles depend on.
 
     Args:
-        given: as in transformers v5; None as a value counts as not given.
-        max_positions: the trained length, `original_max_position_embeddings`, when `given` doesn't say.
+        wanted: as in transformers v5; None as a value counts as not given.
+        max_positions: the trained length, `original_max_position_embeddings`, when they don't say.
 
     Raises:
         ValueError: an unknown `rope_type`, a key that it doesn't take or lacks, or a value out of range.
     """
-    given = {key: value for key, value in (given or {}).items() if value is not None}
+    given = {key: value for key, value in (wanted or {}).items() if value is not None}
     parameters = {"rope_type": "default", "rope_theta": 10000.0, **given}
     rope_type = require("rope_parameters: rope_type", parameters["rope_type"], _CHECKS["rope_type"])
     required, optional = ROPE_TYPES[rope_type]

@@ -487,11 +487,11 @@ def _arrange(
     return replace(tokens, has_borders=starts is not None), rank
 
 
-def _count(tokens: Tokens, rank: Tensor, given: bool) -> tuple[Tokens, int]:
+def _count(tokens: Tokens, rank: Tensor, from_caller: bool) -> tuple[Tokens, int]:
     """The tokens with what only the numbers in a batch tell, and how many they are. One transfer to the host for all.
 
     Sequences are numbered without gaps: those that hold a token, and rows without any, which keep their place in the
-    output. `given` positions count as counted only in packed rows: others may be any numbers.
+    output. Positions that the caller gave count as counted only in packed rows: others may be any numbers.
     """
     rows, sequence, mask = tokens.shape[0], tokens.sequence, tokens.mask
     slots = sequence.numel() if tokens.has_borders else rows
@@ -501,14 +501,15 @@ def _count(tokens: Tokens, rank: Tensor, given: bool) -> tuple[Tokens, int]:
     if mask is not None:
         exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
     same, bounds = (tokens.positions == rank).all(), tokens.positions.aminmax()
-    told = (same, exists.sum(), held.sum(), held.max(), *bounds)
-    counted, count, real, longest, *span = torch.stack([value.long() for value in told]).tolist()
+    facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
+    counted, count, real, longest, *span = torch.stack([fact.long() for fact in facts]).tolist()
     if tokens.has_borders:
         number = (exists.cumsum(0) - 1)[sequence]
         sequence = number if mask is None else number.masked_fill(~mask, -1)
         held = held[exists.nonzero_static(size=count).squeeze(1)]
+    packed = count > rows
     new: dict[str, Any] = {"sequence": sequence, "num_sequences": count, "longest": longest, "counts": held}
-    new |= {"counted": bool(counted) and (count > rows or not given), "span": tuple(span), "has_borders": count > rows}
+    new |= {"counted": bool(counted) and (packed or not from_caller), "span": tuple(span), "has_borders": packed}
     return replace(tokens, **new, mask=None if real == sequence.numel() else mask), real
 
 
@@ -521,10 +522,10 @@ def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> 
     return mask
 
 
-def _fitting(name: str, given: Tensor, shape: tuple[int, int], way_out: str) -> Tensor:
-    if tuple(given.shape) != shape:
-        raise ValueError(f"{name} of shape {tuple(given.shape)} doesn't fit an input of shape {shape}. {way_out}")
-    return given
+def _fitting(name: str, x: Tensor, shape: tuple[int, int], way_out: str) -> Tensor:
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{name} of shape {tuple(x.shape)} doesn't fit an input of shape {shape}. {way_out}")
+    return x
 
 
 def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
@@ -549,7 +550,7 @@ def _number(cu_seq_lens_q: Tensor, shape: tuple[int, int], device: torch.device,
     """The sequence that each place belongs to, from the borders: int64 (1, S)."""
     if check:
         borders = cu_seq_lens_q.tolist() if cu_seq_lens_q.dim() == 1 else []
-        rising = all(one < other for one, other in itertools.pairwise(borders))
+        rising = all(start < end for start, end in itertools.pairwise(borders))
         if shape[0] != 1 or len(borders) < 2 or (borders[0], borders[-1]) != (0, shape[1]) or not rising:
             raise ValueError(
                 f"cu_seq_lens_q={cu_seq_lens_q.tolist()} doesn't cut an input of shape {shape} into sequences. It must "
