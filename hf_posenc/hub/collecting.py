@@ -145,7 +145,9 @@ def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool, bool]:
     names = str(config.get("position_embedding_type")).split("+")
     if any(name not in SCHEMES or not is_built_in(SCHEMES[name]) for name in names):
         return sorted(files), False, True
-    expected = collect_code("+".join(names), {name: SCHEMES[name] for name in names})
+    expected = collect_code(
+        "+".join(names), {name: SCHEMES[name] for name in names}, config.get("position_augmentation", "none")
+    )
     return (
         sorted(files),
         {name: path.read_bytes().decode(errors="replace") for name, path in files.items()} == expected,

@@ -26,7 +26,7 @@ from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .position_math import PROBABILITY, Check, one_of, positive, require, whole
-from .scheme_table import SCHEMES
+from .scheme_table import AUGMENTATIONS, SCHEMES
 
 if TYPE_CHECKING:
     # Never run, but found by what copies a checkpoint's code: so the files of the model lie beside this one.
@@ -84,7 +84,7 @@ class PosEncConfig(PreTrainedConfig):
             `none`; `shift`: all by the same random number (SHAPE, Kiyono et al. 2021, arXiv 2109.05644); `random`: a
             random sample, in order, of all positions below `position_augmentation_length` (Ruoss et al. 2023, arXiv
             2305.16843), so that long texts have no position that training hasn't seen. A shift has no effect on
-            schemes that use distances alone.
+            schemes that use distances alone. Without hf_posenc a checkpoint has the one that it was saved with.
         position_augmentation_length (int, optional): augmented positions lie below it. None:
             `max_position_embeddings`. No training sequence may be longer.
         norm_position (str): `pre` (LayerNorm before each block, and one at the end) or `post` (BERT).
@@ -126,7 +126,7 @@ class PosEncConfig(PreTrainedConfig):
     position_embedding_type: str = "rope"
     position_embedding_kwargs: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
-    position_augmentation: str = _field("none", one_of("none", "shift", "random"))
+    position_augmentation: str = _field("none", one_of("none", *AUGMENTATIONS))
     position_augmentation_length: int | None = _field(None, whole(1, MAX_POSITIONS))
     norm_position: str = _field("pre", one_of("pre", "post"))
     scale_embeddings: bool = False

@@ -32,7 +32,8 @@ from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, tracing
 from .positions import independent_generator, make_position
-from .unpadding import Tokens, augment_positions, locate_tokens
+from .scheme_table import AUGMENTATIONS
+from .unpadding import Tokens, locate_tokens
 
 # In the package, kernels of its own stand in for these two on a CPU.
 apply_linear: Any = kernels.apply_linear if kernels else nn.Linear.__call__
@@ -231,9 +232,9 @@ class PosEncPreTrainedModel(PreTrainedModel):
         where = (attention_mask, position_ids, *packing)
         tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, max_length=longest, unpad=unpad)
         check_length(self._scheme, *(tokens.span or (0, tokens.shape[1] - 1)))
-        # Positions that the caller gave are left alone.
-        if self.training and self.config.position_augmentation != "none" and tokens.counted:
-            tokens = augment_positions(tokens, self.config.position_augmentation, self.config.augmentation_length)
+        augment = AUGMENTATIONS.get(self.config.position_augmentation)
+        if self.training and augment is not None and tokens.counted:  # positions that the caller gave are left alone
+            tokens = augment(tokens, self.config.augmentation_length)
         return tokens
 
     def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:

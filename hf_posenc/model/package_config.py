@@ -477,7 +477,7 @@ class PosEncConfig(configuration_posenc.PosEncConfig):
         Raises:
             ValueError: the code of a scheme can't travel, or isn't loaded and not trusted.
         """
-        return collect_code(self.position_embedding_type, self.schemes())
+        return collect_code(self.position_embedding_type, self.schemes(), self.position_augmentation)
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Writes config.json and the code that it needs; removes code of another scheme that it wrote there before.

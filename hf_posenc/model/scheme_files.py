@@ -22,6 +22,7 @@ from transformers.utils import logging
 
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
+from .scheme_table import AUGMENTATIONS
 
 logger = logging.get_logger(__name__)
 
@@ -58,8 +59,10 @@ def remember_code(scheme: type[PositionScheme]) -> None:
 # ---- saving ---------------------------------------------------------------------------------------------------------
 
 
-def collect_code(position_embedding_type: str, schemes: dict[str, type[PositionScheme]]) -> dict[str, str]:
-    """The code of a checkpoint by file name: the model, the named schemes, and a table of these.
+def collect_code(
+    position_embedding_type: str, schemes: dict[str, type[PositionScheme]], augmentation: str = "none"
+) -> dict[str, str]:
+    """The code of a checkpoint by file name: the model, the named schemes and augmentation, and a table of these.
 
     Raises:
         ValueError: a class can't travel; the message says why and what to do.
@@ -78,10 +81,12 @@ def collect_code(position_embedding_type: str, schemes: dict[str, type[PositionS
     if len(schemes) > 1:
         table[position_embedding_type] = CombinedPosition
         entries.append("position_combined.py")
-    return {**files, **_with_imports(MODEL, entries), TABLE: table_text(table)}
+    augmentations = {name: function for name, function in AUGMENTATIONS.items() if name == augmentation}
+    entries += [f"{_module(function)}.py" for function in augmentations.values()]
+    return {**files, **_with_imports(MODEL, entries), TABLE: table_text(table, augmentations)}
 
 
-def table_text(table: dict[str, type[PositionScheme]]) -> str:
+def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, Any]) -> str:
     """A checkpoint's `scheme_table.py`."""
     imports, lines = set(), []
     for name, scheme in table.items():
@@ -91,8 +96,11 @@ def table_text(table: dict[str, type[PositionScheme]]) -> str:
         as_what = "" if called == scheme.__name__ else f" as {called}"
         imports.add(f"from .{_module(scheme)} import {scheme.__name__}{as_what}")
         lines.append(f'"{name}": {called}')
-    title = '"""The positional schemes of this checkpoint, by name."""'
-    return "\n".join([title, "", *sorted(imports), "", f"SCHEMES = {{{', '.join(lines)}}}", ""])
+    imports |= {f"from .{_module(function)} import {function.__name__}" for function in augmentations.values()}
+    ways = ", ".join(f'"{name}": {function.__name__}' for name, function in augmentations.items())
+    title = '"""The positional schemes of this checkpoint, by name; and how training moves positions."""'
+    dictionaries = (f"SCHEMES = {{{', '.join(lines)}}}", f"AUGMENTATIONS = {{{ways}}}")
+    return "\n".join([title, "", *sorted(imports), "", *dictionaries, ""])
 
 
 def written_code(folder: Path) -> set[str]:
@@ -119,7 +127,7 @@ def refuse_own_folder(schemes: dict[str, type[PositionScheme]], folder: Any) -> 
                 )
 
 
-def _module(scheme: type[PositionScheme]) -> str:
+def _module(scheme: Any) -> str:
     return scheme.__module__.rpartition(".")[2]
 
 
@@ -296,7 +304,9 @@ def declared_schemes(source: str, hub: dict[str, Any]) -> dict[str, str]:
     return {
         str(key.value): classes.get(ast.unparse(value), "")
         for node in body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "SCHEMES"
+        and isinstance(node.value, ast.Dict)
         for key, value in zip(node.value.keys, node.value.values, strict=True)
         if isinstance(key, ast.Constant)
     }

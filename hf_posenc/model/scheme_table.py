@@ -1,9 +1,10 @@
-"""Every positional scheme by its name: what `config.position_embedding_type` accepts.
+"""Every positional scheme by its name: what `config.position_embedding_type` accepts; and position augmentations.
 
-A checkpoint's file of this name is written by `save_pretrained`, and has the schemes of its configuration alone.
+A checkpoint's file of this name is written by `save_pretrained`, and has those of its configuration alone.
 """
 
 from .position_alibi import AlibiPosition
+from .position_augmentation import sample_positions, shift_positions
 from .position_base import PositionScheme
 from .position_deberta import DebertaPosition
 from .position_fire import FirePosition
@@ -36,3 +37,5 @@ SCHEMES: dict[str, type[PositionScheme]] = {
     "relative_key_query": RelativeKeyQueryPosition,
     "deberta": DebertaPosition,
 }
+
+AUGMENTATIONS = {"shift": shift_positions, "random": sample_positions}

@@ -87,7 +87,7 @@ class Tokens:
         """int64 (...): the largest position + 1 of the sequence that each token belongs to."""
         positions = self.positions.expand_as(self.sequence)
         if self.index is not None:
-            return _last_positions(positions, self.sequence, self.num_sequences)[self.sequence] + 1
+            return last_positions(positions, self.sequence, self.num_sequences)[self.sequence] + 1
         if self.has_borders:
             same = self.sequence[:, :, None] == self.sequence[:, None, :]
             return positions[:, None, :].masked_fill(~same, 0).amax(-1) + 1
@@ -351,7 +351,7 @@ class Runs:
         return zip(x.split([size * width for size, width in self.shapes]), self.shapes, strict=True)
 
 
-def _last_positions(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
+def last_positions(positions: Tensor, sequence: Tensor, count: int) -> Tensor:
     """The largest position of each sequence: int64 (count,)."""
     numbers = sequence.flatten().clamp(min=0)  # positions at padding are 0
     return positions.new_zeros(count).scatter_reduce(0, numbers, positions.flatten(), "amax")
@@ -361,42 +361,6 @@ def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> T
     """(T, ...) -> (*shape, ...): the tokens at the places `index` of the flattened `shape`, `fill` elsewhere."""
     flat = x.new_full((shape[0] * shape[1], *x.shape[1:]), fill)
     return flat.index_copy(0, index, x).unflatten(0, shape)
-
-
-def augment_positions(tokens: Tokens, how: str, limit: int) -> Tokens:
-    """The tokens with each sequence's positions moved, at random but in order, within 0 .. limit - 1.
-
-    One draw per sequence from torch's default generator, the same whether padding is computed on or not.
-
-    Args:
-        tokens: positions count from 0 in each sequence.
-        how: `shift`, p + k, k uniform such that all positions stay below `limit`; or `random`, the p-th smallest of a
-            uniform sample without replacement.
-        limit: number of positions to choose from.
-
-    Raises:
-        ValueError: a sequence has more tokens than there are positions.
-    """
-    positions, device = tokens.positions, tokens.positions.device
-    if tokens.longest > limit:
-        raise ValueError(
-            f"A training sequence has {tokens.longest} tokens, but position_augmentation={how!r} has "
-            f"{limit} positions to choose from. Raise position_augmentation_length, or truncate to {limit} tokens."
-        )
-    sequence, count = tokens.sequence.clamp(min=0), tokens.num_sequences
-    lengths = _last_positions(positions, sequence, count) + 1
-    if how == "shift":
-        room = limit - lengths + 1
-        start = (torch.rand(count, device=device) * room).long()
-        moved = positions + start[sequence]
-    else:
-        places = torch.arange(limit, device=device)
-        # The argsort of noise is a random order: the first n places in it are a sample without replacement.
-        order = torch.rand(count, limit, device=device).argsort(-1)
-        sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
-        moved = sample[sequence, positions]
-    span = None if tokens.span is None else (0, limit - 1)
-    return replace(tokens, positions=moved.masked_fill(tokens.sequence < 0, 0), counted=False, span=span)
 
 
 def locate_tokens(

@@ -6,7 +6,8 @@ from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 
 from hf_posenc import PosEncModel
 from hf_posenc.model.position_distance import per_distinct_distance
-from hf_posenc.model.unpadding import Tokens, augment_positions, locate_tokens
+from hf_posenc.model.scheme_table import AUGMENTATIONS
+from hf_posenc.model.unpadding import Tokens, locate_tokens
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 
@@ -15,7 +16,7 @@ def augmented(how: str, limit: int, seed: int, **arrangement) -> list[list[int]]
     """The positions of each sequence."""
     torch.manual_seed(seed)
     batch = locate_tokens(*IDS.shape, IDS.device, attention_mask=MASK, **arrangement)
-    batch = augment_positions(batch, how, limit)
+    batch = AUGMENTATIONS[how](batch, limit)
     if batch.index is not None:
         return [batch.positions[batch.sequence == n].tolist() for n in range(3)]
     return [row[mask.bool()].tolist() for row, mask in zip(batch.positions, MASK, strict=True)]
@@ -101,7 +102,7 @@ def test_the_range_is_an_option_and_must_fit():
     config = tiny_config("rope", position_augmentation="random", position_augmentation_length=1000)
     model = PosEncModel(config).train()
     model(tokens(1, 500))
-    with pytest.raises(ValueError, match=r"has 1001 tokens, but position_augmentation='random' has 1000 positions"):
+    with pytest.raises(ValueError, match=r"has 1001 tokens, but position_augmentation has 1000 positions"):
         model(tokens(1, 1001))
     model.eval()(tokens(1, 1001))
     with pytest.raises(ValueError, match=r"position_augmentation_length=65 is past the 64 positions of 'learned'"):

@@ -12,7 +12,8 @@ from training_harness import train
 from transformers.trainer_pt_utils import EvalLoopContainer
 
 from hf_posenc import POSITIONS
-from hf_posenc.model.unpadding import augment_positions, locate_tokens
+from hf_posenc.model.scheme_table import AUGMENTATIONS
+from hf_posenc.model.unpadding import locate_tokens
 from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.losses import ClassificationLoss
 from hf_posenc.training.masked_lm import token_sums, token_weighted_metrics
@@ -57,7 +58,7 @@ def test_sums_over_many_examples_are_float64() -> None:
 @pytest.mark.parametrize("how", ["shift", "random"])
 def test_positions_are_drawn_without_float64(how: str) -> None:
     with NoFloat64():
-        augment_positions(locate_tokens(*IDS.shape, IDS.device, attention_mask=MASK), how, 4000)
+        AUGMENTATIONS[how](locate_tokens(*IDS.shape, IDS.device, attention_mask=MASK), 4000)
 
 
 @pytest.mark.parametrize("scheme", POSITIONS)
