@@ -530,7 +530,7 @@ def test_the_pages_show_each_processor_and_the_gpu_once_it_is_measured(tmp_path)
 
 
 def test_the_table_of_attentions_says_what_the_encoder_does():
-    from hf_posenc.model.attention import check_backend
+    from hf_posenc.model.attention import check_bias
     from hf_posenc.model.positions import make_position
     from model_cards.generate import pages
 
@@ -544,7 +544,7 @@ def test_the_table_of_attentions_says_what_the_encoder_does():
         scheme = make_position(PosEncConfig(position_embedding_type=name))
         for backend, is_refused in zip(("flex_attention", "flash_attention_2"), told, strict=True):
             with pytest.raises(ValueError, match=backend) if is_refused else contextlib.nullcontext():
-                check_backend(backend, scheme)
+                check_bias(backend, scheme)
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -4,7 +4,7 @@
 
 - `eager`, `sdpa` and any attention that was registered with transformers run on padded rows with a mask.
 - Of an unpadded batch, `sdpa` takes runs of like lengths on a CPU, and is PyTorch's varlen attention on a GPU that can.
-- FlashAttention and flex_attention run on the unpadded tokens.
+- FlashAttention and flex_attention run on the unpadded tokens; so does vLLM's, where vLLM runs the model.
 
 To add a backend: write a function like those at the end of this file, and a line in `BACKENDS`.
 """
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
 from .position_base import PositionScheme
@@ -29,6 +28,20 @@ from .position_math import accumulation_dtype, is_transformed, outside_autocast,
 from .unpadding import Runs, Tokens
 
 logger = logging.get_logger(__name__)
+
+Interface = Callable[..., Any]
+"""The attention function that the config names, of one layer: (q, k, v, mask, ...) -> result, probabilities."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a backend needs to know of a layer's call."""
+
+    layer: Any
+    interface: Interface
+    scale: float
+    dropout: float
+
 
 # In the package: what makes a CPU faster, with the same results. A checkpoint has PyTorch's own operations alone.
 kernels: Any = importlib.import_module("hf_posenc.kernels") if __package__ == "hf_posenc.model" else None
@@ -60,10 +73,12 @@ class Attention:
             setattr(moved, name, _moved(getattr(self, name), *args, **kwargs))
         return moved
 
-    def __call__(self, layer: Any, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, layer: Any, interface: Interface, q: Tensor, k: Tensor, v: Tensor, x: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         """One layer's attention on q, k and v, projected from x. Token layout: (1 or B, T, H, d) -> the same."""
         if tracing() and isinstance(self.rows, Runs):
-            return self._padded()(layer, q, k, v, x)  # each number of runs would be a new graph
+            return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias") and not self.backend.takes_tokens:
             row_q, row_k = (self.tokens.to_rows(t).transpose(1, 2) for t in (q, k))
@@ -74,11 +89,11 @@ class Attention:
             q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
         if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256):
             padded = self._padded()
-            return padded._attend(layer, q, k, v, padded.masks)
-        return self._attend(layer, q, k, v, masks)
+            return padded._attend(layer, interface, q, k, v, padded.masks)
+        return self._attend(layer, interface, q, k, v, masks)
 
     def _attend(
-        self, layer: Any, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
+        self, layer: Any, interface: Interface, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
     ) -> tuple[Tensor, Tensor | None]:
         """The same for rotated q and k, and a mask for each run."""
         wider = q.shape[-1] - layer.head_dim
@@ -88,9 +103,9 @@ class Attention:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
         scale = layer.head_dim**-0.5 * self.scheme.query_scale
         dropout = layer.config.attention_probs_dropout_prob if layer.training else 0.0
+        call = Call(layer, interface, scale, dropout)
         with outside_autocast(q.device):
-            converted = (t.to(self.dtype) for t in (q, k, v))
-            out, weights = self.backend.run(self, layer, *converted, masks, scale, dropout)
+            out, weights = self.backend.run(self, call, *(t.to(self.dtype) for t in (q, k, v)), masks)
         out = out.to(v.dtype)
         return out[..., : layer.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 
@@ -131,10 +146,10 @@ def choose_attention(
         ValueError: the backend can't take the scheme's bias, or dropout.
     """
     name = config._attn_implementation or "eager"
-    check_backend(name, scheme)
+    check_bias(name, scheme)
     if wants_weights or is_transformed(x):
         name = "eager"
-    elif tracing() and backend_of(name).takes_tokens:  # a traced graph is padded
+    elif tracing() and backend_of(name).takes_tokens and not backend_of(name).is_servers:  # a traced graph is padded
         name = "sdpa"
     dropout = config.attention_probs_dropout_prob if training else 0.0
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
@@ -225,7 +240,7 @@ def _aligned(bias: Tensor) -> Tensor:
     return nn.functional.pad(bias, (0, -bias.shape[-1] % 8)).contiguous()[..., : bias.shape[-1]]
 
 
-def check_backend(name: str | None, scheme: PositionScheme) -> None:
+def check_bias(name: str | None, scheme: PositionScheme) -> None:
     """Raises where a backend would silently drop the scheme's bias.
 
     Raises:
@@ -239,6 +254,21 @@ def check_backend(name: str | None, scheme: PositionScheme) -> None:
     if not scheme.uses("score_mod"):
         why = f"position_embedding_type={scheme.name!r} is a bias without one"
         raise _refused(name, "takes a bias only as a score_mod", why)
+
+
+def check_head(config: Any) -> None:
+    """Raises where a server would give other answers than a head on the pooled sequence: it has `classifier` alone.
+
+    Raises:
+        ValueError: the head pools something else than the first token, or has more than that layer.
+    """
+    plain = {"classifier_pooling": "cls", "classifier_hidden_act": None, "label_mean": 0.0, "label_std": 1.0}
+    others = [f"{name}={getattr(config, name)!r}" for name, value in plain.items() if getattr(config, name) != value]
+    if others and backend_of(config._attn_implementation or "eager").is_servers:
+        raise ValueError(
+            f"attn_implementation={config._attn_implementation!r}: vLLM pools the first token and applies the last "
+            f"layer alone, and {', '.join(others)}. Train with classifier_pooling='cls' and no classifier_hidden_act."
+        )
 
 
 def _is_biased(scheme: PositionScheme) -> bool:
@@ -293,29 +323,21 @@ def eager_attention_forward(
 
 
 def _on_rows(
-    attention: Attention,
-    layer: Any,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    masks: list[Tensor | None],
-    scale: float,
-    dropout: float,
+    attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
 ) -> tuple[Tensor, Tensor | None]:
-    name = "eager" if any(map(is_transformed, (q, k, v))) else attention.name
+    eager = any(map(is_transformed, (q, k, v)))
     rows, outs, weights = attention.rows, [], None
     for *parts, mask in zip(*(rows.split(t) for t in (q, k, v)), masks, strict=True):
         one_q, one_k, one_v = (t.transpose(1, 2) for t in parts)
-        if mask is not None and is_transformed(mask):
-            name = "eager"
-        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
-        if name == "sdpa" and kernels and kernels.gains_from_fusion(one_q, mask, dropout):
-            outs.append(kernels.attend_with_bias(one_q, one_k, one_v, mask, scale).transpose(1, 2))
+        eager = eager or (mask is not None and is_transformed(mask))
+        if attention.name == "sdpa" and not eager and kernels and kernels.gains_from_fusion(one_q, mask, call.dropout):
+            outs.append(kernels.attend_with_bias(one_q, one_k, one_v, mask, call.scale).transpose(1, 2))
             continue
-        how: dict[str, Any] = {"dropout": dropout, "scaling": scale}
+        how: dict[str, Any] = {"dropout": call.dropout, "scaling": call.scale}
         if mask is not None and mask.dtype != torch.bool:  # the mask is in it
             how["position_bias"], mask = mask, None
-        out, weights = attend(layer, one_q, one_k, one_v, mask, **how)
+        attend = functools.partial(eager_attention_forward, call.layer) if eager else call.interface
+        out, weights = attend(one_q, one_k, one_v, mask, **how)
         outs.append(out)
     if tracing():  # the exporter may replace attention by operations whose result has another memory layout
         outs = [out.clone(memory_format=torch.contiguous_format) for out in outs]
@@ -325,25 +347,31 @@ def _on_rows(
 # ---- on tokens without padding --------------------------------------------------------------------------------------
 
 
-def _flash(
-    attention: Attention, layer: Any, q: Tensor, k: Tensor, v: Tensor, masks: Any, scale: float, dropout: float
-) -> tuple[Tensor, None]:
+def _flash(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
     tokens, arrangement = attention.tokens, {}
     if tokens.index is not None:
         cuts, longest = tokens.cu_seqlens, tokens.longest
         arrangement = {"cu_seq_lens_q": cuts, "cu_seq_lens_k": cuts, "max_length_q": longest, "max_length_k": longest}
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    attend: Any = ALL_ATTENTION_FUNCTIONS[attention.name]
-    return attend(layer, q, k, v, None, dropout=dropout, scaling=scale, is_causal=False, **arrangement)[0], None
+    how = {"dropout": call.dropout, "scaling": call.scale, "is_causal": False}
+    return call.interface(q, k, v, None, **how, **arrangement)[0], None
 
 
-def _flex(
-    attention: Attention, layer: Any, q: Tensor, k: Tensor, v: Tensor, masks: Any, scale: float, dropout: float
-) -> tuple[Tensor, None]:
+def _vllm(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
+    """It knows which tokens belong together, takes heads of the config's width alone, and scales by that width."""
+    if q.shape[-1] != call.layer.head_dim:
+        why = f"{attention.scheme.name!r} makes heads {q.shape[-1]} wide"
+        raise _refused("vllm", f"takes heads of width {call.layer.head_dim}", why)
+    shape, scale = q.shape, call.layer.head_dim**-0.5
+    q, k, v = (t.transpose(1, 2) for t in (q * attention.scheme.query_scale, k, v))
+    return call.interface(q, k, v, None, scaling=scale)[0].reshape(shape), None  # vLLM gives (T, H d)
+
+
+def _flex(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
     scheme, score_mod = attention.scheme, attention.score_mod
     if score_mod is None and scheme.uses("score_mod"):
         with outside_autocast(q.device):
-            score_mod = scheme.score_mod(attention.tokens, layer.layer_idx)
+            score_mod = scheme.score_mod(attention.tokens, call.layer.layer_idx)
     if score_mod is None and _is_biased(scheme):
         raise _refused("flex_attention", "needs a score_mod", f"the bias {scheme.name!r} gave none")
     if v.requires_grad and v.device.type == "cpu":
@@ -360,7 +388,7 @@ def _flex(
     # Compiled for each kind of call: PyTorch runs what it has compiled eight times unfused from then on.
     kind = (getattr(score_mod, "__code__", None), q.dtype, v.requires_grad, attention.block_mask is None)
     attend: Any = _compiled(flex_attention, kind) if q.is_cuda else flex_attention
-    out = attend(q, k, v, score_mod=score_mod, block_mask=attention.block_mask, scale=scale)
+    out = attend(q, k, v, score_mod=score_mod, block_mask=attention.block_mask, scale=call.scale)
     return out.transpose(1, 2), None
 
 
@@ -393,12 +421,10 @@ def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, dropout: flo
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
 
 
-def _varlen(
-    attention: Attention, layer: Any, q: Tensor, k: Tensor, v: Tensor, masks: Any, scale: float, dropout: float
-) -> tuple[Tensor, None]:
+def _varlen(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
     cuts, longest = attention.tokens.cu_seqlens, attention.tokens.longest
     q, k, v = (t[0].contiguous() for t in (q, k, v))
-    return varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=scale).unsqueeze(0), None  # type: ignore[union-attr]
+    return varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=call.scale).unsqueeze(0), None  # type: ignore[union-attr]
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
@@ -408,7 +434,7 @@ def _varlen(
 class Backend:
     """One way to run attention, and what it takes.
 
-    `run(attention, layer, q, k, v, masks, scale, dropout)` returns the result and, where it has them, the
+    `run(attention, call, q, k, v, masks)` returns the result and, where it has them, the
     probabilities. q, k, v and the result are in token layout (1 or B, T, H, d); `masks` has a boolean mask, or an
     additive one with the bias in it, (m, 1 or H, 1 or w, w) or None, for each run of `attention.rows`.
     """
@@ -419,6 +445,8 @@ class Backend:
     takes_tokens: bool = False
     """It wants the unpadded tokens, not padded rows."""
     takes_dropout: bool = True
+    is_servers: bool = False
+    """It belongs to the server that runs the model, which knows where sequences begin, and pools by itself."""
 
 
 BACKENDS = {
@@ -427,6 +455,7 @@ BACKENDS = {
     "varlen": Backend(_varlen, takes_tokens=True, takes_dropout=False),
     "flash": Backend(_flash, takes_tokens=True),
     "flex_attention": Backend(_flex, bias="score_mod", takes_tokens=True, takes_dropout=False),
+    "vllm": Backend(_vllm, takes_tokens=True, takes_dropout=False, is_servers=True),
     "registered": Backend(_on_rows),
 }
 """The backends by `attn_implementation`. `flash` is FlashAttention of any version, `registered` any other that was

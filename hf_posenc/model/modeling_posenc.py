@@ -25,9 +25,10 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 
-from .attention import Attention, backend_of, check_backend, choose_attention, kernels
+from .attention import Attention, backend_of, check_bias, check_head, choose_attention, eager_attention_forward, kernels
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, tracing
@@ -106,7 +107,12 @@ class PosEncAttention(nn.Module):
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         projections = (apply_linear(layer, hidden_states) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
-        out, weights = attend(self, q, k, v, hidden_states)
+        attention_function = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
+
+        def interface(*args: Any, **options: Any) -> Any:  # called here, where vLLM looks for what it replaces
+            return attention_function(self, *args, **options)
+
+        out, weights = attend(self, interface, q, k, v, hidden_states)
         return apply_linear(self.dense, out.flatten(-2)), weights
 
 
@@ -160,11 +166,6 @@ class PosEncPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     # The losses here average over `num_items_in_batch` where the Trainer gives it.
     accepts_loss_kwargs = True
-
-    @classmethod
-    def _can_set_attn_implementation(cls) -> bool:
-        """Transformers looks for ALL_ATTENTION_FUNCTIONS in this file's text; here attention.py asks it."""
-        return True
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
@@ -231,7 +232,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
         unpad, longest = unpad and not self._wants("output_attentions", options), options.get("max_length_q")
         where = (attention_mask, position_ids, *packing)
         tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, max_length=longest, unpad=unpad)
-        check_length(self._scheme, *(tokens.span or (0, tokens.shape[1] - 1)))
+        if tokens.span or not tokens.has_borders:  # the length of a traced row that may be packed says nothing
+            check_length(self._scheme, *(tokens.span or (0, tokens.shape[1] - 1)))
         augment = AUGMENTATIONS.get(self.config.position_augmentation)
         if self.training and augment is not None and tokens.counted:  # positions that the caller gave are left alone
             tokens = augment(tokens, self.config.augmentation_length)
@@ -254,8 +256,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         return x
 
     def _wants(self, output: str, options: dict[str, Any]) -> bool:
-        wanted = options.get(output)
-        return bool(getattr(self.config, output) if wanted is None else wanted)
+        return bool(getattr(self.config, output) if options.get(output) is None else options[output])
 
 
 class PosEncModel(PosEncPreTrainedModel):
@@ -272,7 +273,7 @@ class PosEncModel(PosEncPreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
         self.position = position
         self.built_with = copy.deepcopy(config)
-        check_backend(config._attn_implementation, self.position)
+        check_bias(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -371,6 +372,7 @@ class PosEncPooledHead(PosEncHead):
 
     def __init__(self, config: PosEncConfig, outputs: int) -> None:
         super().__init__(config)
+        check_head(config)
         self.num_labels = outputs
         self.model = PosEncModel(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
@@ -447,9 +449,7 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         x, axes = (inputs_embeds, 4) if input_ids is None else (input_ids, 3)
         if x is None or x.dim() != axes:
             shape = None if x is None else tuple(x.shape)
-            raise ValueError(
-                f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), this is {shape}."
-            )
+            raise ValueError(f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), not {shape}.")
         flat = (
             t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -626,12 +626,9 @@ def sequence_classification_loss(
     labels = labels.to(logits.device)
     classes = logits.shape[-1]
     if config.problem_type is None:
-        if classes == 1:
-            config.problem_type = "regression"
-        elif labels.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-            config.problem_type = "single_label_classification"
-        else:
-            config.problem_type = "multi_label_classification"
+        several = labels.is_floating_point() or labels.dtype == torch.bool
+        kind = "multi_label_classification" if several else "single_label_classification"
+        config.problem_type = "regression" if classes == 1 else kind
     expected = logits.shape[0] if config.problem_type == "single_label_classification" else logits.numel()
     if labels.numel() != expected:
         raise ValueError(

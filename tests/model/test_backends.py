@@ -105,7 +105,7 @@ def test_every_hook_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_
 def test_a_backend_that_would_drop_a_bias_is_refused(scheme, backend):
     message = rf"attn_implementation='{backend}' .* position_embedding_type='{scheme.replace('+', '.')}' is a bias"
     with pytest.raises(ValueError, match=message):
-        attention.check_backend(backend, MADE[scheme])
+        attention.check_bias(backend, MADE[scheme])
     model = encoder(scheme)
     model.config._attn_implementation = backend  # after the model has been built
     with pytest.raises(ValueError, match=message):
