@@ -252,16 +252,17 @@ def test_a_registered_attention_gets_a_boolean_mask_and_a_line_says_what_it_must
     torch.testing.assert_close(got, encoder(scheme)(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["vllm", "registered_too"])
 @pytest.mark.parametrize("scheme", BIASED)
-def test_a_registered_attention_is_refused_a_bias(scheme, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "vllm", eager_attention_forward)
+def test_a_registered_attention_is_refused_a_bias(scheme, name, monkeypatch):
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, name, eager_attention_forward)
     model = encoder(scheme)
-    model.set_attn_implementation("vllm")
-    refused = f"'vllm' takes no bias, and position_embedding_type='{re.escape(scheme)}' is a bias"
+    model.set_attn_implementation(name)
+    refused = f"'{name}' takes no bias, and position_embedding_type='{re.escape(scheme)}' is a bias"
     with pytest.raises(ValueError, match=refused):
         model(IDS, attention_mask=MASK)
     with pytest.raises(ValueError, match=refused):
-        encoder(scheme, attn_implementation="vllm")
+        encoder(scheme, attn_implementation=name)
 
 
 def test_flex_attention_refuses_dropout():
