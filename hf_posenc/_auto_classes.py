@@ -1,4 +1,4 @@
-"""Registers `posenc` with transformers' Auto classes once a program has imported them, and no earlier.
+"""Registers `posenc` with transformers' Auto classes and PEFT once a program has imported them, and no earlier.
 
 Registering needs the config and model classes, so PyTorch, so seconds: `import hf_posenc` and `hf-posenc --help` don't
 need them. Whoever calls `AutoModel.from_pretrained` has imported the module of the Auto classes, and that is watched.
@@ -7,30 +7,28 @@ need them. Whoever calls `AutoModel.from_pretrained` has imported the module of 
 import importlib.abc
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from .tasks import CLASSES, auto_class
 
-_WATCHED = ("transformers", "hf_posenc")
-
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Counts the imports of `_WATCHED` packages that are under way.
+    """Registers with modules of some packages, after their import and once no import of the packages is under way.
 
-    Our models import modules of transformers that may be half-imported while the Auto classes are, so registering
-    waits until none is.
+    Our models import modules of transformers that may be half-imported while the Auto classes are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packages: tuple[str, ...], registrations: dict[str, Callable[[], None]]) -> None:
+        self.packages = packages
+        self.pending = registrations
         self.lock = threading.RLock()
         self.under_way = 0
-        self.registered: set[str] = set()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name.partition(".")[0] not in _WATCHED:
+        if name.partition(".")[0] not in self.packages:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
@@ -45,19 +43,17 @@ class _Watch(importlib.abc.MetaPathFinder):
             self.under_way += change
 
     def register(self) -> None:
-        """Registers with the Auto classes that have been imported, where no import is under way."""
+        """Registers with the modules that have been imported, where no import is under way."""
         with self.lock:
             if self.under_way:
                 return
             self.under_way += 1  # our own modules' imports, which end here again
             try:
-                for module, register in ((_CONFIGS, _register_config), (_MODELS, _register_models)):
-                    if module in sys.modules and module not in self.registered:
-                        self.registered.add(module)
-                        register()
+                for module in [name for name in self.pending if name in sys.modules]:
+                    self.pending.pop(module)()
             finally:
                 self.under_way -= 1
-            if {_CONFIGS, _MODELS} <= self.registered and self in sys.meta_path:
+            if not self.pending and self in sys.meta_path:
                 sys.meta_path.remove(self)
 
 
@@ -85,10 +81,6 @@ class _Counted(importlib.abc.Loader):
         self.watch.register()
 
 
-_CONFIGS = "transformers.models.auto.configuration_auto"
-_MODELS = "transformers.models.auto.modeling_auto"
-
-
 def _register_config() -> None:
     from transformers import AutoConfig
 
@@ -107,8 +99,22 @@ def _register_models() -> None:
         getattr(transformers, auto_class(task)).register(PosEncConfig, getattr(modeling_posenc, name))
 
 
+def _register_adapters() -> None:
+    """PEFT's default targets: those of BERT, whose names ours are."""
+    from peft.utils import constants
+
+    for name, targets in vars(constants).items():
+        if name.endswith("_TARGET_MODULES_MAPPING") and targets.get("bert") == ["query", "value"]:
+            targets.setdefault("posenc", targets["bert"])
+
+
 def register_when_imported() -> None:
-    """Registers now what has been imported, and the rest when it is."""
-    watch = _Watch()
-    sys.meta_path.insert(0, watch)
-    watch.register()
+    """Registers now with what has been imported, and with the rest when it is."""
+    auto = "transformers.models.auto."
+    models = {f"{auto}configuration_auto": _register_config, f"{auto}modeling_auto": _register_models}
+    for watch in (
+        _Watch(("transformers", "hf_posenc"), models),
+        _Watch(("peft",), {"peft.utils.constants": _register_adapters}),
+    ):
+        sys.meta_path.insert(0, watch)
+        watch.register()

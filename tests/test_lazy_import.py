@@ -10,9 +10,10 @@ import hf_posenc
 import hf_posenc.training
 from hf_posenc.schemes.names import known_schemes
 
-HEAVY = (
-    "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas'} & set(sys.modules)\nassert not heavy, heavy\n"
-)
+HEAVY = """
+heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas', 'peft'} & set(sys.modules)
+assert not heavy, heavy
+"""
 
 
 def in_a_fresh_process(code: str, *arguments: str) -> str:
@@ -36,7 +37,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 config = AutoConfig.for_model("posenc", vocab_size=9, hidden_size=8, num_attention_heads=1, num_hidden_layers=1)
 print(type(AutoModel.from_config(config)).__name__, type(AutoModelForTokenClassification.from_config(config)).__name__)
 import sys
-assert not any("hf_posenc" in type(finder).__module__ for finder in sys.meta_path), "the watch has done its work"
+watching = [finder.packages for finder in sys.meta_path if "hf_posenc" in type(finder).__module__]
+assert watching == [("peft",)], "the watch of the Auto classes has done its work"
 """
 
 
@@ -47,6 +49,18 @@ FIRST = [
     "import hf_posenc\nimport transformers.modeling_layers",
     "import hf_posenc.model.modeling_posenc",
 ]
+LORA = """
+assert hf_posenc.PosEncModel and "peft" not in sys.modules
+import peft
+sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
+model = peft.get_peft_model(hf_posenc.PosEncModel(hf_posenc.PosEncConfig(**sizes)), peft.LoraConfig())
+print(*sorted({name.split(".")[-2] for name, _ in model.named_modules() if name.endswith("lora_A")}))
+assert not any("hf_posenc" in type(finder).__module__ for finder in sys.meta_path), "the watches have done their work"
+"""
+LORA_ORDERS = {
+    "hf_posenc": f"import sys, hf_posenc{LORA}",
+    "peft": f"import sys, peft, hf_posenc{LORA}".replace(' and "peft" not in sys.modules', ""),
+}
 TABLE = "from hf_posenc.model.scheme_table import SCHEMES\nprint(*sorted(SCHEMES))"
 FORKED = """
 import contextlib, io, json, os, sys, traceback
@@ -68,7 +82,7 @@ for code in json.loads(sys.argv[1]):
 @pytest.fixture(scope="module")
 def printed() -> dict[str, str]:
     """What each code prints in a process of its own; one process imports PyTorch for all of them."""
-    codes = [*(first + LOAD for first in FIRST), TABLE]
+    codes = [*(first + LOAD for first in FIRST), *LORA_ORDERS.values(), TABLE]
     lines = in_a_fresh_process(FORKED, json.dumps(codes)).splitlines()
     return dict(zip(codes, map(json.loads, lines), strict=True))
 
@@ -77,6 +91,13 @@ def printed() -> dict[str, str]:
 @pytest.mark.parametrize("first", FIRST)
 def test_the_auto_classes_know_the_model_whatever_was_imported_first(printed, first):
     assert printed[first + LOAD].split() == ["PosEncModel", "PosEncForTokenClassification"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", LORA_ORDERS)
+def test_lora_without_targets_takes_those_of_bert_whatever_was_imported_first(printed, first):
+    pytest.importorskip("peft")
+    assert printed[LORA_ORDERS[first]].split() == ["query", "value"]
 
 
 @pytest.mark.slow

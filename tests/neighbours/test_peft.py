@@ -46,6 +46,12 @@ def test_only_the_adapters_the_classifier_and_what_is_asked_for_are_trained(sche
     assert sum("lora_B" in name for name in names) == (5 if scheme == "tupe" else 4)
 
 
+@pytest.mark.parametrize("kind", [peft.LoraConfig, peft.LoHaConfig], ids=lambda kind: kind.__name__)
+def test_a_config_without_targets_takes_those_of_bert(kind: type) -> None:
+    model = peft.get_peft_model(tiny_model("rope", HEAD), kind())
+    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == {"query", "value"}
+
+
 def test_the_weights_of_the_positions_are_trained_too_where_asked_for() -> None:
     model = adapted("learned", modules_to_save=["position", "classifier"])
     before = {name: value.clone() for name, value in model.state_dict().items()}
