@@ -216,9 +216,12 @@ def mean_of(parts: Sequence[str] | None, study: Study, task: Task) -> str:
 def _task(study: Study, task: Task) -> list[Block]:
     home, lengths = study.home_length(task), study.lengths(task)
     train = study.plan.train_length_of(task)
+    tested = f"tested at {', '.join(f'{n:,}' for n in lengths)}"
+    if same := study.same_lengths(task):
+        tested += f"; at {', '.join(f'{n:,}' for n in same)} every answer is the same"
     blocks: list[Block] = [
         Heading(2, plain(task.name)),
-        Text(f"{_about(task)} Trained at up to {train:,} tokens, tested at {', '.join(f'{n:,}' for n in lengths)}."),
+        Text(f"{_about(task)} Trained at up to {train:,} tokens, {tested}."),
     ]
     if not any(study.ranking(task, length) for length in lengths):
         return [*blocks, Text(f"Nothing to rank: {plain(study.why_not(task, study.schemes[0], home))}.")]

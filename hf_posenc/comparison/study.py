@@ -105,8 +105,25 @@ class Study:
         return [part for part in self.parts(task, length) if task.part_column is None or not part.endswith(subset)]
 
     def lengths(self, task: Task) -> list[int]:
-        """The lengths at which a task was tested."""
-        return sorted({test["length"] for run in self.done if run["task"] == task.name for test in run["tests"]})
+        """The lengths at which a task was tested, without `same_lengths`."""
+        same = self.same_lengths(task)
+        return [length for length in self._results(task) if length not in same]
+
+    def same_lengths(self, task: Task) -> list[int]:
+        """The lengths at which texts that are cut gave every answer that they gave at the shorter length before."""
+        if task.kind != "text" or task.lengths != "cut":
+            return []
+        pairs = itertools.pairwise(self._results(task).items())
+        return [length for (_, before), (length, results) in pairs if results.items() <= before.items()]
+
+    def _results(self, task: Task) -> dict[int, dict[tuple[str, int, str], Any]]:
+        """What each run measured in each part, by length, the shortest first."""
+        results: dict[int, dict[tuple[str, int, str], Any]] = {}
+        for run in self.done:
+            for test in run["tests"] if run["task"] == task.name else ():
+                key = (run["scheme"], run["seed"], test["part"])
+                results.setdefault(test["length"], {})[key] = test.get("units", test.get("skipped"))
+        return dict(sorted(results.items()))
 
     def home_length(self, task: Task) -> int:
         """The tested length that is the train length, or the next one to it."""

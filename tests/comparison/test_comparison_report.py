@@ -309,6 +309,22 @@ def test_one_scheme_alone_and_lengths_that_none_can_do(tmp_path):
     assert "Nothing to rank: learned has 32 positions." in write_report(unable)[0].read_text()
 
 
+def test_a_length_at_which_every_answer_is_the_same_has_no_column(tmp_path):
+    """One text of a thousand is longer, as in sst2; what is generated anew for each length keeps its columns."""
+    schemes = {"schemes": ["none", "rope"], "test_lengths": [32, 40, 48]}
+    folder = made_up(tmp_path, plan(tasks=[{"data": "hans"}, "halves"], **schemes), RATES)
+    for path in folder.glob("runs/*/run.json"):
+        run = json.loads(path.read_text())
+        first, second, _ = run["tests"]
+        second["units"] = first["units"]
+        path.write_text(json.dumps(run))
+    study = Study.read(folder)
+    assert [study.lengths(task) for task in study.tasks] == [[32, 48], [32, 40, 48]]
+    text = write_report(folder)[0].read_text()
+    assert "tested at 32, 48; at 40 every answer is the same" in text
+    assert "| scheme | 32 | 48 |" in text
+
+
 def test_a_mean_says_of_what_and_leaves_subsets_out(tmp_path):
     """hans with its order_matched part: that part's examples are hans's already."""
     task = {"data": "hans", "part_column": "order_matched"}
