@@ -29,7 +29,7 @@ class Answer:
 
 
 def load_isolated(
-    place: Path,
+    folder: Path,
     checkpoint: str,
     auto_class: str,
     *,
@@ -44,7 +44,7 @@ def load_isolated(
     """Loads a checkpoint with `trust_remote_code=True` in a process of its own, without network, and runs it.
 
     Args:
-        place: a folder for order.json, inputs and found, the files that are exchanged.
+        folder: a folder for job.json, inputs and outputs, the files that are exchanged.
         checkpoint: a folder, or a name whose files are in the process's cache.
         auto_class: the class of transformers that loads it.
         texts: what its tokenizer reads, and the model if there are no inputs.
@@ -60,15 +60,15 @@ def load_isolated(
     """
     from safetensors.torch import load_file, save_file
 
-    order = {"checkpoint": checkpoint, "auto_class": auto_class, "options": dict(options or {}), "weights": weights}
-    order |= {"texts": None if texts is None else list(texts), "hidden": ["hf_posenc", *hidden]}
-    (place / "order.json").write_text(json.dumps(order), encoding="utf-8")
+    job = {"checkpoint": checkpoint, "auto_class": auto_class, "options": dict(options or {}), "weights": weights}
+    job |= {"texts": None if texts is None else list(texts), "hidden": ["hf_posenc", *hidden]}
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     if inputs is not None:
-        save_file({name: value.contiguous() for name, value in inputs.items()}, place / "inputs")
+        save_file({name: value.contiguous() for name, value in inputs.items()}, folder / "inputs")
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-X", "utf8", __file__, str(place)],
-            cwd=place,
+            [sys.executable, "-P", "-X", "utf8", __file__, str(folder)],
+            cwd=folder,
             env={**environment, "HF_HUB_OFFLINE": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -86,7 +86,7 @@ def load_isolated(
         raise IsolatedLoadFailed(f"the process that loads it ended with {done.returncode}: {reason}") from None
     if answer["error"] is not None:
         raise IsolatedLoadFailed(answer["error"])
-    tensors = load_file(place / "found")
+    tensors = load_file(folder / "outputs")
     return Answer(
         tensors.pop("output"), {k.removeprefix("weight:"): v for k, v in tensors.items()}, answer["token_ids"]
     )
@@ -102,34 +102,34 @@ def first_output(model: Any, **inputs: Any) -> Any:
         return next(iter(model.eval()(**inputs).values())).contiguous()
 
 
-def _carry_out(place: Path, order: dict[str, Any]) -> dict[str, Any]:
+def _load_and_run(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     import transformers
     from safetensors.torch import load_file, save_file
 
-    options = {"trust_remote_code": True, **order["options"]}
-    auto = getattr(transformers, order["auto_class"])
-    model, info = auto.from_pretrained(order["checkpoint"], output_loading_info=True, dtype="auto", **options)
+    options = {"trust_remote_code": True, **job["options"]}
+    auto = getattr(transformers, job["auto_class"])
+    model, info = auto.from_pretrained(job["checkpoint"], output_loading_info=True, dtype="auto", **options)
     if info["missing_keys"] or info["unexpected_keys"]:
         missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
         return {"error": f"missing weights {missing}, unexpected {unexpected}"}
     read = None
-    if order["texts"] is not None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(order["checkpoint"], **options)
-        read = tokenizer(order["texts"], padding=len(order["texts"]) > 1, return_tensors="pt")
-    inputs = load_file(place / "inputs") if (place / "inputs").exists() else dict(read)  # type: ignore[arg-type]
-    tensors = {f"weight:{name}": value for name, value in model.state_dict().items()} if order["weights"] else {}
+    if job["texts"] is not None:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(job["checkpoint"], **options)
+        read = tokenizer(job["texts"], padding=len(job["texts"]) > 1, return_tensors="pt")
+    inputs = load_file(folder / "inputs") if (folder / "inputs").exists() else dict(read)  # type: ignore[arg-type]
+    tensors = {f"weight:{name}": value for name, value in model.state_dict().items()} if job["weights"] else {}
     tensors["output"] = first_output(model, **inputs)
     assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, place / "found")
+    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "outputs")
     return {"error": None, "token_ids": None if read is None else read["input_ids"].tolist()}
 
 
-def _main(place: Path) -> None:
-    order = json.loads((place / "order.json").read_text(encoding="utf-8"))
-    for name in order["hidden"]:
+def _main(folder: Path) -> None:
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    for name in job["hidden"]:
         sys.modules[name] = None  # type: ignore[assignment]  # an import fails, as if it weren't installed
     try:
-        answer = _carry_out(place, order)
+        answer = _load_and_run(folder, job)
     except Exception as problem:
         answer = {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())}"}
     print(json.dumps(answer))

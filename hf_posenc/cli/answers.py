@@ -26,7 +26,7 @@ from .options import (
     TextDelimiter,
     Trust,
     declared_option,
-    given,
+    without_none,
 )
 
 _File = Annotated[
@@ -242,7 +242,7 @@ def evaluate(
     role = "validation" if file is None and split in ("validation", "valid", "val", "dev") else "test"
     source = {"test_file": file} if file else {"dataset_name": dataset_name, f"{role}_split_name": split}
     kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}
-    columns = given(
+    columns = without_none(
         delimiter=delimiter,
         quoting=quoting,
         encoding=encoding,

@@ -25,7 +25,7 @@ class _Ended(Exception):
 
 
 @contextlib.contextmanager
-def _in_our_words(ctx: Any) -> Iterator[None]:
+def _as_user_errors(ctx: Any) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, BrokenPipeError) as error:
@@ -40,11 +40,11 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:  # the help
             return super().parse_args(ctx, args)
-        with _in_our_words(ctx):
+        with _as_user_errors(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with _in_our_words(ctx):
+        with _as_user_errors(ctx):
             return super().invoke(ctx)
 
 

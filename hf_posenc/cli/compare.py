@@ -10,7 +10,7 @@ from hf_posenc.errors import UserError, check_local, dashed, one_line
 from hf_posenc.options import parse_json_option
 
 from .application import app, loading
-from .options import Delimiter, TextDelimiter, complete_preset, declared_option, given, numbers, words
+from .options import Delimiter, TextDelimiter, complete_preset, declared_option, numbers, without_none, words
 
 _Plan = Annotated[
     str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
@@ -87,7 +87,7 @@ def compare(
 
     if sum((plan is not None, quick)) > 1:
         raise UserError("--plan and --quick are both given. Give one of them.")
-    columns = given(
+    columns = without_none(
         delimiter=delimiter,
         text_column_names=text_column_names,
         text_column_delimiter=text_column_delimiter,
@@ -239,16 +239,16 @@ def benchmark(
         "device": device,
         "profile": profile,
         "report": lambda line: errors.print(line, style="dim", highlight=False, markup=False),
-        "save": lambda found: write_results(found, output) if output else None,
+        "save": lambda measured: write_results(measured, output) if output else None,
     }
     if startup:
-        found = measure_startup(lists[1][0], rounds)
-        print(startup_table(found))
+        measured = measure_startup(lists[1][0], rounds)
+        print(startup_table(measured))
     elif targets:
-        found = run_targets(lists[1][0], rounds, **common)
-        print(speed_table(found))
+        measured = run_targets(lists[1][0], rounds, **common)
+        print(speed_table(measured))
     else:
-        found = run_benchmark(
+        measured = run_benchmark(
             lists[0],
             sizes=lists[1],
             works=lists[2],
@@ -259,8 +259,8 @@ def benchmark(
             rounds=rounds,
             **common,
         )
-        print(speed_table(found))
-    for path in write_results(found, output) if output else ():
+        print(speed_table(measured))
+    for path in write_results(measured, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)
-    if targets and any(row["outcome"] != "pass" for row in found["targets"]):
+    if targets and any(row["outcome"] != "pass" for row in measured["targets"]):
         raise typer.Exit(1)

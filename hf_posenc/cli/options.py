@@ -82,8 +82,8 @@ TextColumns = Annotated[
 TextDelimiter = Annotated[str | None, declared_option("text_column_delimiter")]
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given."""
+def without_none(**options: Any) -> dict[str, Any]:
+    """The options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -77,8 +77,8 @@ def plot(
     check_picture_path(output)
     if scheme_file is not None:
         register_scheme_file(scheme_file, "+".join(sources))
-    given = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
-    fields = {name: parse_json_option(name, text) for name, text in given.items() if text is not None}
+    texts = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
+    fields = {name: parse_json_option(name, text) for name, text in texts.items() if text is not None}
     if fields and (len(sources) > 1 or not is_scheme(sources[0])):
         raise UserError(f"{dashed(next(iter(fields)))} goes with one scheme's name. A checkpoint has its own.")
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
@@ -144,37 +144,37 @@ def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_rem
     from hf_posenc.schemes.inspection import inspect_checkpoint
 
     try:
-        found = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
+        summary = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
     except (OSError, UserError) as error:
         raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
-    share = found.position_parameters / max(found.parameters, 1)
-    length = "any" if found.max_length is None else f"{found.max_length:,} tokens"
-    if not found.scheme_loaded:
+    share = summary.position_parameters / max(summary.parameters, 1)
+    length = "any" if summary.max_length is None else f"{summary.max_length:,} tokens"
+    if not summary.scheme_loaded:
         length = "what the scheme's own code says: --trust-remote-code runs it"
     rows: dict[str, Any] = {
-        "model": found.architecture,
-        "scheme": found.position_embedding_type,
-        "scheme arguments": ", ".join(f"{k}={v!r}" for k, v in found.position_embedding_kwargs.items()) or "none",
-        "rope parameters": found.rope_parameters and ", ".join(f"{k}={v!r}" for k, v in found.rope_parameters.items()),
-        "own code": found.own_code,
+        "model": summary.architecture,
+        "scheme": summary.position_embedding_type,
+        "scheme arguments": ", ".join(f"{k}={v!r}" for k, v in summary.position_embedding_kwargs.items()) or "none",
+        "rope parameters": ", ".join(f"{k}={v!r}" for k, v in (summary.rope_parameters or {}).items()),
+        "own code": summary.own_code,
         "max length": length,
-        "parameters": f"{found.parameters:,}, of them {found.position_parameters:,} positional ({share:.2%})",
-        "weights": ", ".join(found.dtypes),
-        "labels": ", ".join(found.labels),
-        **{f"{split} scores": _words_of(scores) for split, scores in found.training.scores.items()},
-        "to beat": _words_of(found.training.baselines),
-        "doubts": " ".join(found.training.warnings),
-        "data": found.training.data,
-        "training": found.training.length,
-        "made from": found.training.source,
-        "hf_posenc": found.posenc_version,
-        "transformers": found.transformers_version,
-        "code": f"travels with it, {len(found.code_files)} files"
-        if found.code_files
+        "parameters": f"{summary.parameters:,}, of them {summary.position_parameters:,} positional ({share:.2%})",
+        "weights": ", ".join(summary.dtypes),
+        "labels": ", ".join(summary.labels),
+        **{f"{split} scores": _words_of(scores) for split, scores in summary.training.scores.items()},
+        "to beat": _words_of(summary.training.baselines),
+        "doubts": " ".join(summary.training.warnings),
+        "data": summary.training.data,
+        "training": summary.training.length,
+        "made from": summary.training.source,
+        "hf_posenc": summary.posenc_version,
+        "transformers": summary.transformers_version,
+        "code": f"travels with it, {len(summary.code_files)} files"
+        if summary.code_files
         else "none: it loads only where hf_posenc is installed",
-        "missing code": ", ".join(found.missing_code_files),
+        "missing code": ", ".join(summary.missing_code_files),
     }
-    table = Table(title=found.source, show_header=False)
+    table = Table(title=summary.source, show_header=False)
     for name, value in rows.items():
         if value:
             table.add_row(name, str(value))

@@ -132,7 +132,7 @@ def length_chart(study: Study, task: Task) -> bytes:
                 [value.mean if value.low is None else value.low for _, value in points],
                 [value.mean if value.high is None else value.high for _, value in points],
             )
-    figure, every = _linemake_axes(study, lines, bars=True)
+    figure, every = _line_axes(study, lines, bars=True)
     ends = [Interval(m, low, high, 0) for line in lines.values() for m, low, high in zip(*line[1:], strict=True)]
     for axes in every:
         axes.axvline(study.plan.train_length_of(task), color="0.6", linewidth=0.8)
@@ -152,7 +152,7 @@ def are_many(study: Study) -> bool:
     return len(study.schemes) > len(PALETTE)
 
 
-def _linemake_axes(study: Study, lines: dict[str, Line], bars: bool) -> "tuple[Figure, list[Axes]]":
+def _line_axes(study: Study, lines: dict[str, Line], bars: bool) -> "tuple[Figure, list[Axes]]":
     """All lines in one picture, or each in its own before the others in grey; intervals as bars or as bands."""
     if not are_many(study):
         figure, axes = _figure(WIDTH, 4)
@@ -231,7 +231,7 @@ def curve_chart(study: Study, task: Task) -> bytes:
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
         values = np.array([[curve[step] for step in steps] for curve in curves])
         lines[scheme] = (steps, values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist())
-    figure, every = _linemake_axes(study, lines, bars=False)
+    figure, every = _line_axes(study, lines, bars=False)
     _name_axes(figure, every, "steps", "training loss")
     return _png(figure)
 

@@ -35,7 +35,7 @@ def findings(study: Study) -> Iterator[tuple[str, str]]:
             against = "" if baseline is None else f"against {code(study.plan.baseline)} ({baseline.mean:.3f}) "
             sentence = f"**{plain(task.name)}, {length:,} tokens**: {against}{'; '.join(clauses)}."
             where = ranking_heading(task, home) if length == home else length_heading(task)
-            yield where, sentence + _of_the_best(study, task, length)
+            yield where, sentence + _best_scheme_sentence(study, task, length)
         changes = study.changes(task, home, longest) if longest > home else {}
         if changes and len(study.plan.seeds) > 1:
             clauses = _by_verdict(changes, lower_is_better(task))
@@ -110,7 +110,7 @@ def compare_to_best(study: Study, task: Task, length: int) -> tuple[str, list[st
     return best, beaten, {scheme: difference for scheme, difference in differences.items() if scheme not in beaten}
 
 
-def _of_the_best(study: Study, task: Task, length: int) -> str:
+def _best_scheme_sentence(study: Study, task: Task, length: int) -> str:
     if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
         return ""
     best, beaten, equal = compare_to_best(study, task, length)

@@ -139,8 +139,8 @@ class Plan:
 
     def work(self, index: int, count: int) -> list["PlannedRun"]:
         """A part of the runs, each after the trials that it needs."""
-        runs = self.shard(index, count)
-        return list({one.name: one for run in runs for one in (*self.trials(run.task, run.scheme), run)}.values())
+        every = (each for run in self.shard(index, count) for each in (*self.trials(run.task, run.scheme), run))
+        return list({run.name: run for run in every}.values())
 
     def train_length_of(self, task: Task) -> int:
         """How many tokens a training input has at most."""

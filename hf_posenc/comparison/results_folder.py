@@ -80,7 +80,7 @@ def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = N
     runs = []
     consistency = ConsistencyCheck(plan)
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
-        with _noted(path, damaged):
+        with _collect_damage(path, damaged):
             result = read_run(path, searched=bool(plan.search))
             _check_plan(plan, result, path)
             if result["status"] == "done":
@@ -177,7 +177,7 @@ def load_references(
     references: dict[str, dict[str, dict[str, Any]]] = {}
     tested = {(run["task"], test["part"], test["length"]): test.get("data") for run in done for test in run["tests"]}
     for path in sorted((Path(folder) / REFERENCES_NAME).glob("*.json")):
-        with _noted(path, damaged):
+        with _collect_damage(path, damaged):
             for reference in read_baselines(path):
                 for test in reference["tests"]:
                     if tested.get((reference["task"], test["part"], test["length"]), test.get("data")) != test.get(
@@ -203,13 +203,13 @@ def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None
         UserError: it is damaged.
     """
     path, measured = Path(folder) / SPEED_NAME, {}
-    with _noted(path, damaged):
+    with _collect_damage(path, damaged):
         measured = read_speed(path) if path.is_file() else {}
     return {task: speed for task, speed in measured.items() if speed["baseline"] == baseline}
 
 
 @contextlib.contextmanager
-def _noted(path: Path, damaged: dict[str, str] | None) -> Iterator[None]:
+def _collect_damage(path: Path, damaged: dict[str, str] | None) -> Iterator[None]:
     """Notes a damaged file under its run's folder or its own name, and goes on without it; see `load_runs`."""
     try:
         yield

@@ -31,7 +31,7 @@ from hf_posenc.training.recipe import default_learning_rate
 from .checkpoints import hidden_size, source_of
 from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
 from .plan import Plan, PlannedRun
-from .tasks import Part, test_parts, training_options
+from .tasks import TestPart, test_parts, training_options
 
 RUN_NAME = "run.json"
 PICTURE_NAME = "learned.png"
@@ -174,7 +174,7 @@ def _test(
 
 
 def predict(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: Part, masked_lm: bool
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: TestPart, masked_lm: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predicts a part: logits (n, C) and labels (n,), or twice the `token_sums` (n, 3) of a masked language model."""
     size = max(1, _TEST_TOKENS // part.longest)
@@ -186,7 +186,7 @@ def predict(
 
 
 def _score(
-    run: PlannedRun, trained: TrainingResult, part: Part, predictions: np.ndarray, labels: np.ndarray
+    run: PlannedRun, trained: TrainingResult, part: TestPart, predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, Any]:
     """The metrics of a part, and the counts that the statistics need."""
     metric = run.task.metric

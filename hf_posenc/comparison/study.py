@@ -154,7 +154,7 @@ class Study:
                 if len(tests) == len(wanted) > 0:
                     # The same texts, cut to each length, are drawn together: what length brings is paired by text.
                     drawn = "" if task.kind == "text" and task.lengths == "cut" else f" {length}"
-                    scores[run["seed"]] = {f"{task.name} {name}{drawn}": found for name, found in tests.items()}
+                    scores[run["seed"]] = {f"{task.name} {name}{drawn}": outcome for name, outcome in tests.items()}
             self._samples[key] = Sample(scores) if scores else None
         return self._samples[key]
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.data.columns import Columns, find_columns, require_columns, texts_of
 from hf_posenc.data.encoding import encode_texts
-from hf_posenc.data.labels import number_labels
+from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.reading import read_table
 from hf_posenc.data.splits import read_splits
 from hf_posenc.data.splitting import choose_texts, marks_of
@@ -38,7 +38,7 @@ _OF_A_FILE = {"delimiter": None, "quoting": None, "decimal": None, "encoding": N
 
 
 @dataclass
-class Part:
+class TestPart:
     """One test: some examples at one length."""
 
     name: str
@@ -99,7 +99,7 @@ def development_files(plan: Plan, task: Task, folder: Path) -> tuple[Path, Path]
     files = (folder / f"{task.name}-search-train.jsonl", folder / f"{task.name}-search-held-out.jsonl")
     if not all(file.exists() for file in files):
         count = plan.train_examples_of(task)
-        for file, part in zip(files, _divided(plan, task, splits["train"].first(count)), strict=True):
+        for file, part in zip(files, _without_held_out(plan, task, splits["train"].first(count)), strict=True):
             _write_rows(file, part)
     return files
 
@@ -113,11 +113,11 @@ def load_task(plan: Plan, task: Task) -> dict[str, Table]:
     splits = read_splits(data_arguments(plan, task))
     if task.sha256 is None:
         return splits
-    train, test = _divided(plan, task, splits["train"])
+    train, test = _without_held_out(plan, task, splits["train"])
     return {"train": train, "test": test}
 
 
-def _divided(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
+def _without_held_out(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
     """The rows without a share of the texts (`validation_split_percentage`), and those of this share."""
     data = data_arguments(plan, task)
     columns = find_columns(rows, data, needs_label=task.kind == "text")
@@ -195,7 +195,7 @@ def _columns(plan: Plan, task: Task, splits: dict[str, Table]) -> Columns:
 def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) -> None:
     """Refuses a test that couldn't be scored, before training."""
     data = data_arguments(plan, task)
-    labels, numbers = number_labels({"train": train, "test": rows}, find_columns(train, data), data)
+    labels, numbers = encode_labels({"train": train, "test": rows}, find_columns(train, data), data)
     if labels.problem_type != "single_label_classification":
         raise UserError(
             f"The task {task.name!r} is {labels.problem_type.replace('_', ' ')}, which has no {task.metric}. Compare "
@@ -231,7 +231,7 @@ def test_parts(
     labels: tuple[str, ...],
     problem_type: str,
     development: Path | None,
-) -> Iterator[Part]:
+) -> Iterator[TestPart]:
     """The parts of a task at every test length, as token ids; the same for all schemes and seeds.
 
     Args:
@@ -259,16 +259,16 @@ def test_parts(
             total = sum(len(ids) for ids in masked["input_ids"])
             for length in lengths:
                 if length == lengths[0] or total >= length:
-                    yield Part(name, length, join_blocks(masked, length))
+                    yield TestPart(name, length, join_blocks(masked, length))
             continue
-        numbers = number_labels({"test": rows}, columns, data, label_names=labels, problem_type=problem_type)[1]["test"]
+        numbers = encode_labels({"test": rows}, columns, data, label_names=labels, problem_type=problem_type)[1]["test"]
         groups = list(rows.columns[task.group_column]) if task.group_column and development is None else None
 
         def cut(length: int, rows: Table = rows, numbers: Any = numbers, name: str = name) -> Dataset:
             return encode_texts(texts_of(rows, columns, name), numbers, tokenizer, length, problem_type, split=name)
 
         if development is not None:
-            yield Part(name, lengths[0], cut(lengths[0]))
+            yield TestPart(name, lengths[0], cut(lengths[0]))
             continue
         yield from _by_length(task, name, cut, groups, lengths)
 
@@ -276,12 +276,12 @@ def test_parts(
 def _held_out(plan: Plan, task: Task, splits: dict[str, Table], folder: Path) -> dict[str, Table]:
     files = development_files(plan, task, folder)
     rows = splits["validation"] if files is None else read_table(str(files[1]))
-    return {task.name: _some(rows, plan.test_examples_of(task), None)}
+    return {task.name: _sample(rows, plan.test_examples_of(task), None)}
 
 
 def _generated_parts(
     plan: Plan, task: Task, length: int, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], seed: int
-) -> Iterator[Part]:
+) -> Iterator[TestPart]:
     count = plan.test_examples_of(task)
     assert count is not None
     numbers = {label: number for number, label in enumerate(labels)}
@@ -292,7 +292,7 @@ def _generated_parts(
             rows = list(make_probes(max(1, count // 2), (length, length), seed, [name]))
         encoded = tokenizer([row["text"] for row in rows])
         dataset = Dataset.from_dict({**encoded, "labels": [numbers[row["label"]] for row in rows]})
-        yield Part(name, length, dataset, [row["group"] for row in rows] if task.kind == "probes" else None)
+        yield TestPart(name, length, dataset, [row["group"] for row in rows] if task.kind == "probes" else None)
 
 
 def _named_tests(plan: Plan, task: Task, splits: dict[str, Table]) -> dict[str, Table]:
@@ -300,11 +300,11 @@ def _named_tests(plan: Plan, task: Task, splits: dict[str, Table]) -> dict[str, 
     named: dict[str, Table] = {}
     for name, rows in _test_splits(task, splits).items():
         part = task.name if name == "test" else f"{task.name}/{name}"
-        named[part] = _some(rows, count, task.group_column)
+        named[part] = _sample(rows, count, task.group_column)
         if task.part_column and task.part_column in rows.names:
             chosen = [index for index, value in enumerate(rows.columns[task.part_column]) if _is_true(value)]
             if chosen:
-                named[f"{part}/{task.part_column}"] = _some(rows.select(chosen), count, task.group_column)
+                named[f"{part}/{task.part_column}"] = _sample(rows.select(chosen), count, task.group_column)
     if task.lengths != "buckets":
         return named
     columns = set.intersection(*(set(rows.names) for rows in named.values()))
@@ -321,7 +321,7 @@ def _is_true(value: Any) -> bool:
     return str(value).strip().lower() in ("true", "yes", "1", "1.0")
 
 
-def _some(rows: Table, count: int | None, group_column: str | None) -> Table:
+def _sample(rows: Table, count: int | None, group_column: str | None) -> Table:
     """So many rows, drawn from all, the same ones each time and in their order; groups stay whole."""
     if count is None or count >= len(rows):
         return rows
@@ -341,7 +341,7 @@ def _some(rows: Table, count: int | None, group_column: str | None) -> Table:
 
 def _by_length(
     task: Task, name: str, cut: Callable[[int], Dataset], groups: list[Any] | None, lengths: tuple[int, ...]
-) -> Iterator[Part]:
+) -> Iterator[TestPart]:
     """One part per length: all examples cut to it as training cuts them, or those of about that length."""
     whole = cut(lengths[-1])
     sizes = [len(ids) for ids in whole["input_ids"]]
@@ -353,8 +353,8 @@ def _by_length(
             shorter = length
             if chosen:
                 groups_here = None if groups is None else [groups[index] for index in chosen]
-                yield Part(name, length, whole.select(chosen), groups_here)
+                yield TestPart(name, length, whole.select(chosen), groups_here)
             continue
-        yield Part(name, length, whole if length >= max(sizes) else cut(length), groups)
+        yield TestPart(name, length, whole if length >= max(sizes) else cut(length), groups)
         if length >= max(sizes):
             return  # nothing is cut, so that longer ones would be the same

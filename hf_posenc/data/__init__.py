@@ -5,9 +5,9 @@
 - `columns` finds text and label, `labels` the task and the classes, `words` labelled words.
 - `preparing` chooses rows and makes a `PreparedData` (`prepared`); `splitting` sets texts aside, `streaming` reads a
   stream before training, `summary` says what was done.
-- `encoding` makes token ids, `tokenizer` trains a tokenizer, `passes` is a stream as the Trainer takes it.
+- `encoding` makes token ids, `tokenizer` trains a tokenizer, `repeated_stream` is a stream as the Trainer takes it.
 
-Nothing here but `passes` and `tokenizer` needs PyTorch or transformers, so that a bad file is refused at once.
+Nothing here but `repeated_stream` and `tokenizer` needs PyTorch or transformers, so that a bad file is refused at once.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from .._lazy import lazy_names
 if TYPE_CHECKING:
     from .columns import Columns, find_columns, remember_columns, remembered_columns, require_columns
     from .encoding import encode_texts
-    from .labels import Labels, number_labels
+    from .labels import Labels, encode_labels
     from .options import DataArguments
     from .prepared import PreparedData, Use
     from .preparing import prepare
@@ -33,11 +33,11 @@ __all__ = [
     "PreparedData",
     "Table",
     "Use",
+    "encode_labels",
     "encode_texts",
     "example_data",
     "find_columns",
     "load_tokenizer",
-    "number_labels",
     "prepare",
     "read_splits",
     "read_table",

@@ -23,9 +23,9 @@ TOKENS = "token_classification"
 MOST_NUMBERED = 50
 """More distinct whole floats than this mean a regression."""
 _NAME_LABELS = "Name the right one with --label-column-name."
-_NOTHING = {"NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "\\N"}
+_MISSING_VALUES = {"NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "\\N"}
 """What R, pandas, databases and spreadsheets write for a missing cell."""
-_MANY = 10
+_MANY_LABELS = 10
 """More distinct whole numbers than this may well be meant as numbers."""
 
 
@@ -62,7 +62,7 @@ def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
     return mean, std if std > smallest else 1.0
 
 
-def number_labels(
+def encode_labels(
     splits: Mapping[str, Table],
     columns: Columns,
     options: DataArguments | None = None,
@@ -163,7 +163,7 @@ def _decide(
             "column with --label-column-name."
         )
     if is_train:
-        _doubt(source)
+        _warn_of_odd_labels(source)
     return Labels(problem, names)
 
 
@@ -173,7 +173,7 @@ def _looks_like(column: LabelColumn) -> str:
         return "classification"
     distinct = set(column.present)
     if column.kind == "integer":
-        if len(distinct) > _MANY:
+        if len(distinct) > _MANY_LABELS:
             logger.warning(
                 f"Column {column.name!r} has {len(distinct)} different whole numbers in {len(column.present)} rows, "
                 "each of which is a label of its own. --task regression predicts numbers."
@@ -189,7 +189,7 @@ def _looks_like(column: LabelColumn) -> str:
     return "classification"
 
 
-def _doubt(column: LabelColumn) -> None:
+def _warn_of_odd_labels(column: LabelColumn) -> None:
     """Warns of labels that look like one label in two spellings, or like several labels in one cell."""
     counts = Counter(map(str, column.items()))
     spellings: dict[str, list[str]] = {}
@@ -201,12 +201,12 @@ def _doubt(column: LabelColumn) -> None:
             f"Column {column.name!r} has the labels {' and '.join(map(repr, alike[0]))}, which count as different "
             "labels."
         )
-    if nothing := sorted(_NOTHING.intersection(counts)):
+    if nothing := sorted(_MISSING_VALUES.intersection(counts)):
         logger.warning(
             f"Column {column.name!r} has the label {nothing[0]!r} in {counts[nothing[0]]:,} rows, which counts as a "
             "label. If it means that there is none, empty these cells and give --skip-missing."
         )
-    if column.is_list or len(counts) <= _MANY or column.kind != "text":
+    if column.is_list or len(counts) <= _MANY_LABELS or column.kind != "text":
         return
     for delimiter in "|;,/+&":
         parts = {part.strip() for label in counts for part in label.split(delimiter)}
@@ -260,7 +260,7 @@ def _check_labels_fit(column: LabelColumn, problem_type: str) -> None:
 
 
 def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
-    """The numbers of a split's labels, as `number_labels` returns them.
+    """The numbers of a split's labels, as `encode_labels` returns them.
 
     Raises:
         UserError: a label is unknown, or of another type than those of the training data.

@@ -182,12 +182,12 @@ class PreparedData:
         for split, part in self.splits.items():
             encoded[split] = encode(part, self.labels, tokenizer, max_length, split)
         if self.streamed is not None:
-            from .passes import Passes
+            from .repeated_stream import RepeatedStream
 
             first = self.streamed.first(SAMPLE)
             encode(first, self.labels, tokenizer, max_length, "train")  # warns of truncation
             rows = partial(self.streamed.encoded, tokenizer, max_length)
-            encoded["train"] = Passes(rows, self.streamed.count, self.shuffle_buffer)
+            encoded["train"] = RepeatedStream(rows, self.streamed.count, self.shuffle_buffer)
         return encoded
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..errors import UserError
 from .cells import is_missing
 from .columns import Columns, find_columns, require_columns, texts_of
-from .labels import TOKENS, Labels, number_labels, standard_units
+from .labels import TOKENS, Labels, encode_labels, standard_units
 from .options import DataArguments
 from .prepared import Part, PreparedData, TrainingStream, Use
 from .splitting import choose_texts, marks_of, repeated
@@ -34,16 +34,16 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
     _check_splits(splits, use)
     if data.streaming:
         return _prepare_stream(splits, data, use)
-    tables = _wanted(splits, use)
+    tables = _used_splits(splits, use)
     columns, labels, texts, numbers = _read(tables, data, use)
     _leave_unlabelled_test_out(tables, numbers, columns, use)
     summary = DataSummary.start(columns, labels, tables)
-    parts = _usable(tables, texts, numbers, data, summary)
+    parts = _usable_rows(tables, texts, numbers, data, summary)
     if use.validate and "validation" not in splits:
         _set_aside(parts, labels, data, use, summary)
     for split in parts:
-        parts[split] = _first(parts[split], data.most_rows[split], summary.splits.get(split))
-    _check_several(parts, labels, data)
+        parts[split] = _cut_to(parts[split], data.most_rows[split], summary.splits.get(split))
+    _check_labels_vary(parts, labels, data)
     labels = _in_units(labels, parts["train"].labels if "train" in parts else None)
     trained: Set[int] = use.trained_on
     if "train" in parts:
@@ -65,16 +65,16 @@ def _check_splits(splits: Mapping[str, Any], use: Use) -> None:
         raise UserError(f"--do-eval needs validation data, there is {names}. Give --validation-file.")
 
 
-def _wanted(splits: Mapping[str, Any], use: Use) -> dict[str, Any]:
+def _used_splits(splits: Mapping[str, Any], use: Use) -> dict[str, Any]:
     """The splits that are used. Without validation data and training, `validation` is a part of the training data."""
-    wanted = {}
+    used = {}
     if use.train:
-        wanted["train"] = splits["train"]
+        used["train"] = splits["train"]
     if use.validate and ("validation" in splits or not use.train):
-        wanted["validation"] = splits["validation" if "validation" in splits else "train"]
+        used["validation"] = splits["validation" if "validation" in splits else "train"]
     if use.test or (use.score_test and "test" in splits):
-        wanted["test"] = splits["test"]
-    return wanted
+        used["test"] = splits["test"]
+    return used
 
 
 def _read(
@@ -90,7 +90,7 @@ def _read(
     texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
     if not use.labelled:
         return columns, None, texts, dict.fromkeys(tables)
-    labels, numbers = number_labels(tables, columns, data, label_names=use.label_names, problem_type=use.problem_type)
+    labels, numbers = encode_labels(tables, columns, data, label_names=use.label_names, problem_type=use.problem_type)
     return columns, labels, texts, numbers
 
 
@@ -116,7 +116,7 @@ def _leave_unlabelled_test_out(
         logger.warning("The test split has no labels, so it isn't scored. --do-predict true predicts them.")
 
 
-def _usable(
+def _usable_rows(
     tables: Mapping[str, Table],
     texts: Mapping[str, tuple[Sequence[Any], ...]],
     numbers: Mapping[str, list[Any] | None],
@@ -165,14 +165,14 @@ def _set_aside(
             )
 
 
-def _first(part: Part, most: int | None, of_split: SplitSummary | None) -> Part:
+def _cut_to(part: Part, most: int | None, of_split: SplitSummary | None) -> Part:
     cut = 0 if most is None else max(len(part) - most, 0)
     if of_split is not None:
         of_split.cut, of_split.rows = cut, len(part) - cut
     return part.select(range(len(part) - cut)) if cut else part
 
 
-def _check_several(parts: Mapping[str, Part], labels: Labels | None, data: DataArguments) -> None:
+def _check_labels_vary(parts: Mapping[str, Part], labels: Labels | None, data: DataArguments) -> None:
     """Refuses training rows with one label; warns of validation rows with one."""
     if labels is None or labels.problem_type != "single_label_classification":
         return
@@ -219,7 +219,7 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
     if data.skip_missing:
         stream = source.only(columns.is_complete)
         sample = stream.table(SAMPLE)
-    others = {split: part for split, part in _wanted(splits, use).items() if split != "train"}
+    others = {split: part for split, part in _used_splits(splits, use).items() if split != "train"}
     tables = {split: part.table(data.most_rows[split]) for split, part in others.items()}
     texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
     labelled, first_reading = _known_labels(sample, columns, data), None
@@ -230,14 +230,14 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
         watched = {mark for columns_of_text in texts.values() for mark in marks_of(*columns_of_text)}
         most_held = (data.max_eval_samples or HELD_OUT) if sets_aside else 0
         first_reading = FirstReading(source, columns, data, most_held, watched)
-        labelled = _of_labels(sample, columns, first_reading.labels()) if labelled is None else labelled
+        labelled = _label_table(sample, columns, first_reading.labels()) if labelled is None else labelled
     numbered = {**tables, "train": labelled}
     if first_reading is not None and sets_aside:
         numbered["validation"] = source.collect(first_reading.candidates.rows(), Tally())
-    labels, numbers = number_labels(numbered, columns, data, label_names=_label_names(data, use))
+    labels, numbers = encode_labels(numbered, columns, data, label_names=_label_names(data, use))
     _leave_unlabelled_test_out(tables, numbers, columns, use)
     summary = DataSummary.start(columns, labels, {"train": replace(sample, tally=source.tally), **tables})
-    parts = _usable(tables, texts, numbers, data, summary)
+    parts = _usable_rows(tables, texts, numbers, data, summary)
     held: set[int] = set()
     if first_reading is not None and sets_aside:
         kept = numbered["validation"]
@@ -247,7 +247,7 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
         parts["validation"] = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
         summary.set_aside = len(parts["validation"])
     if first_reading is not None:
-        _count_shared({split: parts[split] for split in tables}, first_reading.met - held, summary)
+        _count_shared({split: parts[split] for split in tables}, first_reading.seen_marks - held, summary)
     left = _summarize_stream(summary, first_reading)
     streamed = TrainingStream(stream, columns, labels, held, left)
     labels = cast(Labels, _in_units(labels, streamed.numbers(SAMPLE if first_reading is None else None)))
@@ -267,10 +267,10 @@ def _known_labels(sample: Table, columns: Columns, data: DataArguments) -> Table
         return None
     several = any(isinstance(cell, list) for cell in sample.columns[columns.label])
     cells = [[name] for name in names] if several or columns.label_delimiter is not None else names
-    return replace(_of_labels(sample, columns, cells), is_text=False)
+    return replace(_label_table(sample, columns, cells), is_text=False)
 
 
-def _of_labels(sample: Table, columns: Columns, cells: Sequence[Any]) -> Table:
+def _label_table(sample: Table, columns: Columns, cells: Sequence[Any]) -> Table:
     """A table of labels alone, which aren't the rows of a file."""
     return replace(sample, columns={columns.label: cells}, places=None, unit="", files=())
 

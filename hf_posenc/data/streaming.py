@@ -94,7 +94,7 @@ class FirstReading:
         self.count = self.left_out = self.without_text = 0
         self.candidates = SmallestMarks(most_held)
         """The rows that may be validated on."""
-        self.met: set[int] = set()
+        self.seen_marks: set[int] = set()
         """The watched marks that were met."""
         self._single: dict[Any, None] = {}
         self._listed: dict[Any, None] = {}
@@ -110,7 +110,7 @@ class FirstReading:
             if most_held or watched:
                 mark = mark_of_row(row, columns)
                 if mark in watched:
-                    self.met.add(mark)
+                    self.seen_marks.add(mark)
                 if most_held:
                     self.candidates.add(mark, self.count, row)
             self.count += 1

@@ -16,21 +16,21 @@ IGNORED = -100
 
 def labels_words(table: Table) -> bool:
     """Whether the data looks like labelled words: lists of words and of labels of the same lengths, usually named."""
-    words, tags = _usual(table, WORDS), _usual(table, TAGS)
+    words, tags = _usual_column(table, WORDS), _usual_column(table, TAGS)
     if words is None or tags is None:
         return False
     pairs = zip(table.columns[words][:100], table.columns[tags][:100], strict=True)
     return all(isinstance(w, list) and isinstance(t, list) and len(w) == len(t) for w, t in pairs)
 
 
-def _usual(table: Table, names: Sequence[str]) -> str | None:
+def _usual_column(table: Table, names: Sequence[str]) -> str | None:
     return next((name for name in names if name in table.columns), None)
 
 
 def word_columns(table: Table, data: DataArguments) -> Columns:
     """The columns of words and labels: named, or with usual names."""
-    words = data.text_column_names or _usual(table, WORDS) or WORDS[0]
-    return Columns((words,), data.label_column_name or _usual(table, TAGS) or TAGS[0])
+    words = data.text_column_names or _usual_column(table, WORDS) or WORDS[0]
+    return Columns((words,), data.label_column_name or _usual_column(table, TAGS) or TAGS[0])
 
 
 def read_words(
@@ -47,7 +47,7 @@ def read_words(
     words: dict[str, list[list[str]]] = {}
     read: dict[str, LabelColumn | None] = {}
     for split, table in splits.items():
-        words[split], read[split] = _lists(table, columns, split)
+        words[split], read[split] = _words_and_labels(table, columns, split)
     first = next(iter(splits.values()))
     names = names or first.classes.get(columns.label)
     if names is None:
@@ -60,7 +60,7 @@ def read_words(
     return labels, words, numbers
 
 
-def _lists(table: Table, columns: Columns, split: str) -> tuple[list[list[str]], LabelColumn | None]:
+def _words_and_labels(table: Table, columns: Columns, split: str) -> tuple[list[list[str]], LabelColumn | None]:
     """The words and the names of the labels of each row; None for labels that a test split lacks."""
     name, label = columns.text[0], columns.label
     is_labelled = label in table.columns or split != "test"

@@ -54,7 +54,7 @@ def search(
     Raises:
         UserError: there is nothing to choose by, or nothing to choose.
     """
-    _require(training)
+    _check_options(training)
     trials: list[dict[str, Any]] = []
     first, setup = _trial(data, model, training, splits, {}, 1, console)
     values = _values(setup, model, training)
@@ -69,15 +69,15 @@ def search(
         drawn = {name: draw(float(share)) for (name, (_, draw)), share in zip(values.items(), point, strict=True)}
         scores, _ = _trial(data, model, training, splits, drawn, len(trials) + 1, console)
         trials.append({**drawn, **scores})
-    best = min(range(len(trials)), key=lambda number: _order(trials[number], metric))
+    best = min(range(len(trials)), key=lambda number: _sort_key(trials[number], metric))
     main_console(training, console).print(_table(trials, best, list(values), metric))
     chosen = {name: trials[best][name] for name in values} if best else {}
     if "learning_rate" in chosen:
         training.learning_rate = chosen["learning_rate"]
-    return _with(model, chosen), {"metric": metric, "trials": trials, "best": best}
+    return _with_values(model, chosen), {"metric": metric, "trials": trials, "best": best}
 
 
-def _require(training: ClassificationTrainingArguments) -> None:
+def _check_options(training: ClassificationTrainingArguments) -> None:
     if not (training.do_train and training.do_eval):
         raise UserError(f"--search {training.search} chooses on validation data while training. Give --do-eval too.")
     if training.resume_from_checkpoint:
@@ -105,7 +105,7 @@ def _trial(
         short.early_stopping_patience = None
         short.learning_rate = values.get("learning_rate", training.learning_rate)
         with without_warnings():  # the final training repeats them
-            setup = set_up(data, _with(model, values), short, splits)
+            setup = set_up(data, _with_values(model, values), short, splits)
         short.max_steps = max(1, math.ceil(_steps(setup) / SHARE))
         console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)
         trainer = make_trainer(setup, console)
@@ -143,7 +143,7 @@ def _values(setup: Setup, model: ModelArguments, training: ClassificationTrainin
     return values
 
 
-def _with(model: ModelArguments, values: dict[str, float]) -> ModelArguments:
+def _with_values(model: ModelArguments, values: dict[str, float]) -> ModelArguments:
     changed = replace(model)
     if "hidden_dropout_prob" in values:
         changed.hidden_dropout_prob = values["hidden_dropout_prob"]
@@ -153,7 +153,7 @@ def _with(model: ModelArguments, values: dict[str, float]) -> ModelArguments:
     return changed
 
 
-def _order(trial: dict[str, float], metric: str) -> tuple[float, float]:
+def _sort_key(trial: dict[str, float], metric: str) -> tuple[float, float]:
     """Better trials first; one that diverged last."""
     score, loss = trial[metric], trial["loss"]
     if not math.isfinite(loss):

@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.utils import logging
 
 from ..data.options import DataArguments
-from ..data.passes import Passes
 from ..data.prepared import PreparedData
+from ..data.repeated_stream import RepeatedStream
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError
@@ -139,8 +139,8 @@ def make_setup(
     model = make_model(arguments, config, tokenizer, prepared.labels, data.max_seq_length)
     max_length = input_length(model, tokenizer, data.max_seq_length)
     encoded = (encode or prepared.encode)(tokenizer, max_length)
-    if isinstance(passes := encoded.get("train"), Passes):
-        _begin_stream(passes, training)
+    if isinstance(stream := encoded.get("train"), RepeatedStream):
+        _begin_stream(stream, training)
     batch = training.train_batch_size
     summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
     is_trained = arguments.model_name_or_path is not None
@@ -165,11 +165,11 @@ def make_setup(
     )
 
 
-def _begin_stream(passes: Passes, training: RunArguments) -> None:
+def _begin_stream(stream: RepeatedStream, training: RunArguments) -> None:
     """Sets a stream's order, and whether a run that is resumed there has taken all of its steps."""
-    passes.seed = training.seed if training.data_seed is None else training.data_seed
+    stream.seed = training.seed if training.data_seed is None else training.data_seed
     resumed = training.resume_from_checkpoint
-    passes.ended = resumed is not None and training.max_steps <= step_of(resumed)
+    stream.ended = resumed is not None and training.max_steps <= step_of(resumed)
 
 
 def _record(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:

@@ -102,12 +102,12 @@ def _baselines(train: Part, examples: Mapping[str, Part], names: Sequence[str]) 
     """Metrics of `word_label_answers` on validation and test words."""
     baselines: dict[str, dict[str, float]] = {}
     for prefix, part in examples.items():
-        trained, labels = (_named(rows.labels or (), names) for rows in (train, part))
+        trained, labels = (_label_names(rows.labels or (), names) for rows in (train, part))
         for name, answers in word_label_answers(train.texts[0], trained, part.texts[0]).items():
             scores = word_scores(names, labels, answers)
             baselines.setdefault(name, {}).update({f"{prefix}_{key}": value for key, value in scores.items()})
     return baselines
 
 
-def _named(rows: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[str]]:
+def _label_names(rows: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[str]]:
     return [[names[number] for number in row] for row in rows]

@@ -24,7 +24,7 @@ from detect_secrets.plugins.telegram_token import TelegramBotTokenDetector
 from detect_secrets.plugins.twilio import TwilioKeyDetector
 
 
-class _Others(RegexBasedDetector):
+class _OtherTokens(RegexBasedDetector):
     """Access tokens that detect_secrets doesn't know."""
 
     secret_type = "Hugging Face, GitHub, Anthropic, Google or OpenAI"
@@ -38,7 +38,7 @@ class _Others(RegexBasedDetector):
 
 # Only tokens with a fixed prefix: detectors of passwords and random strings also match vocabularies.
 _DETECTORS = (
-    *(_Others(), AWSKeyDetector(), AzureStorageKeyDetector(), DiscordBotTokenDetector(), GitHubTokenDetector()),
+    *(_OtherTokens(), AWSKeyDetector(), AzureStorageKeyDetector(), DiscordBotTokenDetector(), GitHubTokenDetector()),
     *(GitLabTokenDetector(), JwtTokenDetector(), MailchimpDetector(), NpmDetector(), OpenAIDetector()),
     *(PrivateKeyDetector(), PypiTokenDetector(), SendGridDetector(), SlackDetector(), SquareOAuthDetector()),
     *(StripeDetector(), TelegramBotTokenDetector(), TwilioKeyDetector()),

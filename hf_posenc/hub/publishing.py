@@ -79,20 +79,20 @@ def publish(
     with tempfile.TemporaryDirectory(prefix="hf_posenc-publish-") as name:
         place = Path(name)
         collected = collect(Path(checkpoint), place / "checkpoint", trust_remote_code, secret)
-        begun = _card(collected, repo_id, None)
-        with _told(repo_id, secret, "Nothing was published."):
+        unpinned_card = _card(collected, repo_id, None)
+        with _as_user_error(repo_id, secret, "Nothing was published."):
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
             target = _Target(api, repo_id, revision or "main", create_pr, secret)
             if not create_pr and target.branch != "main" and not target.branch.startswith("refs/"):
                 api.create_branch(repo_id, branch=target.branch, exist_ok=True)
             before = str(api.model_info(repo_id, revision=target.branch).sha)
-            operations = _operations(collected, begun, target, before, place / "cache")
+            operations = _operations(collected, unpinned_card, target, before, place / "cache")
         sent = target.commit(operations, commit_message, before)
-        with _told(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
+        with _as_user_error(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
             _refuse_unknown_files(target.files(sent.oid), collected.files)
             _verify(collected, target, sent.oid, place)
-        with _told(repo_id, secret, f"Commit {sent.oid} was verified, but its card may not say so yet."):
+        with _as_user_error(repo_id, secret, f"Commit {sent.oid} was verified, but its card may not say so yet."):
             is_pinned = sent.oid == before and _is_pinned(collected, target, sent.oid, place / "cache")
             if not is_pinned:
                 api.create_commit(
@@ -133,7 +133,7 @@ class _Target:
 
     def commit(self, operations: list[Any], message: str, parent: str) -> CommitInfo:
         """Commits the files; if the answer is lost, the error says whether the commit arrived."""
-        with _told(self.repo_id, self.secret, lambda error: self._state(error, parent)):
+        with _as_user_error(self.repo_id, self.secret, lambda error: self._state(error, parent)):
             return self.api.create_commit(
                 self.repo_id,
                 operations,
@@ -144,7 +144,7 @@ class _Target:
             )
 
     def _state(self, error: BaseException, parent: str) -> str:
-        answered = _answer(error)
+        answered = _hub_error(error)
         if answered is not None and answered.response.status_code < 500:
             return "Nothing was published."
         page = f"{self.api.endpoint}/{self.repo_id}"
@@ -214,7 +214,7 @@ def _refuse_unknown_files(present: Iterable[str], sent: tuple[str, ...]) -> None
 
 
 @contextmanager
-def _told(repo_id: str, secret: str | None, state: str | Callable[[BaseException], str]) -> Iterator[None]:
+def _as_user_error(repo_id: str, secret: str | None, state: str | Callable[[BaseException], str]) -> Iterator[None]:
     """Turns any error into one line: what is wrong, what has been published, what to do."""
     try:
         yield
@@ -222,13 +222,13 @@ def _told(repo_id: str, secret: str | None, state: str | Callable[[BaseException
         outcome = state if isinstance(state, str) else state(error)
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"{repo_id}: {outcome}") from None
-        reason = one_line(error) if isinstance(error, UserError) else _reason(error)
-        raise UserError(_without(f"{repo_id}: {reason} {outcome}", secret)) from None
+        reason = one_line(error) if isinstance(error, UserError) else _describe_error(error)
+        raise UserError(_without_secret(f"{repo_id}: {reason} {outcome}", secret)) from None
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     again = "Run it again: what has arrived isn't sent again."
-    if (answered := _answer(error)) is not None:
+    if (answered := _hub_error(error)) is not None:
         status = answered.response.status_code
         answer = answered.server_message or answered.response.headers.get("X-Error-Message") or ""
         answer = f" ({one_line(Exception(answer))})" if answer else ""
@@ -245,22 +245,22 @@ def _reason(error: BaseException) -> str:
         return f"the Hub refused with {status}{answer}."
     if isinstance(error, HFValidationError):
         return f"isn't a name of a repository: {one_line(error)} Give owner/name."
-    chain = list(_chain(error))
+    chain = list(_causes(error))
     if any(isinstance(e, OfflineModeIsEnabled) for e in chain):
         return "the Hub can't be reached in offline mode. Unset HF_HUB_OFFLINE."
     root = chain[-1]
     return f"the connection broke off: {type(root).__name__}: {one_line(root)}. {again}"
 
 
-def _answer(error: BaseException) -> HfHubHTTPError | None:
-    return next((e for e in _chain(error) if isinstance(e, HfHubHTTPError) and e.response is not None), None)
+def _hub_error(error: BaseException) -> HfHubHTTPError | None:
+    return next((e for e in _causes(error) if isinstance(e, HfHubHTTPError) and e.response is not None), None)
 
 
-def _chain(error: BaseException | None) -> Iterable[BaseException]:
+def _causes(error: BaseException | None) -> Iterable[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _without(text: str, secret: str | None) -> str:
+def _without_secret(text: str, secret: str | None) -> str:
     return text.replace(secret, "hf_...") if secret else text

@@ -62,7 +62,7 @@ def assess(
         len(labels),
         names,
         losses,
-        _ways_out(losses, pretrained, positions),
+        _remedies(losses, pretrained, positions),
         units="words" if problem_type == TOKENS else "examples",
     )
     return assessment
@@ -140,7 +140,7 @@ def _warnings(
     else:
         useless = _no_better_than_majority(assessment, examples, units, try_this)
     order = [] if useless else _no_better_with_order(assessment, examples)
-    return [*useless, *_below_words(assessment, "" if useless else try_this), *order, *_still_falling(losses)]
+    return [*useless, *_below_word_baselines(assessment, "" if useless else try_this), *order, *_still_falling(losses)]
 
 
 def _no_better_than_majority(assessment: Assessment, examples: int, units: str, try_this: str) -> list[str]:
@@ -166,7 +166,7 @@ def _no_better_than_majority(assessment: Assessment, examples: int, units: str, 
     ]
 
 
-def _below_words(assessment: Assessment, try_this: str) -> list[str]:
+def _below_word_baselines(assessment: Assessment, try_this: str) -> list[str]:
     """Warns where a linear model on words does better."""
     warnings, score, others = [], assessment.score, assessment.baselines
     lower = assessment.metric in LOWER_IS_BETTER
@@ -195,7 +195,7 @@ def _no_better_with_order(assessment: Assessment, examples: int) -> list[str]:
     ]
 
 
-def _ways_out(losses: Sequence[float], pretrained: bool, positions: bool) -> str:
+def _remedies(losses: Sequence[float], pretrained: bool, positions: bool) -> str:
     """What may help; training longer only while the validation loss hasn't risen."""
     weights = "" if pretrained else "start from pretrained weights (--pretrained), "
     longer = "train longer, " if not losses or losses[-1] <= 1.1 * min(losses) else ""

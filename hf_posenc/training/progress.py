@@ -51,7 +51,7 @@ class ProgressLine(TrainerCallback):
         self.scored = 0
         self.drawn = 0.0
 
-    def saw(self, loss: torch.Tensor) -> None:
+    def update_loss(self, loss: torch.Tensor) -> None:
         """Updates the moving average of the loss."""
         self.loss = loss if self.loss is None else 0.9 * self.loss + 0.1 * loss
 

@@ -89,7 +89,7 @@ class Setup(Run):
     training: Any
     """The options, as `transformers.TrainingArguments`."""
     encoded: Mapping[str, Any]
-    """The splits as token ids and, where there are labels, `labels`: a `Dataset` each, or of a stream `Passes`."""
+    """The splits as token ids and, where there are labels, `labels`: a `Dataset` each or a `RepeatedStream`."""
     examples: dict[str, Part]
     """The rows of the scored splits that have labels, by the prefix of their metrics: `eval`, `test`."""
     collator: Any

@@ -65,7 +65,7 @@ class RunTrainer(Trainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Shows the loss in the progress line."""
         loss = super().training_step(*args, **kwargs)
-        self.progress.saw(loss.detach() * self.args.gradient_accumulation_steps)
+        self.progress.update_loss(loss.detach() * self.args.gradient_accumulation_steps)
         return loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:

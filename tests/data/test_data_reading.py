@@ -19,10 +19,10 @@ from hf_posenc.data import (
     Columns,
     DataArguments,
     Table,
+    encode_labels,
     encode_texts,
     example_data,
     find_columns,
-    number_labels,
     read_splits,
     read_table,
     remember_columns,
@@ -46,7 +46,7 @@ def numbered(train, other=None, split="test", **options):
 def numbers_of(splits, delimiter=None, label_names=None, problem_type=None, **options):
     columns = Columns(("text",), "label", label_delimiter=delimiter)
     data = DataArguments(**options)
-    return number_labels(splits, columns, data, label_names=label_names, problem_type=problem_type)
+    return encode_labels(splits, columns, data, label_names=label_names, problem_type=problem_type)
 
 
 def test_a_folder_of_files_is_a_data_set(tmp_path):
@@ -88,7 +88,7 @@ def test_shared_data_sets_are_read_and_numbered(name):
     splits = read_splits(DataArguments(dataset_name=os.path.join(os.environ["HF_POSENC_DATA"], name)))
     columns = find_columns(splits["train"], DataArguments())
     assert columns.is_pair == ("text_pair" in splits["train"].names)
-    labels, numbers = number_labels(splits, columns)
+    labels, numbers = encode_labels(splits, columns)
     assert set(labels.names) == set(splits["train"].columns["label"])
     assert [labels.names[number] for number in numbers["test"]] == list(splits["test"].columns["label"])
 

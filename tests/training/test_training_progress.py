@@ -60,7 +60,7 @@ def test_a_long_run_writes_a_line_to_the_log_now_and_then(order, tmp_path, capfd
 def test_an_error_in_training_takes_the_line_away(order, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    monkeypatch.setattr(progress.ProgressLine, "saw", lambda *_: 1 / 0)
+    monkeypatch.setattr(progress.ProgressLine, "update_loss", lambda *_: 1 / 0)
     before = sys.stdout
     with pytest.raises(ZeroDivisionError):
         shown(terminal, order, tmp_path, capfd)

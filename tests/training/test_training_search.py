@@ -80,7 +80,7 @@ def test_the_best_of_equals_has_the_lowest_loss_and_one_that_diverged_is_last() 
         {"accuracy": 0.5, "mse": 1.0, "loss": 0.6},
         {"accuracy": 0.9, "mse": 0.0, "loss": float("nan")},
     ]
-    by = {name: sorted(range(3), key=lambda n: searching._order(trials[n], name)) for name in ("accuracy", "mse")}
+    by = {name: sorted(range(3), key=lambda n: searching._sort_key(trials[n], name)) for name in ("accuracy", "mse")}
     assert by == {"accuracy": [1, 0, 2], "mse": [1, 0, 2]}
 
 

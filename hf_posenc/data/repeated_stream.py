@@ -10,7 +10,7 @@ import torch
 from ..errors import UserError
 
 
-class Passes(torch.utils.data.IterableDataset):
+class RepeatedStream(torch.utils.data.IterableDataset):
     """Repeats a stream without an end, shuffled anew each pass. Runs end after `max_steps`, and resume exactly.
 
     Args:
