@@ -283,12 +283,9 @@ def evaluate(
     }
     examples = next(iter(result.summary.examples.values()))
     if as_json:
-        print(
-            json.dumps(
-                {"data": file or dataset_name, "split": role if file else split, "examples": examples, **metrics}
-            )
-        )
-    else:
-        where = f"{os.path.basename(file)}, as test data" if file else f"{dataset_name}, split {split!r}"
-        Console().print(f"{where}: {examples:,} examples", highlight=False, markup=False)
-        show_metrics(metrics)
+        about = {"data": file or dataset_name, "split": role if file else split, "examples": examples}
+        print(json.dumps(about | metrics))
+        return
+    where = f"{os.path.basename(file)}, as test data" if file else f"{dataset_name}, split {split!r}"
+    Console().print(f"{where}: {examples:,} examples", highlight=False, markup=False)
+    show_metrics(metrics)

@@ -82,10 +82,10 @@ def compare(
     processes may share a folder: each run is made by one of them. `hf-posenc report` writes the report, also while
     runs are missing.
     """
-    from hf_posenc.comparison.plan import SEARCH_FACTORS, resolve_data
-    from hf_posenc.comparison.plan_file import check_folder, is_file, read_plan
+    from hf_posenc.comparison.plan import SEARCH_FACTORS
+    from hf_posenc.comparison.plan_file import check_folder, read_plan
 
-    if sum((plan is not None, quick)) > 1:
+    if plan is not None and quick:
         raise UserError("--plan and --quick are both given. Give one of them.")
     columns = without_none(
         delimiter=delimiter,
@@ -97,21 +97,18 @@ def compare(
         raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
     if not dry_run:
         check_folder(Path(output_dir))
-    for name in (*(data or []), *(masked_lm or [])):
-        if not is_file(name):  # an absent file has a better message
-            check_local("--data", resolve_data(name))
-    tasks: list[Any] = [*(data or []), *({"masked_lm": name} for name in masked_lm or [])]
+    several = numbers("seeds", seeds)
     chosen = read_plan(
         "quick" if quick else plan or {},
-        tasks=tasks or None,
-        schemes=None if schemes is None else words(schemes),
+        tasks=_tasks(data or [], masked_lm or []) or None,
+        schemes=words(schemes),
         scheme_files=scheme_file or None,
-        seeds=None if seeds is None else numbers("seeds", seeds) if "," in seeds else numbers("seeds", seeds)[0],
+        seeds=several[0] if several and "," not in str(seeds) else several,
         baseline=baseline,
         preset=preset,
         pretrained=pretrained,
         train_length=train_length,
-        test_lengths=None if test_lengths is None else numbers("test-lengths", test_lengths),
+        test_lengths=numbers("test-lengths", test_lengths),
         train_examples=train_examples,
         test_examples=test_examples,
         options={**(parse_json_option("options", options) or {}), **columns} or None,
@@ -120,13 +117,29 @@ def compare(
     part, _, parts = shard.partition("/")
     if not (part.isdigit() and parts.isdigit()):
         raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
-    if dry_run:
-        for run in chosen.work(int(part), int(parts)):
-            print(run.name)
+    if not dry_run:
+        _execute(chosen, output_dir, (int(part), int(parts)), keep_models)
         return
+    for run in chosen.work(int(part), int(parts)):
+        print(run.name)
+
+
+def _tasks(data: list[str], masked_lm: list[str]) -> list[Any]:
+    """The tasks of `--data` and `--masked-lm`; refuses data that isn't there."""
+    from hf_posenc.comparison.plan import resolve_data
+    from hf_posenc.comparison.plan_file import is_file
+
+    for name in (*data, *masked_lm):
+        if not is_file(name):  # an absent file has a better message
+            check_local("--data", resolve_data(name))
+    return [*data, *({"masked_lm": name} for name in masked_lm)]
+
+
+def _execute(plan: Any, output_dir: str, shard: tuple[int, int], keep_models: bool) -> None:
+    """Makes the runs, says how many there are, and exits with 1 if one failed."""
     from hf_posenc.comparison import execute
 
-    made = execute(chosen, output_dir, shard=(int(part), int(parts)), keep_models=keep_models)
+    made = execute(plan, output_dir, shard=shard, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     Console().print(
         f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed. "
@@ -233,34 +246,32 @@ def benchmark(
         raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
     if output is not None:
         output = output.replace("{processor}", processor_slug())
-    lists = [[part.strip() for part in text.split(",")] for text in (contenders, sizes, works, modes)]
     errors = Console(stderr=True)
     common: dict[str, Any] = {
         "device": device,
         "profile": profile,
         "report": lambda line: errors.print(line, style="dim", highlight=False, markup=False),
-        "save": lambda measured: write_results(measured, output) if output else None,
+        "save": lambda results: write_results(results, output) if output else None,
     }
+    size = sizes.partition(",")[0].strip()
     if startup:
-        measured = measure_startup(lists[1][0], rounds)
-        print(startup_table(measured))
+        results = measure_startup(size, rounds)
     elif targets:
-        measured = run_targets(lists[1][0], rounds, **common)
-        print(speed_table(measured))
+        results = run_targets(size, rounds, **common)
     else:
-        measured = run_benchmark(
-            lists[0],
-            sizes=lists[1],
-            works=lists[2],
-            modes=lists[3],
+        results = run_benchmark(
+            words(contenders),
+            sizes=words(sizes),
+            works=words(works),
+            modes=words(modes),
             dtype=dtype,
             reference_dtype=reference_dtype,
             dropout=not no_dropout,
             rounds=rounds,
             **common,
         )
-        print(speed_table(measured))
-    for path in write_results(measured, output) if output else ():
+    print(startup_table(results) if startup else speed_table(results))
+    for path in write_results(results, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)
-    if targets and any(row["outcome"] != "pass" for row in measured["targets"]):
+    if targets and any(row["outcome"] != "pass" for row in results["targets"]):
         raise typer.Exit(1)

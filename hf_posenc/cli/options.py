@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 import typer
 
@@ -87,18 +87,24 @@ def without_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def words(text: str) -> list[str]:
-    """The words between commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+@overload
+def words(text: str) -> list[str]: ...
+@overload
+def words(text: None) -> None: ...
+def words(text: str | None) -> list[str] | None:
+    """The words between commas; None stays None."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
-def numbers(option: str, text: str) -> list[int]:
-    """Whole numbers between commas.
+def numbers(option: str, text: str | None) -> list[int] | None:
+    """Whole numbers between commas; None stays None.
 
     Raises:
         UserError: one isn't.
     """
     parts = words(text)
+    if parts is None:
+        return None
     if not parts or not all(part.isdigit() for part in parts):
         raise UserError(f"{dashed(option)} {text!r} are no whole numbers. Write 64 or 64,128.")
     return [int(part) for part in parts]

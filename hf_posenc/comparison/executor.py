@@ -70,12 +70,8 @@ def execute(
     console = console or Console()
     folder, runs, execution = Path(results), plan.work(*shard), Execution()
     _prepare(plan, folder, console)
-    pending = []
-    for run in runs:
-        if read_status(folder, run) in ENDED:
-            execution.skipped.append(run.name)
-        else:
-            pending.append(run)
+    pending = [run for run in runs if read_status(folder, run) not in ENDED]
+    execution.skipped = [run.name for run in runs if run not in pending]
     if execution.skipped:
         console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.")
     if len(plan.seeds) < 2:
@@ -93,14 +89,7 @@ def execute(
                 console.print("another process is making it", highlight=False)
                 continue
             started = time.time()
-            try:
-                outcome = _attempt(plan, run, folder, keep_models)
-            except KeyboardInterrupt as interrupt:
-                console.print()  # what is said next has a line of its own
-                raise Interrupted(
-                    f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on "
-                    "there."
-                ) from interrupt
+            outcome = _interruptible(plan, run, folder, keep_models, console)
             clock.add(run, time.time() - started)
             if isinstance(outcome, str):
                 execution.failed[run.name] = outcome
@@ -187,6 +176,19 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         lock = contextlib.nullcontext()
     with lock:
         yield True
+
+
+def _interruptible(
+    plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console
+) -> dict[str, Any] | str:
+    """`_attempt`; Ctrl-C says what is kept."""
+    try:
+        return _attempt(plan, run, folder, keep_models)
+    except KeyboardInterrupt as interrupt:
+        console.print()  # what is said next has a line of its own
+        raise Interrupted(
+            f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on there."
+        ) from interrupt
 
 
 def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any] | str:
