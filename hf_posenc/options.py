@@ -57,8 +57,6 @@ class Declared:
     panel: str | None = None
     """Where it stands there; None: in `--help-all` alone."""
     accepts: Range | None = None
-    suggests: tuple[str, ...] = ()
-    """What the shell completes it to, besides the names in `accepts`."""
     is_source: bool = False
     """Whether it names something here or on the Hub."""
 

@@ -281,7 +281,7 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         ),
         (
             ("train", "-o", "x", "--dataset-name", "blimp_order", "--hidden-dropout-prob", "1.5"),
-            "Error: --hidden-dropout-prob 1.5 is out of range. A probability lies between 0 and 1.",
+            "Error: --hidden-dropout-prob 1.5 is out of range. Give a probability from 0 to 1.",
         ),
         (
             ("convert", "CHECKPOINT", "x", "--position-embedding-type", "rpoe"),

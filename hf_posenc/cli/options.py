@@ -40,7 +40,7 @@ def declared_option(name: str, help: str | None = None, panel: str | None = None
     item = DECLARED[name]
     about, kind = item.metadata["option"], kind_of(item.type)
     metavar = item.metadata.get("metavar") or ("BOOL" if kind is bool else "JSON" if is_json(item.type) else None)
-    names = about.suggests or (about.accepts.names if about.accepts else ())
+    names = about.accepts.names if about.accepts else ()
     completions = complete_scheme if name == "position_embedding_type" else one_of(*names) if names else None
     return typer.Option(
         dashed(name),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..errors import UserError
-from ..options import COUNT, Range, check_values, one_of, option
+from ..options import COUNT, Range, check_values, one_of, option, whole_number
 from .text_files import check_encoding
 
 TASKS = ("classification", "regression", "tokens")
@@ -75,7 +75,10 @@ class DataArguments:
         False, "Leave rows without label or text out.", "Otherwise a row without a label is an error."
     )
     max_seq_length: int | None = _data(
-        None, "Longer inputs are cut to this many tokens.", "Default: the tokenizer's limit, else 512."
+        None,
+        "Longer inputs are cut to this many tokens.",
+        "Default: the tokenizer's limit, else 512.",
+        accepts=whole_number(3),  # [CLS], a token of the text, [SEP]
     )
     streaming: bool = _data(
         False,

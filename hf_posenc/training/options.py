@@ -27,6 +27,7 @@ _kept = functools.partial(option, panel="Evaluation and what is kept")
 _speed = functools.partial(option, panel="Speed and memory")
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 _SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
+_PROBABILITY = Range("a probability from 0 to 1", lambda value: 0 <= value <= 1)
 _WHOLE = whole_number(0)
 _INTERVALS = one_of("no", "steps", "epoch")
 _OF_TRANSFORMERS = {
@@ -67,13 +68,15 @@ class ModelArguments:
         None,
         "Positions in training: none (default), shift or random.",
         "shift is SHAPE; see PosEncConfig.",
-        suggests=("none", "shift", "random"),
+        accepts=one_of("none", "shift", "random"),
     )
     config_preset: str | None = _model(
-        None, "Size of a new encoder: tiny (default), mini, small, base.", suggests=("tiny", "mini", "small", "base")
+        None,
+        "Size of a new encoder: tiny (default), mini, small, base.",
+        accepts=one_of("tiny", "mini", "small", "base"),
     )
     classifier_pooling: str | None = _model(
-        None, "mean (default), cls or max.", "How a PosEnc encoder pools.", suggests=("mean", "cls", "max")
+        None, "mean (default), cls or max.", "How a PosEnc encoder pools.", accepts=one_of("mean", "cls", "max")
     )
     model_name_or_path: str | None = _model(
         None, "Start from a PosEnc checkpoint, unchanged.", "A folder or Hub name.", is_source=True
@@ -95,9 +98,9 @@ class ModelArguments:
     )
     rope_parameters: dict[str, Any] | str | None = option(None, 'JSON: for rope, such as {"rope_theta": 160000}.')
     max_position_embeddings: int | None = option(
-        None, "Positions of a new encoder whose scheme has a table. Default: max_seq_length, else 512."
+        None, "Positions of a new encoder whose scheme has a table. Default: max_seq_length, else 512.", accepts=COUNT
     )
-    hidden_dropout_prob: float | None = option(None, "Dropout of a PosEnc encoder.")
+    hidden_dropout_prob: float | None = option(None, "Dropout of a PosEnc encoder.", accepts=_PROBABILITY)
     freeze_word_embeddings: bool = option(
         False, "Leave a checkpoint's word embeddings as they are: faster steps, a smaller optimizer."
     )
@@ -107,7 +110,9 @@ class ModelArguments:
         "Any other fields of the PosEnc configuration: name=value,name=value.",
         "Values are JSON where they can be.",
     )
-    tokenizer_type: str = option("wordpiece", "Tokenizer to train when none is named: wordpiece or bpe.")
+    tokenizer_type: str = option(
+        "wordpiece", "Tokenizer to train when none is named: wordpiece or bpe.", accepts=one_of("wordpiece", "bpe")
+    )
     vocab_size: int = option(8000, "Vocabulary of a tokenizer trained here, at most.")
     do_lower_case: bool = option(True, "Whether a WordPiece tokenizer trained here ignores case and accents.")
     cache_dir: str | None = option(None, "Where files from the Hub are kept.")
