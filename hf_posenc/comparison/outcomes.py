@@ -109,6 +109,15 @@ def confusion_outcome(
     return Outcome("matthews_correlation", names, _grouped(columns, groups))
 
 
+def classification_outcome(
+    metric: str, labels: np.ndarray, predictions: np.ndarray, classes: int, groups: Sequence[Any] | None = None
+) -> Outcome:
+    """Labels and predictions (n,) of examples, for `accuracy` or `matthews_correlation`."""
+    if metric == "accuracy":
+        return right_outcome(predictions == labels, groups)
+    return confusion_outcome(labels, predictions, classes, groups)
+
+
 def _grouped(columns: np.ndarray, groups: Sequence[Any] | None) -> np.ndarray:
     if groups is None:
         return columns

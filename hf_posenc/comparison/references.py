@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.training.baseline import WordPairs, most_frequent
 
-from .outcomes import confusion_outcome, right_outcome
+from .outcomes import classification_outcome
 from .plan import Plan, PlannedRun, Task
 from .tasks import test_parts, training_options
 
@@ -56,19 +56,16 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
         tests[WORD_PAIRS] = []
     except ValueError:  # no word in the texts, or one class
         pass
-    parts = test_parts(plan, task, setup.tokenizer, setup.summary.labels, setup.summary.problem_type, None)
-    for part in parts:
+    classes = len(setup.summary.labels)
+    for part in test_parts(plan, task, setup.tokenizer, setup.summary.labels, setup.summary.problem_type, None):
         right = np.asarray(part.dataset["labels"])
         for name, entries in tests.items():
             answers = np.full(len(right), most)
             if name == WORD_PAIRS:
                 answers = model.predict(_texts(part.dataset, setup.tokenizer, len(setup.columns.text)))
-            if task.metric == "accuracy":
-                outcome = right_outcome(answers == right, part.groups)
-            else:
-                outcome = confusion_outcome(right, answers, len(setup.summary.labels), part.groups)
-            entry = {"part": part.name, "length": part.length, "examples": len(right), "data": part.fingerprint}
-            entries.append({**entry, "metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()})
+            outcome = classification_outcome(task.metric, right, answers, classes, part.groups)
+            score = {"metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()}
+            entries.append(part.entry() | score)
     return [{"task": task.name, "scheme": name, "tests": entries} for name, entries in tests.items()]
 
 

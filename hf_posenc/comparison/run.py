@@ -29,7 +29,7 @@ from hf_posenc.training.metrics import score_logits
 from hf_posenc.training.recipe import default_learning_rate
 
 from .checkpoints import hidden_size, source_of
-from .outcomes import confusion_outcome, likelihood_outcome, right_outcome
+from .outcomes import classification_outcome, likelihood_outcome
 from .plan import Plan, PlannedRun
 from .tasks import TestPart, test_parts, training_options
 
@@ -162,8 +162,7 @@ def _test(
     limit = position_limit(trained.model)
     summary = trained.summary
     for part in test_parts(plan, run.task, trained.tokenizer, summary.labels, summary.problem_type, development):
-        entry: dict[str, Any] = {"part": part.name, "length": part.length, "examples": len(part.dataset)}
-        entry["data"] = part.fingerprint
+        entry = part.entry()
         if limit is not None and part.longest > limit:
             yield {**entry, "skipped": f"{run.scheme} has {limit} positions"}
             continue
@@ -195,11 +194,8 @@ def _score(
         metrics = {"accuracy": float(predictions[:, 2].sum() / max(predictions[:, 1].sum(), 1))}
     else:
         metrics = score_logits(predictions, labels, trained.summary.problem_type)
-        chosen, classes = predictions.argmax(-1), predictions.shape[-1]
-        if metric == "accuracy":
-            outcome = right_outcome(chosen == labels, part.groups)
-        else:
-            outcome = confusion_outcome(labels, chosen, classes, part.groups)
+        classes = predictions.shape[-1]
+        outcome = classification_outcome(metric, labels, predictions.argmax(-1), classes, part.groups)
     return {"metric": metric, "value": outcome.value(), "metrics": metrics, "units": outcome.to_dict()}
 
 

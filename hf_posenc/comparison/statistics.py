@@ -101,16 +101,6 @@ class Sample:
         self.drawn = drawn / len(tests)
         """(B, n): the same with resampled units."""
 
-    @classmethod
-    def of_values(cls, values: Mapping[int, float], bounds: tuple[float, float]) -> "Sample":
-        """Of runs whose examples aren't known: one value per seed, so that an interval is over seeds alone."""
-        made = object.__new__(cls)
-        made.seeds = sorted(values)
-        made.values = np.array([values[seed] for seed in made.seeds], dtype=np.float64)
-        made.drawn = np.broadcast_to(made.values, (DRAWS, len(made.seeds)))
-        made.bounds = bounds
-        return made
-
     def only(self, seeds: Sequence[int]) -> "Sample":
         """The same for some of the seeds."""
         chosen = [self.seeds.index(seed) for seed in seeds]

@@ -49,11 +49,11 @@ class TestPart:
     groups: list[Any] | None = None
     """Which examples belong together; None: each stands alone."""
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the examples' tokens and labels."""
+    def entry(self) -> dict[str, Any]:
+        """What a record of it begins with; `data` is a hash of the examples' tokens and labels."""
         rows = zip(self.dataset["input_ids"], self.dataset["labels"], strict=True)
-        return hashlib.sha256(json.dumps([[list(ids), labels] for ids, labels in rows]).encode()).hexdigest()[:12]
+        data = hashlib.sha256(json.dumps([[list(ids), labels] for ids, labels in rows]).encode()).hexdigest()[:12]
+        return {"part": self.name, "length": self.length, "examples": len(self.dataset), "data": data}
 
     @property
     def longest(self) -> int:

@@ -33,6 +33,14 @@ def constant(values):
     return Sample({seed: {"a": likelihood_outcome(np.array([np.log(v)]), np.ones(1))} for seed, v in enumerate(values)})
 
 
+def of_values(values):
+    """Accuracies by seed, of examples that don't vary: an interval is over seeds alone."""
+    every = np.array(list(values.values()))
+    made = sample(np.ones((len(every), 1), bool))
+    made.seeds, made.values, made.drawn = list(values), every, np.broadcast_to(every, made.drawn.shape)
+    return made
+
+
 def test_the_mean_is_over_seeds_and_tests():
     most, half = right_outcome(np.array([True, True, True, False])), right_outcome(np.array([True, False]))
     all_right = right_outcome(np.ones(4, bool))
@@ -86,13 +94,13 @@ def test_where_only_seeds_vary_the_test_is_the_paired_t_test():
 
 def test_values_alone_are_runs_of_one_unit():
     first, second = [0.9, 0.8, 0.95, 0.85], [0.5, 0.5, 0.55, 0.5]
-    one, other = (Sample.of_values(dict(enumerate(values)), (0.0, 1.0)) for values in (first, second))
+    one, other = (of_values(dict(enumerate(values))) for values in (first, second))
     found = difference(one, other)
     assert found.p == pytest.approx(stats.ttest_rel(first, second).pvalue)
     assert interval(one).mean == pytest.approx(np.mean(first))
     theirs = stats.ttest_1samp(first, 0).confidence_interval()
     assert (interval(one).low, interval(one).high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
-    assert interval(Sample.of_values({0: 0.9, 1: 0.99}, (0.0, 1.0))).high == 1.0  # no further than the metric goes
+    assert interval(of_values({0: 0.9, 1: 0.99})).high == 1.0  # no further than the metric goes
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
@@ -108,7 +116,7 @@ def test_seeds_that_agree_by_chance_are_no_proof():
     draw = np.random.default_rng(0)
     wrong, alone = 0, 0
     for _ in range(60):
-        samples = {name: Sample.of_values(dict(enumerate(draw.choice([0.5, 1.0], 3))), (0.0, 1.0)) for name in range(6)}
+        samples = {name: of_values(dict(enumerate(draw.choice([0.5, 1.0], 3)))) for name in range(6)}
         family = {two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}
         wrong += any(found.corrected < 0.05 for found in holm(paired(family)).values())
         alone += any(found.corrected < 0.05 for found in holm({k: difference(*v) for k, v in family.items()}).values())
@@ -117,11 +125,9 @@ def test_seeds_that_agree_by_chance_are_no_proof():
 
 def test_one_scheme_whose_seeds_differ_much_decides_nothing_of_the_others():
     draw = np.random.default_rng(0)
-    base = Sample.of_values(dict.fromkeys(range(3), 0.5), (0.0, 1.0))
-    family = {
-        n: (Sample.of_values(dict(enumerate(0.6 + 0.01 * draw.normal(size=3))), (0.0, 1.0)), base) for n in "abcd"
-    }
-    wild = (Sample.of_values({0: 0.1, 1: 0.5, 2: 0.9}, (0.0, 1.0)), base)
+    base = of_values(dict.fromkeys(range(3), 0.5))
+    family = {n: (of_values(dict(enumerate(0.6 + 0.01 * draw.normal(size=3)))), base) for n in "abcd"}
+    wild = (of_values({0: 0.1, 1: 0.5, 2: 0.9}), base)
     alone, together = paired(family), paired({**family, "wild": wild})
     for name, found in alone.items():
         assert found.p < 0.01
