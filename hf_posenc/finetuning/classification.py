@@ -1,6 +1,5 @@
 """Training a text classifier (or regressor): from options to a checkpoint, through the stock Trainer."""
 
-import time
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,13 +13,11 @@ from ..data.prepared import Part, PreparedData, Use
 from ..data.preparing import prepare
 from ..errors import UserError
 from ..options import plain_name, refuse_given
-from ..quiet import without_bars
 from ..training.arguments import DEFAULT_STEPS, ClassificationTrainingArguments, ModelArguments
 from ..training.baseline import MOST_CHARACTERS, MOST_ROWS, baseline_scores
 from ..training.loop import run_training
 from ..training.losses import LossAndMetrics, make_loss
 from ..training.metrics import METRICS, MacroF1
-from ..training.progress import main_console, working
 from ..training.run import Setup, TrainingResult
 from .loading import CLASSIFIER
 from .start import begin, choose_metric, make_setup, make_tokenizer, read_data, texts_trained_on
@@ -139,7 +136,6 @@ def _baselines(prepared: PreparedData, labels: Labels, examples: Mapping[str, Pa
     return baseline_scores((train.texts, train.labels or []), tests, labels.problem_type)
 
 
-@without_bars()
 def train_classifier(
     data: DataArguments,
     model: ModelArguments,
@@ -170,9 +166,11 @@ def train_classifier(
         UserError: something in the options or the data is wrong, or the disk is full.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    started = time.time()
-    with working("Preparing: data, tokenizer, model, what is to be beaten", main_console(training, console)):
+
+    def make() -> Setup:
         setup = set_up(data, model, training, splits)
-    setup.baselines |= controls or {}
-    setup.search = search
-    return run_training(setup, console, started)
+        setup.baselines |= controls or {}
+        setup.search = search
+        return setup
+
+    return run_training(make, training, console)

@@ -1,6 +1,5 @@
 """Training a masked language model: from text to a checkpoint, through the stock Trainer."""
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,18 +12,15 @@ from ..data.options import DataArguments
 from ..data.prepared import PreparedData, Use
 from ..data.preparing import prepare
 from ..errors import UserError
-from ..quiet import without_bars
 from ..training.arguments import MaskedLMTrainingArguments, ModelArguments
 from ..training.loop import run_training
 from ..training.masked_lm import MaskAnew, MaskingCollator, join_blocks, mask_once, token_sums, token_weighted_metrics
-from ..training.progress import main_console, working
 from ..training.recipe import fill_in_masked_lm
 from ..training.run import Setup, TrainingResult
 from .loading import MASKED_LM
 from .start import begin, choose_metric, make_setup, make_tokenizer, read_data
 
 
-@without_bars()
 def train_masked_lm(
     data: DataArguments,
     model: ModelArguments,
@@ -47,10 +43,7 @@ def train_masked_lm(
         UserError: something in the options or the data is wrong, or the disk is full.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    started = time.time()
-    with working("Preparing: data, tokenizer, model", main_console(training, console)):
-        setup = _set_up(data, model, training)
-    return run_training(setup, console, started)
+    return run_training(partial(_set_up, data, model, training), training, console)
 
 
 def _set_up(data: DataArguments, arguments: ModelArguments, training: MaskedLMTrainingArguments) -> Setup:

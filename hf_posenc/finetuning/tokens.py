@@ -1,6 +1,5 @@
 """Training a token classifier: a label for each word, such as its part of speech or the entity it belongs to."""
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -14,12 +13,10 @@ from ..data.prepared import Part, Use
 from ..data.preparing import prepare
 from ..errors import UserError
 from ..options import refuse_given
-from ..quiet import without_bars
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.baseline import word_label_answers
 from ..training.loop import run_training
 from ..training.metrics import MacroF1
-from ..training.progress import main_console, working
 from ..training.run import Setup, TrainingResult
 from ..training.word_metrics import WordMetrics, answers_and_losses, uses_bio_tags, word_scores
 from .loading import WORD_CLASSIFIER
@@ -27,7 +24,6 @@ from .prediction import label_words
 from .start import begin, choose_metric, make_setup, make_tokenizer
 
 
-@without_bars()
 def train_tokens(
     data: DataArguments,
     model: ModelArguments,
@@ -44,10 +40,7 @@ def train_tokens(
         UserError: something in the options or the data is wrong, or the disk is full.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    started = time.time()
-    with working("Preparing: data, tokenizer, model, what is to be beaten", main_console(training, console)):
-        setup = _set_up(data, model, training, splits)
-    return run_training(setup, console, started)
+    return run_training(partial(_set_up, data, model, training, splits), training, console)
 
 
 def _set_up(

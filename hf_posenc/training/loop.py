@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,8 @@ from transformers import TrainerState
 from transformers.utils import logging
 
 from ..errors import Interrupted
-from ..quiet import errors_alone
+from ..quiet import errors_alone, without_bars
+from .arguments import RunArguments
 from .assessment import to_beat
 from .callbacks import StopOnInterrupt
 from .checkpoints import remove_checkpoints, step_of
@@ -19,7 +21,7 @@ from .inference import take_off_autocast
 from .lora import merge
 from .metrics import logits_in, require_finite
 from .output_folder import guarded_run, recovery_hint
-from .progress import main_console
+from .progress import main_console, working
 from .run import Setup, TrainingResult
 from .saving import save_run
 from .trainer import RunTrainer, make_trainer
@@ -30,19 +32,23 @@ Answers = np.ndarray | list[dict[str, Any]] | None
 """What a model says of the test rows: logits, or an answer for each; None: it isn't asked."""
 
 
-def run_training(setup: Setup, console: Console | None, started: float) -> TrainingResult:
-    """Trains, scores and saves, as far as the options say so.
+@without_bars()
+def run_training(set_up: Callable[[], Setup], training: RunArguments, console: Console | None) -> TrainingResult:
+    """Sets a run up, and trains, scores and saves it, as far as the options say so.
 
     Args:
-        setup: of the run.
+        set_up: makes the run: data, tokenizer, model, what is to be beaten.
+        training: its options.
         console: where results are printed. None: standard output.
-        started: when the run began.
 
     Raises:
-        UserError: the disk is full, or a model that is only scored answers NaN.
+        UserError: something in the options or the data is wrong, the disk is full, or a model that is only scored
+            answers NaN.
         Interrupted: Ctrl-C; the message says how to go on.
     """
-    console = main_console(setup.training, console)
+    started, console = time.time(), main_console(training, console)
+    with working("Preparing data, tokenizer and model", console):
+        setup = set_up()
     print_summary(setup, console)
     trainer = make_trainer(setup, console)
     metrics: dict[str, float] = {}
