@@ -31,16 +31,16 @@ from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
 from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects
 from hf_posenc.schemes.plots import plot_comparison, plot_position, small_png
 from hf_posenc.schemes.sources import read_source
+from model_cards.generate.answers import render_answers
 from model_cards.generate.card_results import (
     Results,
     eval_results,
-    evidence_section,
     hub_name,
     limits_of_the_evidence,
+    on_the_hub,
     results_part,
 )
 from model_cards.generate.curve import scheme_chart
-from model_cards.generate.evidence import PAGE_NAME
 
 COMMAND = "python -m model_cards.generate.cards"
 TEMPLATES = Path(__file__).parent
@@ -146,13 +146,13 @@ def render_cards(
         pages[path] = f"---\n{_metadata(results, name)}\n---\n{fill_marks(path, text, parts)}"
     index = folder / "README.md"
     text = index.read_text(encoding="utf-8") if index.is_file() else _INDEX
-    pages[index] = fill_marks(index, text, {"table": _table(rows, results), "evidence": _evidence(results)})
+    pages[index] = fill_marks(index, text, {"answers": render_answers(folder, results), "table": _table(rows, results)})
     return pages
 
 
 _INDEX = """# Which scheme when
 
-<!-- generated: evidence -->
+<!-- generated: answers -->
 <!-- end -->
 
 <!-- generated: table -->
@@ -184,14 +184,14 @@ def _base(name: str) -> tuple[PositionScheme, PosEncConfig]:
 
 def _metadata(results: Results, name: str) -> str:
     """What the Hub reads of a card."""
-    found, measured = results.findings(name), eval_results(results, name)
+    listed, measured = on_the_hub(results, name), eval_results(results, name)
     return ModelCardData(
         license="apache-2.0",
         library_name="transformers",
         pipeline_tag="text-classification",
         tags=["posenc", "positional-encoding", name, "custom_code"],
-        datasets=sorted({data for one in found if (data := hub_name(one.data)) is not None}) or None,
-        metrics=sorted({one.metric for one in found}) or None,
+        datasets=sorted({str(hub_name(finding.data)) for finding in listed}) or None,
+        metrics=sorted({finding.metric for finding in listed}) or None,
         model_name=f"posenc-{name}" if measured else None,
         eval_results=measured or None,
     ).to_yaml()
@@ -250,17 +250,6 @@ def read_references(folder: str | Path = FOLDER) -> dict[str, str]:
 
 def _key(who: str) -> str:
     return f"{who.split()[0].lower()}{who[-4:]}"
-
-
-def _evidence(results: Results) -> str:
-    return (
-        f"{evidence_section(results)}\n\n"
-        "A scheme is called better or worse where a paired test over seeds and examples says so after correction for "
-        "the number of comparisons; no evidence of a difference isn't evidence that there is none, and the gaps "
-        "are the true differences that the tests would have found in 80 % of cases, by scheme. Above word pairs, a "
-        "linear model on words and pairs of neighbouring words, stand those that such a test calls better. Encoders "
-        f"and budgets are small: [the evidence]({PAGE_NAME}) has the intervals, lengths and commands."
-    )
 
 
 def _table(rows: dict[str, SchemeSummary], results: Results) -> str:

@@ -10,17 +10,19 @@ beat, where a comparison lacks it: seconds for a task.
 import argparse
 import shlex
 import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hf_posenc.comparison.checkpoints import convert_checkpoints
-from hf_posenc.comparison.findings import conclusions
+from hf_posenc.comparison.findings import conclusions, gap_text, in_brackets, quoted
+from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import about, known_plans
-from hf_posenc.comparison.references import REFERENCES_NAME, measure_references
+from hf_posenc.comparison.references import REFERENCES_NAME, WORD_PAIRS, measure_references
 from hf_posenc.comparison.report import length_rows, mean_of, named
 from hf_posenc.comparison.results_folder import load_plan
-from hf_posenc.comparison.statistics import ALPHA, LEARNED
-from hf_posenc.comparison.study import Study, lower_is_better
+from hf_posenc.comparison.statistics import ALPHA, LEARNED, NO_EVIDENCE, Difference
+from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.files import write_json, write_text
 from hf_posenc.markdown import markdown_table, render
 
@@ -85,10 +87,75 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
         command_of=command,
         about=about,
         conclusions=conclusions,
+        verdict_table=verdict_table,
         part_table=part_table,
         length_table=length_table,
         mean_of=mean_of,
     )
+
+
+def verdict_table(study: Study) -> str:
+    """Every test of a plan: which schemes are better than the baseline, which are worse, which can't be told from it.
+
+    The parts of a task at the train length, then their mean there and at the longest inputs.
+    """
+    by_part = study.differences_by_part(study.home_length)
+    rows = []
+    for task in study.tasks:
+        home = study.home_length(task)
+        for part in own_parts(study, task, home):
+            tested = {key[2]: difference for key, difference in by_part.items() if key[:2] == (task.name, part)}
+            rows.append(_verdict_row(study, task, home, part, tested))
+        for length in dict.fromkeys((home, study.lengths(task)[-1])):
+            rows.append(_verdict_row(study, task, length, None, study.differences(task, length)))
+    baseline = f"`{study.plan.baseline}`"
+    head = ("test", "tokens", WORD_PAIRS, f"above {WORD_PAIRS}", f"better than {baseline}", f"worse than {baseline}")
+    return markdown_table((*head, f"not told from {baseline} (smallest gap)", "no score"), rows)
+
+
+def own_parts(study: Study, task: Task, length: int) -> list[str]:
+    """The parts of a task that say more than its mean; none where it has a single one."""
+    parts = study.parts(task, length)
+    return [part for part in parts if [part] != study.averaged(task, length)] if len(parts) > 1 else []
+
+
+def test_name(task: str, parts: Sequence[str]) -> str:
+    """A task, or a part of it, in a table."""
+    if len(parts) != 1:
+        return f"{task}, mean of {len(parts)}"
+    return parts[0] if parts[0].startswith(task) else f"{task}: {parts[0]}"
+
+
+def _verdict_row(
+    study: Study, task: Task, length: int, part: Parts, differences: Mapping[str, Difference]
+) -> tuple[str, ...]:
+    lower = lower_is_better(task)
+    name = test_name(task.name, [part] if isinstance(part, str) else study.averaged(task, length))
+    pairs = study.score(task, WORD_PAIRS, length, part) if WORD_PAIRS in study.references.get(task.name, {}) else None
+    above = study.above(task, length, WORD_PAIRS, part)
+    groups: dict[str, list[str]] = {"better": [], "worse": [], NO_EVIDENCE: []}
+    for scheme, difference in differences.items():
+        groups.setdefault(difference.verdict(lower), []).append(scheme)
+    beaten = [scheme for scheme, difference in above.items() if difference.verdict(lower) == "better"]
+    gaps = gap_text(differences[scheme] for scheme in groups[NO_EVIDENCE]).partition(": ")[2]
+    return (
+        name + (" (control: counting words solves it)" if task.kind == "halves" else ""),
+        f"{length:,}",
+        "" if pairs is None else f"{pairs.mean:.3f}",
+        _names(beaten, above),
+        _names(groups["better"], differences),
+        _names(groups["worse"], differences),
+        _names(groups[NO_EVIDENCE], differences) + in_brackets(gaps),
+        quoted(scheme for scheme in study.schemes if study.score(task, scheme, length, part) is None),
+    )
+
+
+def _names(schemes: Sequence[str], tested: Collection[str]) -> str:
+    """The schemes, or `all but` the others where they are most of those that were tested."""
+    others = [scheme for scheme in tested if scheme not in schemes]
+    if len(schemes) > 1 and len(others) < len(schemes) / 2:
+        return f"all but {quoted(others)}" if others else "all"
+    return quoted(schemes)
 
 
 def part_table(study: Study, task_name: str, length: int) -> str:

@@ -3,7 +3,6 @@
 python -m model_cards.generate.pages
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,10 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.inspection import describe_schemes
+from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.studies.conversion import long_table, long_words, short_words, table
 from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
-
-
-def read_results(folder: Path, name: str) -> dict[str, Any]:
-    """`results/NAME.json` of a folder of model cards."""
-    return json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def ratio_table(found: dict[str, Any], size: str | None = None) -> str:

@@ -1,0 +1,229 @@
+"""The answers of `model_cards/README.md`: which scheme for which use, as far as the committed results carry it.
+
+The sentences stand in `answers.md.jinja`; names and numbers in them come from the results. What a sentence says beyond
+those is a claim here: where the results no longer carry it, no page is written, and the error quotes the claim.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.comparison.findings import compare_to_best, gap_text, quoted
+from hf_posenc.comparison.references import WORD_PAIRS
+from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference
+from hf_posenc.comparison.study import Study
+from hf_posenc.markdown import code, render
+from hf_posenc.model.package_config import PosEncConfig
+from model_cards.generate.card_results import Results, read_results
+from model_cards.generate.evidence import PAGE_NAME
+
+PLANS = ("listops", "long", "pretrained", "probes", "quickstart")
+"""The comparisons that the answers rest on."""
+FILES = ("conversion", "recipe", "benchmark_schemes", "benchmark_8192")
+"""The other results that they rest on, `results/NAME.json`."""
+CHEAP = 1.05
+"""Up to so many times the time of `none` a scheme counts as costing next to nothing."""
+
+
+def render_answers(folder: Path, results: Results) -> str:
+    """The answers, a section for each use.
+
+    Raises:
+        ValueError: the results no longer carry what a sentence claims.
+    """
+    missing = [name for name in PLANS if name not in results.studies]
+    missing += [name for name in FILES if not (folder / "results" / f"{name}.json").is_file()]
+    if missing:
+        return f"Not answered: these results aren't there: {', '.join(missing)}."
+    files = {name: read_results(folder, name) for name in FILES}
+    values: dict[str, Any] = {"page": PAGE_NAME}
+    claims: dict[str, bool] = {}
+    for part in (_from_scratch, _pretrained, _longer, _order_hardly_matters, _parity_and_distance, _costs):
+        part_values, part_claims = part(results.studies, files)
+        values |= part_values
+        claims |= part_claims
+    broken = [claim for claim, holds in claims.items() if not holds]
+    if broken:
+        raise ValueError(f"The results no longer carry: {'; '.join(broken)}. Rewrite it in answers.md.jinja.")
+    return render(Path(__file__).with_name("answers.md.jinja"), **values)
+
+
+Part = tuple[dict[str, Any], dict[str, bool]]
+"""Names and numbers of a section, and its claims."""
+
+
+def _from_scratch(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    study = studies["quickstart"]
+    (task,) = study.tasks
+    length = study.home_length(task)
+    best, beaten, equal = compare_to_best(study, task, length)
+    schemes = [(name, score.mean) for name, score in study.ranking(task, length) if name != "none"]
+    differences = study.differences(task, length)
+    pairs = study.score(task, WORD_PAIRS, length)
+    return {
+        "default": code(best),
+        "seeds": len(study.plan.seeds),
+        "scratch_scores": ", ".join(f"{code(name)} {mean:.3f}" for name, mean in schemes),
+        "scratch_none": _mean(study, "none"),
+        "scratch_pairs": "" if pairs is None else f"{pairs.mean:.3f}",
+        "scratch_above": quoted(_by(study.above(task, length, WORD_PAIRS), "better")),
+        "scratch_gap": _gap(equal.values()),
+    }, {
+        "the default scheme has the best mean on the quick start": best == PosEncConfig().position_embedding_type,
+        "each scheme of the quick start is better than none": set(_by(differences, "better")) == set(differences),
+        "the best scheme of the quick start is told from none alone": beaten == ["none"],
+    }
+
+
+def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    study = studies["pretrained"]
+    tasks = {task.name: task for task in study.tasks}
+    swapped, hans, cola = (
+        study.differences(tasks[name], study.home_length(tasks[name])) for name in ("bshift_novels", "hans", "cola")
+    )
+    unbeaten = study.unbeaten(tasks["hans"], study.home_length(tasks["hans"]))
+    scores = [float(_mean(study, scheme, "bshift_novels")) for scheme in swapped]
+    healed = {
+        name: [value["accuracy"] for part, value in files["conversion"]["parts"].items() if part.startswith(prefix)]
+        for name, prefix in {
+            "the original": "stock/bshift_novels",
+            **{code(name): f"heal/{name}/bshift_novels" for name in ("rope", "sinusoidal", "t5", "alibi")},
+        }.items()
+    }
+    return {
+        "kept": _mean(study, "learned", "bshift_novels"),
+        "converted_low": f"{min(scores):.3f}",
+        "converted_high": f"{max(scores):.3f}",
+        "converted": quoted(swapped),
+        "cola_worse": quoted(_by(cola, "worse")),
+        "cola_untold": quoted(_by(cola, NO_EVIDENCE)),
+        "healed": ", ".join(f"{name} {' and '.join(f'{v:.3f}' for v in found)}" for name, found in healed.items()),
+    }, {
+        "unhealed conversions are worse on bshift_novels": set(_by(swapped, "worse")) == set(swapped),
+        "unhealed conversions are worse on hans": set(_by(hans, "worse")) == set(hans),
+        "word pairs are best on hans": unbeaten is not None and unbeaten[0] == WORD_PAIRS,
+        "no unhealed conversion is better on cola": not _by(cola, "better"),
+        "unhealed conversions guess on bshift_novels": all(abs(score - 0.5) < 0.02 for score in scores),
+        "a healing has two seeds": all(len(found) == 2 for found in healed.values()),
+    }
+
+
+def _longer(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    changes, lengths = {}, {}
+    for name in ("listops", "probes", "long"):
+        task = studies[name].tasks[0]
+        home, longest = studies[name].home_length(task), studies[name].lengths(task)[-1]
+        changes[name], lengths[name] = studies[name].changes(task, home, longest), (home, longest)
+    study = studies["listops"]
+    (task,) = study.tasks
+    longest = lengths["listops"][1]
+    _, beaten, equal = compare_to_best(study, task, longest)
+    losses = sorted(-difference.interval.mean for difference in changes["listops"].values())
+    refuse = [scheme for scheme in study.schemes if study.score(task, scheme, longest) is None]
+    return {
+        "times": longest // lengths["listops"][0],
+        "loss_low": f"{losses[0]:.3f}",
+        "loss_high": f"{losses[-1]:.3f}",
+        "probes_worse": quoted(_by(changes["probes"], "worse")),
+        "probes_untold": quoted(_by(changes["probes"], NO_EVIDENCE)),
+        "reviews_better": quoted(_by(changes["long"], "better")),
+        "refuse": quoted(refuse),
+        "longest": f"{longest:,}",
+        "longest_better": quoted(_by(study.differences(task, longest), "better")),
+        "longest_gap": _gap(equal.values()).partition(" ")[0],
+        "longest_examples": next(
+            test["examples"] for test in study.runs(task, "none")[0]["tests"] if test["length"] == longest
+        ),
+    }, {
+        "every scheme gets worse on longer listops": set(_by(changes["listops"], "worse")) == set(changes["listops"]),
+        "no scheme gets worse on longer reviews": not _by(changes["long"], "worse"),
+        "no scheme is beaten on the longest listops": not beaten,
+        "all three tests go to the same multiple": len({end // start for start, end in lengths.values()}) == 1,
+    }
+
+
+def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    study = studies["long"]
+    (task,) = study.tasks
+    length = study.home_length(task)
+    differences = study.differences(task, length, "imdb")
+    above = study.above(task, length, WORD_PAIRS, "imdb")
+    pairs = study.score(task, WORD_PAIRS, length, "imdb")
+    runs: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for key, run in files["recipe"]["parts"].items():
+        kind, name, rows, *_ = key.split("/")
+        runs.setdefault((kind, name, rows), []).append(run)
+    sets = [("sst2", "5000"), ("trec", "1000"), ("subj", "1000")]
+    rows = [
+        (
+            f"{name}, {int(size):,} rows",
+            runs["scratch", name, size][0]["baselines"]["word_pairs"],
+            statistics.fmean(run["test"]["accuracy"] for run in runs["scratch", name, size]),
+            statistics.fmean(run["test"]["accuracy"] for run in runs["pretrained", name, size]),
+        )
+        for name, size in sets
+    ]
+    return {
+        "review_length": length,
+        "review_pairs": "" if pairs is None else f"{pairs.mean:.3f}",
+        "review_gap": _gap(differences.values()),
+        "review_none": _mean(study, "none", part="imdb"),
+        "word_sets": [(name, *(f"{score:.3f}" for score in scores)) for name, *scores in rows],
+    }, {
+        "no scheme is told from none on short reviews": set(_by(differences, NO_EVIDENCE)) == set(differences),
+        "no scheme is above word pairs on short reviews": not _by(above, "better"),
+        "from scratch rope is below word pairs where words decide": all(rope < pairs for _, pairs, rope, _ in rows),
+        "pretrained weights are above word pairs where words decide": all(pairs < tuned for _, pairs, _, tuned in rows),
+    }
+
+
+def _parity_and_distance(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    study = studies["probes"]
+    task = study.tasks[0]
+    length = study.home_length(task)
+    learned: dict[str, list[str]] = {"parity": [], "distance": []}
+    for part, names in learned.items():
+        for scheme in study.schemes:
+            counts = study.learned(task, scheme, length, part)
+            if counts is not None and counts[0] == counts[1]:
+                names.append(scheme)
+    by_part = study.differences_by_part(study.home_length)
+    tested = {part: _by({key[2]: d for key, d in by_part.items() if key[1] == part}, "better") for part in learned}
+    return {
+        "probe_length": length,
+        "probe_runs": len(study.plan.seeds),
+        **{f"{part}_learned": quoted(names) for part, names in learned.items()},
+    }, {
+        f"who learned {part} in every run is better than none there": set(names) <= set(tested[part])
+        for part, names in learned.items()
+    }
+
+
+def _costs(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    work = files["benchmark_schemes"]["settings"]["works"][-1]
+    costs = {row["contender"]: row["cost"] for row in files["benchmark_schemes"]["rows"] if row["work"] == work}
+    dear = sorted((cost, name) for name, cost in costs.items() if cost > CHEAP)
+    memory = {row["contender"]: row["peak_mb"] for row in files["benchmark_8192"]["rows"]}
+    return {
+        "work": work.replace("x", " texts of ") + " tokens",
+        "cheap_limit": f"{CHEAP - 1:.0%}".replace("%", " %"),
+        "cheap": quoted(name for name, cost in costs.items() if cost <= CHEAP and name != "none"),
+        "dear": ", ".join(f"{code(name)} {cost:.2f}" for cost, name in dear),
+        "memory": ", ".join(f"{code(name)} {peak:,.0f} MB" for name, peak in memory.items()),
+    }, {"a bias takes more memory than rope at 8,192 tokens": memory["rope"] < memory["alibi"]}
+
+
+def _by(differences: Mapping[str, Difference], verdict: str) -> list[str]:
+    return [scheme for scheme, difference in differences.items() if difference.verdict() == verdict]
+
+
+def _gap(differences: Iterable[Difference]) -> str:
+    """The range of the smallest gaps: `0.033 to 0.123`."""
+    return gap_text(differences).partition(": ")[2]
+
+
+def _mean(study: Study, scheme: str, task_name: str | None = None, part: str | None = None) -> str:
+    task = next(task for task in study.tasks if task_name in (None, task.name))
+    score = study.score(task, scheme, study.home_length(task), part)
+    return "" if score is None else f"{score.mean:.3f}"
