@@ -15,6 +15,7 @@ from scipy import stats
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison import read_plan
+from hf_posenc.comparison.statistics import NO_EVIDENCE
 from hf_posenc.schemes.panels import Lines
 from model_cards.generate import answers, cards, evidence
 from model_cards.generate.card_results import Results, on_the_hub
@@ -267,6 +268,22 @@ def test_answers_give_the_numbers_of_the_runs():
 
     text = answer("Word order hardly matters in your task")
     assert f"(`none`, {statistics.mean(scores_by_seed('long', 'imdb', 'none', 'imdb', 256)):.3f};" in text
+
+
+def test_words_by_hand_claim_what_the_tests_carry(results):
+    words = {name: " ".join(by_hand(page(name)).split()) for name in ("relative_key", "fourier", "rope")}
+    assert "measurements here don't tell the two apart" in words["relative_key"]
+    assert "measurements here don't tell it from `lspe` or a table" in words["fourier"]
+    for study in results.studies.values():
+        for task in study.tasks:
+            pairs = study.pairs(task, study.home_length(task))
+            for two in (("relative_key", "relative_key_query"), ("lspe", "fourier"), ("learned", "fourier")):
+                assert two not in pairs or pairs[two].verdict() == NO_EVIDENCE
+    assert "Past the trained length it lost much on the tasks below that need order" in words["rope"]
+    for plan, longest in {"listops": 1024, "probes": 512}.items():
+        study = results.studies[plan]
+        task = study.tasks[0]
+        assert study.changes(task, study.home_length(task), longest)["rope"].verdict() == "worse"
 
 
 def test_what_isnt_decided_says_so():

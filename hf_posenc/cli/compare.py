@@ -18,7 +18,9 @@ _Plan = Annotated[
 _Data = Annotated[
     list[str] | None,
     typer.Option(
-        help="A file, folder or Hub name, `probes` or `halves`; may be given more than once.", show_default=False
+        help="A file, a folder with train.csv and test.csv, a Hub name, `probes` or `halves`; may be given more than "
+        "once.",
+        show_default=False,
     ),
 ]
 _MaskedLM = Annotated[
