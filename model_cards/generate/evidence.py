@@ -29,6 +29,17 @@ from hf_posenc.markdown import markdown_table, render
 COMMAND = "python -m model_cards.generate.evidence"
 FOLDER = Path(__file__).parent.parent
 PAGE_NAME = "evidence.md"
+TESTED_ON = {
+    "blimp_order": "BLiMP, pairs that differ in word order alone, a test part of our own",
+    "cola": "CoLA, in-domain development part",
+    "imdb": "IMDb reviews of at most 200 words, a sample of the official test part",
+    "imdb/test_long": "IMDb reviews of more than 512 words, a sample of the official test part",
+    "hans": "HANS, made anew from the authors' templates, a test part of our own",
+    "hans/order_matched": "HANS, made anew from the authors' templates, the cases that come in pairs with like words",
+    "bshift_novels": "sentences of novels, two neighbouring words swapped in half of them, a test part of our own",
+    "listops": "ListOps, a test part of our own",
+}
+"""What the parts of a task are."""
 
 
 def studies(folder: str | Path = FOLDER) -> dict[str, Study]:
@@ -91,6 +102,7 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
         part_table=part_table,
         length_table=length_table,
         mean_of=mean_of,
+        tested_on=TESTED_ON,
     )
 
 
