@@ -1,8 +1,9 @@
-"""Fills the generated tables of README.md, docs/ and model_cards/speed.md: schemes, speed, conversions, the recipe.
+"""Fills the generated tables of README.md, docs/ and model_cards/speed.md: schemes, speed, conversions, promises.
 
 python -m model_cards.generate.pages
 """
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +186,27 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "conversion": f"{short_words(converted)}\n\n{table(converted)}",
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
         },
+        root / "docs" / "promises.md": promise_tables(root / "tests"),
         root / "docs" / "recipe.md": {
             "scratch": scratch_table(recipe),
             "pretrained": f"{pretrained_table(recipe)}\n\n{stock_gap(recipe)}",
         },
     }
     return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
+
+
+def promise_tables(tests: Path) -> dict[str, str]:
+    """For each part of the page the promises, and the test that keeps each: from `pytest.mark.promise(part, text)`."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted(tests.rglob("test_*.py")):
+        name = path.relative_to(tests.parent).as_posix()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            test = f"{name}::{node.name}" if isinstance(node, ast.FunctionDef) else name
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.promise":
+                    part, promise = map(ast.literal_eval, call.args)
+                    rows.setdefault(part, []).append((promise, f"`{test}`"))
+    return {part: markdown_table(("promise", "test"), kept) for part, kept in rows.items()}
 
 
 def attention_table() -> str:

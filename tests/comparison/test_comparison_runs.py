@@ -169,6 +169,7 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     assert "4 of 6 runs are done already" in printed(console)
 
 
+@pytest.mark.promise("Files", "Processes that compare in one folder share its runs, each trained once")
 def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     _, made = pretended
     plan = toy(schemes=["none", "rope", "t5"])
@@ -339,6 +340,7 @@ def test_one_seed_is_allowed_and_said(tmp_path, pretended):
     assert "One seed gives no intervals" in printed(console)
 
 
+@pytest.mark.promise("Resuming", "An interrupted comparison resumes and ends in the same results")
 def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     plan = toy(schemes=["rope"])
     execute(plan, tmp_path / "whole", console=quiet())

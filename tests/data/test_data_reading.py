@@ -182,6 +182,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
         numbered([None, None], skip_missing=True)
 
 
+@pytest.mark.promise("Files", "A file name is never read as a pattern")
 @pytest.mark.parametrize("name", ["rows?.csv", "rows[1].csv", "ro*s.csv", "a{b}.csv", "[1]/rows.csv", "a::b.csv"])
 def test_a_name_is_no_pattern(tmp_path: Path, name: str):
     (tmp_path / "[1]").mkdir()

@@ -148,6 +148,7 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(
         send(hub, checkpoint)
 
 
+@pytest.mark.promise("Tokens", "An error never repeats a token")
 @pytest.mark.parametrize("token", [STRANGER, READER])
 def test_a_wrong_token_is_not_repeated_in_the_message(hub: Hub, checkpoint: Path, token: str) -> None:
     with pytest.raises(UserError, match="Nothing was published") as caught:
@@ -423,6 +424,7 @@ def test_results_that_say_nothing_are_not_quoted(hub: Hub, checkpoint: Path, unv
     assert "eval_a" not in card
 
 
+@pytest.mark.promise("Trust", "An index of shards can't name files outside its folder")
 @pytest.mark.parametrize("shard", ["../other/model.safetensors", "/etc/passwd", 5, None])
 def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: Any) -> None:
     model = tiny_model("rope", "PosEncForSequenceClassification")
@@ -435,6 +437,7 @@ def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: An
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "mine")
 
 
+@pytest.mark.promise("Trust", "A pickle is never loaded unless you ask for it")
 def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
     model = tiny_model("rope", "PosEncForSequenceClassification")
     model.save_pretrained(tmp_path)
@@ -446,6 +449,7 @@ def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
     assert torch.equal(loaded.classifier.weight, model.classifier.weight)
 
 
+@pytest.mark.promise("Trust", "Changed code never runs without trust")
 def test_changed_code_is_never_run_without_trust(hub: Hub, checkpoint: Path) -> None:
     with (checkpoint / "modeling_posenc.py").open("a") as file:
         file.write("import sys\nsys.modules['was_run'] = sys\n")

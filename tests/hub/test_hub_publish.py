@@ -265,6 +265,10 @@ def test_what_a_loader_may_read_or_run_is_foreign(name: str) -> None:
     ) == [name]
 
 
+@pytest.mark.promise(
+    "Tokens",
+    "A repository that holds other people's files that would be loaded is refused before anything is sent",
+)
 @pytest.mark.parametrize("create_pr", [False, True])
 def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sent(
     hub: Hub, tmp_path: Path, unverified: None, create_pr: bool
@@ -280,6 +284,7 @@ def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sen
     assert hub.made("PUT", "/put/") == []
 
 
+@pytest.mark.promise("Tokens", "The check after publishing never runs foreign code, and has no token")
 def test_foreign_code_that_came_with_the_commit_is_never_loaded(
     hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.positions import own_arguments
 
 
+@pytest.mark.promise("Bounds", "An invalid config value is refused with the accepted ones")
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -295,6 +296,11 @@ def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
     assert built == [9]
 
 
+@pytest.mark.promise(
+    "Bounds",
+    "A field set later is checked as in the constructor: names and choices at once, sizes when a model is built or "
+    "the config saved",
+)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_field_set_later_counts_as_in_the_constructor(scheme):
     """Also for what the scheme's arguments are derived from, and for the scheme itself."""

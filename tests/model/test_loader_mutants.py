@@ -329,6 +329,7 @@ def mutated_files(draw: st.DrawFn) -> tuple[str, Callable[[bytes], bytes], str]:
     return scheme, change, kind
 
 
+@pytest.mark.promise("Bounds", "A damaged safetensors file is read as its header says, or refused")
 @OPTIONS
 @given(mutant=mutated_files(), auto=st.booleans())
 def test_a_mutated_safetensors_file_is_read_as_it_says_or_refused(

@@ -53,6 +53,7 @@ def test_the_second_stranger_has_the_oldest_transformers_that_will_do(second_str
     assert not [job for job, said in second_stranger.jobs.items() if "error" in said]
 
 
+@pytest.mark.promise("Trust", "Without `trust_remote_code=True` a stranger's load asks, and runs nothing")
 def test_a_stranger_is_asked_for_trust(first_stranger: Report) -> None:
     # The control of all that follows: the code does come from the folder.
     assert "trust_remote_code=True" in first_stranger.jobs["no trust"]["message"]
@@ -73,6 +74,7 @@ def test_the_numbers_tell_schemes_apart(checkpoints: Checkpoints) -> None:
     assert all((one - other).abs().max() > 0.05 for one, other in itertools.combinations(found, 2))
 
 
+@pytest.mark.promise("Numbers", "Strangers who load a checkpoint get the same outputs")
 @every_source
 def test_a_stranger_gets_the_same_outputs(
     checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str, source: str
@@ -222,6 +224,7 @@ def test_a_configuration_alone_builds_a_new_model_with_a_users_own_scheme(first_
     assert first_stranger.said(f"own {name}/config")["class"] == HEAD
 
 
+@pytest.mark.promise("Trust", "The code of a custom scheme needs trust, with or without hf_posenc installed")
 @pytest.mark.parametrize("name", OWN)
 def test_where_hf_posenc_is_installed_the_code_of_a_users_own_scheme_needs_trust(
     strangers: tuple[Report, Report, Report], name: str

@@ -684,6 +684,10 @@ def computed_in():
     hook.remove()
 
 
+@pytest.mark.promise(
+    "Numbers",
+    "Final scores are float32, and those of a later evaluation, whatever precision the training had",
+)
 @pytest.mark.parametrize("bf16", [True, False])
 def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, computed_in, bf16):
     wanted = {**order, "bf16": bf16, "do_eval": True, "do_predict": True}

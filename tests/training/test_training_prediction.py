@@ -54,6 +54,11 @@ def run(monkeypatch, capsys):
     return call
 
 
+@pytest.mark.promise(
+    "Numbers",
+    "`hf-posenc` and `hf_posenc.load` never answer from a checkpoint that lacks weights (`from_pretrained` reports "
+    "them as for every model)",
+)
 @pytest.mark.parametrize("lost", ["classifier.weight", "model.layers.0.attention.query.weight"])
 def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_path: Path, lost: str) -> None:
     folder = tmp_path / "lost"
@@ -74,6 +79,9 @@ def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_pat
             answer()
 
 
+@pytest.mark.promise(
+    "Numbers", "`hf-posenc` and `hf_posenc.load` never answer from a checkpoint that has weights of another model"
+)
 def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "half"
     shutil.copytree(checkpoint, folder)
@@ -84,6 +92,7 @@ def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Pa
         load_classifier(str(folder))
 
 
+@pytest.mark.promise("Numbers", "`hf-posenc` and `hf_posenc.load` never answer from weights that hold NaN or infinity")
 def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "diverged"
     shutil.copytree(checkpoint, folder)
@@ -338,6 +347,7 @@ def test_numbers_stay_numbers_and_types_that_vary_are_refused_before_anything_is
     assert [row["id"] for row in read_jsonl(tmp_path / "out.jsonl")] == [1, "x"]
 
 
+@pytest.mark.promise("Files", "A failed prediction leaves the existing file as it was")
 def test_a_run_that_fails_leaves_the_file_that_was_there(run, checkpoint, tmp_path, monkeypatch):
     source, output = write(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
     output.write_text("mine")

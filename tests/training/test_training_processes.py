@@ -96,6 +96,10 @@ CASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.promise(
+    "Numbers",
+    "Two processes choose the best weights and `--search` values of one, also with `--pretrained` and `--task tokens`",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_end_where_one_ends(

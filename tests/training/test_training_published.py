@@ -41,6 +41,7 @@ def test_no_published_file_holds_a_token_or_a_folder_of_this_machine(tmp_path: P
             assert str(tmp_path).encode() not in content, path
 
 
+@pytest.mark.promise("Tokens", "Published results name no folder of your machine")
 def test_results_name_files_without_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "clients").mkdir()

@@ -59,6 +59,7 @@ def undisturbed(whole_run, tmp_path):
     return Path(shutil.copytree(whole_run, tmp_path / "whole"))
 
 
+@pytest.mark.promise("Resuming", "A run that was killed resumes and ends in the weights of one that never stopped")
 @pytest.mark.parametrize("step", [8, 12])  # in the middle of the first epoch, and of the second
 def test_resuming_ends_in_the_same_weights(undisturbed, order, tmp_path, step):
     killed = copy_until(undisturbed, tmp_path / "killed", step)
@@ -122,6 +123,7 @@ def _diverged(checkpoint: Path) -> None:
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
 
 
+@pytest.mark.promise("Resuming", "Resuming passes over a checkpoint with a missing, empty or truncated file")
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_checkpoint_that_lost_a_file_is_passed_over(undisturbed, name, damage, caplog):
@@ -133,6 +135,7 @@ def test_a_checkpoint_that_lost_a_file_is_passed_over(undisturbed, name, damage,
     assert said == f"checkpoint-20 is damaged ({name} is {damage}): training goes on from checkpoint-16."
 
 
+@pytest.mark.promise("Resuming", "Resuming passes over a checkpoint with an empty JSON object")
 @pytest.mark.parametrize("name", [name for name in NEEDED if name.endswith(".json")])
 def test_an_object_that_says_nothing_is_no_file_of_a_checkpoint(undisturbed, name):
     (undisturbed / "checkpoint-20" / name).write_text("{}")
@@ -219,6 +222,7 @@ def press(monkeypatch):
     return arrange
 
 
+@pytest.mark.promise("Resuming", "A run that Ctrl-C stopped resumes and ends in the weights of one that never stopped")
 def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, tmp_path, press, monkeypatch):
     stopped = tmp_path / "stopped"
     press(7)
@@ -287,6 +291,7 @@ def test_another_run_is_refused_and_untouched(undisturbed, order):
     assert snapshot(undisturbed) == before
 
 
+@pytest.mark.promise("Files", "`--overwrite-output-dir` deletes no file that isn't the run's")
 def test_overwriting_replaces_the_run_and_nothing_else(undisturbed, order):
     (undisturbed / "notes.txt").write_text("mine")
     (undisturbed / "predictions.jsonl").write_text("of the older run")
@@ -300,6 +305,10 @@ def test_overwriting_replaces_the_run_and_nothing_else(undisturbed, order):
 OTHER = {"seed": 2, "num_train_epochs": 1, "save_strategy": "steps", "save_steps": 4, "keep_checkpoints": False}
 
 
+@pytest.mark.promise(
+    "Files",
+    "`--overwrite-output-dir` keeps the old run until the new one is complete, and the new one can be resumed",
+)
 @pytest.mark.slow
 def test_until_the_new_run_is_whole_the_old_one_stays_and_the_new_one_goes_on(
     undisturbed, order, tmp_path, press, monkeypatch
@@ -327,6 +336,7 @@ def _full(*args, **kwargs):
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.promise("Files", "A run with `--overwrite-output-dir` that fails leaves the old one")
 @pytest.mark.parametrize("failing", ["optimizer", "saving", "moving", "learning_rate"])
 def test_an_overwriting_run_that_fails_leaves_the_old_one(undisturbed, order, failing, monkeypatch):
     before = snapshot(undisturbed)
@@ -344,6 +354,7 @@ def test_an_overwriting_run_that_fails_leaves_the_old_one(undisturbed, order, fa
     assert not (undisturbed / ".earlier").exists()
 
 
+@pytest.mark.promise("Files", "A model is replaced by a complete one or not at all")
 def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
     replace = os.replace
     for failing in range(20):
@@ -387,6 +398,7 @@ def test_a_folder_with_other_files_is_used(order, tmp_path):
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.promise("Files", "A run whose end can't be written changes nothing")
 @pytest.mark.parametrize("failing", ["save_model", "results.json"])
 def test_if_the_end_cannot_be_written_nothing_has_changed(undisturbed, order, failing, monkeypatch):
     before = snapshot(undisturbed)
@@ -524,6 +536,7 @@ def test_an_interrupted_run_keeps_its_checkpoints(order, tmp_path, press):
     assert [path.name for path in checkpoints(tmp_path / "stopped")] == ["checkpoint-4", "checkpoint-7"]
 
 
+@pytest.mark.promise("Files", "Two runs never write into one folder")
 def test_two_trainings_never_write_into_one_folder(tmp_path, order):
     with (
         folder_lock(tmp_path),
@@ -535,6 +548,7 @@ def test_two_trainings_never_write_into_one_folder(tmp_path, order):
     assert not (tmp_path / ".lock").exists()
 
 
+@pytest.mark.promise("Numbers", "Training that diverges stops, and leaves no checkpoint of NaN")
 @pytest.mark.parametrize("evaluated", [True, False])
 def test_a_training_that_diverges_ends_and_leaves_no_checkpoint_without_numbers(tmp_path, order, evaluated):
     options = {**order, "do_eval": evaluated, "save_strategy": "epoch", "num_train_epochs": 4, "optim": "sgd"}
@@ -563,6 +577,7 @@ class Ruin(TrainerCallback):
             next(model.parameters()).data.fill_(float("nan"))
 
 
+@pytest.mark.promise("Numbers", "The last checkpoint before training diverged is kept and named")
 @pytest.mark.parametrize("save_steps", [4, 100])
 def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, order, monkeypatch, save_steps):
     make = loop.make_trainer

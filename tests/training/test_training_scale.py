@@ -38,6 +38,7 @@ def assert_close_weights(first: Path, second: Path) -> None:
         torch.testing.assert_close(a[name], b[name], atol=2e-4, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
 
 
+@pytest.mark.promise("Numbers", "Two processes end in the weights where one with the same global batch ends")
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", [ACCELERATE, LAUNCH], ids=["accelerate", "torchrun"])
 def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path, launch: list[str]) -> None:

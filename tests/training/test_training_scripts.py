@@ -103,6 +103,7 @@ def test_a_regression_in_the_loop(tmp_path, monkeypatch):
 # ---- more than one process ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("Numbers", "Both training scripts give the same loss in two processes as in one")
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [TRAINER, LOOP], ids=["trainer", "loop"])
 def test_two_processes_give_the_loss_of_one(order, tmp_path, path):

@@ -291,6 +291,7 @@ def test_the_script_streams_and_one_cycle_counts_steps(
     assert len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()) == 64
 
 
+@pytest.mark.promise("Numbers", "Two processes that stream take the batches of one")
 @pytest.mark.slow
 def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: Path) -> None:
     options = {**order, **STREAMED, "hidden_dropout_prob": 0, "save_strategy": "no", "do_eval": False}
