@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hf_posenc import kernels
 from hf_posenc.kernels import attention, linear, switch
+from hf_posenc.kernels.dropout import STEPS
 
 
 @pytest.fixture
@@ -44,6 +45,24 @@ def test_attention_with_a_bias_has_the_values_and_gradients_of_plain_operations(
     mine, theirs = (torch.autograd.grad((out * target).sum(), leaves, retain_graph=True) for out in (got, expected))
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_gradients_in_half_precision_are_computed_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, target = torch.randn(4, 3, 2, 64, 8, generator=generator).bfloat16()
+    bias = torch.randn(1, 2, 64, 64, generator=generator).bfloat16()
+    leaves = [t.clone().requires_grad_() for t in (q, k, v, bias)]
+    q, k, v, bias = precise = [t.detach().double().requires_grad_() for t in leaves]
+    mine = torch.autograd.grad(kernels.attend_with_bias(*leaves, 0.3), leaves, target)
+    expected = (0.3 * q @ k.transpose(-1, -2) + bias).softmax(-1) @ v
+    for one, other in zip(mine, torch.autograd.grad(expected, precise, target.double()), strict=True):
+        assert (one.double() - other).norm() < 0.004 * other.norm()  # 0.002 is the rounding of the results alone
+
+
+def test_attention_with_dropout_is_left_to_pytorch():
+    q, *_, bias = biased(1, 1, 3)
+    assert kernels.gains_from_fusion(q, bias, 0.0)
+    assert not kernels.gains_from_fusion(q, bias, 0.1)
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "mlp_bias"])
@@ -94,6 +113,10 @@ def test_a_linear_layer_has_the_values_and_gradients_of_pytorchs(shape, with_bia
         mine, theirs = (torch.autograd.grad((out * target).sum(), inputs) for out in (got, expected))
         for one, other in zip(mine, theirs, strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    layer.requires_grad_(False)  # as in an adapted model
+    (mine,) = torch.autograd.grad(kernels.apply_linear(layer, x).square().sum(), x)
+    (theirs,) = torch.autograd.grad(functional.linear(x, layer.weight, layer.bias).square().sum(), x)
+    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(kernels.apply_linear(layer, x), functional.linear(x, layer.weight, layer.bias))
 
@@ -150,6 +173,13 @@ def test_the_switch_turns_all_of_it_off(onednn, monkeypatch):
         assert not kernels.gains_from_fusion(q, bias, 0.0)
     finally:
         kernels.set_enabled(True)
+
+
+def test_dropout_is_exact_at_both_ends():
+    """At the least probability, and at 1, where nothing is kept."""
+    dropped = (kernels.Dropout(1 / STEPS).train()(torch.ones(64 * STEPS)) == 0).sum().item()
+    assert dropped == pytest.approx(64, abs=40)  # five standard deviations
+    assert not kernels.Dropout(1.0).train()(torch.ones(8 * STEPS)).any()
 
 
 def test_training_with_a_learned_bias_keeps_no_scores_of_each_layer():

@@ -9,7 +9,7 @@ from data_harness import prepared, table, write_csv, write_file, write_jsonl
 
 from hf_posenc.data import DataArguments, Use, find_columns, prepare, read_splits
 from hf_posenc.data.preparing import is_about_words
-from hf_posenc.data.splitting import choose_texts
+from hf_posenc.data.splitting import choose_texts, mark_of
 from hf_posenc.errors import UserError
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -181,8 +181,15 @@ def test_max_train_samples_are_the_first_rows(tmp_path):
     rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(40))]
     found = prepared(write_csv(tmp_path / "a.csv", rows), validate=True, max_train_samples=5)
     held = set(found.splits["validation"].rows)
-    assert found.splits["train"].rows == [row for row in range(40) if row not in held][:5]
+    train = found.splits["train"]
+    assert train.rows == [row for row in range(40) if row not in held][:5]
+    assert train.places == [row + 2 for row in train.rows]  # lines, below that of the names
     assert "the first 5 used" in found.summary.line()
+
+
+def test_blanks_around_a_text_make_no_other_text_and_pairs_differ_where_they_are_divided():
+    assert mark_of(" a b\n") == mark_of("a b") != mark_of("ab")
+    assert len({mark_of("a", "bc"), mark_of("ab", "c"), mark_of("abc")}) == 3
 
 
 def divided(labels, percentage):
@@ -203,6 +210,7 @@ def divided(labels, percentage):
         ("a" * 995 + "b" * 5, 10, {"a": 896, "b": 4}, {"a": 99, "b": 1}),
         ("a" * 50 + "b" * 49 + "c", 10, {"a": 45, "b": 44, "c": 1}, {"a": 5, "b": 5}),
         ([None] * 10, 10, {None: 8}, {None: 2}),
+        ("aabb", 90, {"a": 1, "b": 1}, {"a": 1, "b": 1}),  # one of each stays to train on
     ],
 )
 def test_each_label_is_held_out_in_its_share(labels, percentage, train, validation):

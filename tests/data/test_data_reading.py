@@ -49,12 +49,20 @@ def numbers_of(splits, delimiter=None, label_names=None, problem_type=None, **op
     return encode_labels(splits, columns, data, label_names=label_names, problem_type=problem_type)
 
 
-def test_a_folder_of_files_is_a_data_set(tmp_path):
+@pytest.mark.parametrize("validation", ["validation", "valid", "val", "dev"])
+def test_a_folder_of_files_is_a_data_set(tmp_path, validation):
     write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
-    write_csv(tmp_path / "dev.csv", EXAMPLES[:1])
+    write_csv(tmp_path / f"{validation}.csv", EXAMPLES[:1])
     write_jsonl(tmp_path / "train_long.jsonl", EXAMPLES * 3)  # another split, none of ours
     found = read_splits(DataArguments(dataset_name=str(tmp_path)))
     assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
+
+
+def test_files_that_are_not_all_shards_of_one_are_refused(tmp_path):
+    write_jsonl(tmp_path / "train-00000-of-00002.jsonl", EXAMPLES)
+    write_csv(tmp_path / "train-00001-of-00002.csv", EXAMPLES)
+    with pytest.raises(UserError, match=r"train-00000-of-00002.jsonl, train-00001-of-00002.csv. .* --train-file"):
+        read_splits(DataArguments(dataset_name=str(tmp_path)))
 
 
 def test_a_saved_data_set_is_read_and_its_splits_can_be_named(tmp_path):
@@ -378,6 +386,15 @@ def test_numbers_go_to_a_column_of_their_own():
     several = encoded(["a b"], tokenizer, 16, labels=[[1.0, 0.0]], problem="multi_label_classification")
     assert several.features["labels"] == List(Value("float32"))
     assert encoded(["a"], tokenizer, 16, labels=[0.5], problem="regression")["labels"] == [0.5]
+
+
+def test_no_text_is_lost_between_chunks(monkeypatch):
+    monkeypatch.setattr("hf_posenc.data.encoding._CHUNK", 2)
+    texts = ["a", "b", "c", "a b", "b c"]
+    tokenizer = train_tokenizer(texts, vocab_size=50)
+    found = encoded(texts, tokenizer, 16, labels=range(5))
+    assert list(found["input_ids"]) == tokenizer(texts)["input_ids"]
+    assert list(found["labels"]) == [0, 1, 2, 3, 4]
 
 
 def test_pairs_are_encoded_as_pairs():

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from safetensors.torch import load, save_file
 from training_harness import read_jsonl, rows, train, write_csv, write_jsonl
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc
 from hf_posenc import cli
@@ -271,6 +272,14 @@ def test_the_columns_that_the_model_was_trained_on_are_found_again(run, tmp_path
     assert found != pytest.approx(answers[1]["probabilities"], abs=1e-5)
 
 
+def test_lists_and_objects_are_json_in_a_csv(run, checkpoint, tmp_path):
+    row = {"text": "who saw karla", "numbers": [1, 2], "more": {"name": "Zoë"}, "tags": ["x", "y"]}
+    source = write_jsonl(tmp_path / "in.jsonl", [row])
+    assert run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.csv")[0] == 0
+    (found,) = read(tmp_path / "out.csv")
+    assert (found["numbers"], found["more"], found["tags"]) == ("[1, 2]", '{"name": "Zoë"}', "x|y")
+
+
 def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
     source = write_csv(tmp_path / "in.csv", [{"premise": "who saw karla", "hypothesis": "karla"}])
     columns = ("--text-column-names", "premise,hypothesis")  # the model was trained on single texts
@@ -278,6 +287,10 @@ def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
     _, out, _ = run("predict", checkpoint, "who saw karla", "--text-pair", "karla", "--format", "jsonl")
     found = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
     assert found == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
+    pair = AutoTokenizer.from_pretrained(checkpoint)("who saw karla", "karla", return_tensors="pt")
+    shares = model(**pair).logits[0].softmax(-1).tolist()
+    assert found == pytest.approx({model.config.id2label[n]: share for n, share in enumerate(shares)}, abs=1e-5)
 
 
 def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from common import tiny_config
 from datasets import ClassLabel, Dataset, Features, List, Value
 from rich.console import Console
 from training_harness import SMALL, read_jsonl, results, rows, write_jsonl
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
+from hf_posenc import PosEncForTokenClassification
 from hf_posenc.data import train_tokenizer
-from hf_posenc.data.encoding import word_pieces
+from hf_posenc.data.encoding import encode_words, word_pieces
 from hf_posenc.errors import dashed
 from hf_posenc.finetuning import fine_tune, make_arguments
 from hf_posenc.finetuning.prediction import label_words
@@ -138,6 +140,17 @@ def test_the_first_piece_of_each_word_carries_its_label(kind: str) -> None:
     cut, kept = word_pieces(tokenizer, given, 4)
     assert len(cut["input_ids"]) == 4
     assert set(kept) < set(firsts)
+
+
+def test_words_beyond_the_longest_input_are_said_and_have_no_label(caplog: pytest.LogCaptureFixture) -> None:
+    words = ["a", "b"] * 4
+    tokenizer = train_tokenizer(["a b"], vocab_size=50, model_max_length=6)
+    encoded = encode_words([words], [[1, 2] * 4], tokenizer, 6)
+    assert list(encoded["labels"][0]) == [-100, 1, 2, 1, 2, -100]
+    assert "4 train words have no token, or are beyond 6 tokens" in caplog.text
+    config = tiny_config(num_labels=3, vocab_size=len(tokenizer))
+    ((_, labels),) = label_words(PosEncForTokenClassification(config).eval(), tokenizer, [words])
+    assert [label is None for label in labels] == [False] * 4 + [True] * 4
 
 
 @pytest.mark.parametrize(
