@@ -105,6 +105,12 @@ def test_decimal_commas_are_numbers_and_said(tmp_path, caplog):
     assert labelled(tmp_path, ["5,4", "2"] * 3, mark=";", decimal=",").labels.problem_type == "regression"
 
 
+def test_blanks_and_empty_parts_are_no_labels(tmp_path):
+    assert labelled(tmp_path, ["a|", "a| b", "b"] * 3, label_delimiter="|").labels.names == ("a", "b")
+    rows = [{"text": text, "label": label} for text, label in zip(texts(6), ["x", " x", "y"] * 2, strict=True)]
+    assert prepared(write_jsonl(tmp_path / "a.jsonl", rows)).labels.names == ("x", "y")
+
+
 def test_several_labels_in_one_cell_are_suspected(tmp_path, caplog):
     kinds = [f"{what}|{who}" for what in "abcdef" for who in "uvwxyz"]
     labelled(tmp_path, kinds * 3)

@@ -38,7 +38,7 @@ from transformers import (
 )
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.data import Labels
+from hf_posenc.data import Labels, train_tokenizer
 from hf_posenc.finetuning import make_arguments, parse_arguments, set_up, train_classifier
 from hf_posenc.training import ClassificationLoss, UserError
 from hf_posenc.training.losses import make_loss
@@ -655,6 +655,15 @@ def test_frozen_word_embeddings_stay_and_the_rest_learns(order, tmp_path):
         train(tmp_path / "third", **again, config_overrides=None, save_strategy="steps", save_steps=5)
     with pytest.raises(UserError, match=r"freeze_word_embeddings=True would keep random word"):
         train(tmp_path / "fourth", **order, freeze_word_embeddings=True)
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_knows_is_refused(order, tmp_path):
+    train(tmp_path / "run", **order, max_steps=1, vocab_size=200)
+    larger = train_tokenizer([row["text"] for row in rows("train", 160)], vocab_size=900)
+    larger.save_pretrained(tmp_path / "larger")
+    options = {**order, "model_name_or_path": str(tmp_path / "run"), "config_overrides": None}
+    with pytest.raises(UserError, match=rf"has {len(larger)} tokens, .*run' knows 200. .* --tokenizer-name"):
+        train(tmp_path / "other", **options, tokenizer_name=str(tmp_path / "larger"))
 
 
 def test_one_seed_gives_one_result(order, tmp_path):

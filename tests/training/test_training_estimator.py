@@ -129,6 +129,24 @@ def test_predictions_are_labels_as_they_were_given(labels: Any, tmp_path: Path) 
     assert loaded.classes_.dtype.kind == fitted.classes_.dtype.kind
 
 
+def test_columns_are_in_the_order_of_the_classes_whatever_that_of_the_checkpoint_was(tmp_path: Path) -> None:
+    texts, labels = data(32)
+    quick().fit(texts, labels).save(tmp_path / "first")
+    names = ["unacceptable", "acceptable"]
+    config = json.loads((tmp_path / "first" / "config.json").read_text())
+    config |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
+    (tmp_path / "first" / "config.json").write_text(json.dumps(config))
+    fitted = PosEncClassifier(**SHORT, model_name_or_path=str(tmp_path / "first")).fit(texts, labels)
+    assert (fitted.classes_.tolist(), list(fitted.model_.config.id2label.values())) == (names[::-1], names)
+    fitted.save(tmp_path / "second")
+    answers = pipeline("text-classification", str(tmp_path / "second"), top_k=None)(texts)
+    scores = [
+        [{entry["label"]: entry["score"] for entry in answer}[name] for name in names[::-1]] for answer in answers
+    ]
+    np.testing.assert_allclose(fitted.predict_proba(texts), scores, atol=1e-5)
+    assert fitted.predict(texts).tolist() == [names[::-1][row.index(max(row))] for row in scores]
+
+
 def test_several_labels_per_text_come_back_as_lists_or_rows_of_0_and_1(tmp_path: Path) -> None:
     texts, _ = data(32)
     lists = [[["a"], ["b", "a"], []][number % 3] for number in range(32)]
@@ -169,6 +187,8 @@ def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(
     texts, labels = data(48)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(12345)
     draw = [torch.initial_seed(), np.random.get_state()[1].tolist(), random.getstate()]
     first = quick().fit(texts, labels)
     first.predict(texts)

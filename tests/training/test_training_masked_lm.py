@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from hf_posenc.data import train_tokenizer
 from hf_posenc.finetuning import make_arguments, train_classifier, train_masked_lm
 from hf_posenc.training import MaskedLMTrainingArguments, UserError
-from hf_posenc.training.masked_lm import mask_once, token_sums, token_weighted_metrics
+from hf_posenc.training.masked_lm import MaskingCollator, mask_once, token_sums, token_weighted_metrics
 
 TEXTS = ["the dog saw the cat that karla fed", "a cat saw herself", "who fed the old dog and the cat that saw it"]
 
@@ -125,12 +125,23 @@ def test_training_goes_on_from_a_checkpoint_and_evaluation_needs_no_training(tra
 
 
 def test_texts_can_be_joined_into_full_blocks_and_read_from_plain_files(tmp_path):
-    (tmp_path / "a.txt").write_text("\n".join(TEXTS * 30))
+    lines = [*TEXTS * 30, " ".join(TEXTS * 30)]  # the last one is longer than a block
+    (tmp_path / "a.txt").write_text("\n".join(lines))
     files = {"dataset_name": None, "train_file": str(tmp_path / "a.txt"), "validation_file": str(tmp_path / "a.txt")}
     joined = run(tmp_path / "joined", **files, line_by_line=False, max_steps=2)
     apart = run(tmp_path / "apart", **files, max_steps=2)
-    assert joined.summary.examples["train"] < apart.summary.examples["train"] == 90
+    tokens = sum(map(len, AutoTokenizer.from_pretrained(joined.output_dir)(lines, truncation=False)["input_ids"]))
+    assert joined.summary.examples["train"] == math.ceil(tokens / 48) < apart.summary.examples["train"] == 91
     assert joined.summary.padding_share < 0.2
+
+
+def test_each_epoch_has_masks_of_its_own(tmp_path, monkeypatch):
+    batches, collate = [], MaskingCollator.__call__
+    monkeypatch.setattr(MaskingCollator, "__call__", lambda *given: batches.append(collate(*given)) or batches[-1])
+    run(tmp_path / "run", do_eval=False, max_train_samples=8, max_steps=2, train_sampling_strategy="sequential")
+    first, second = (batch["labels"] for batch in batches)
+    assert first.shape == second.shape
+    assert not torch.equal(first, second)
 
 
 def test_an_encoder_trained_as_a_language_model_starts_a_classifier(trained, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from test_training_scripts import ENVIRONMENT, LAUNCH
-from training_harness import ROOT, TRAINER, command, results, rows, script, write_jsonl
+from training_harness import ROOT, TRAINER, command, read_jsonl, results, rows, script, write_jsonl
 from transformers import BertConfig, BertForMaskedLM
 
 from hf_posenc.data import train_tokenizer
@@ -81,7 +81,18 @@ def word_files(folder: Path) -> dict[str, str]:
 
     return {
         f"{split}_file": write_jsonl(folder / f"w{split}.jsonl", [labelled(row["text"]) for row in rows(split, count)])
-        for split, count in (("train", 160), ("validation", 61))
+        for split, count in (("train", 160), ("validation", 61), ("test", 35))
+    }
+
+
+def priced_files(folder: Path) -> dict[str, str]:
+    """Sentences with a number far from 0 for each, so that the units of the data matter."""
+    return {
+        f"{split}_file": write_jsonl(
+            folder / f"p{split}.jsonl",
+            [{"text": row["text"], "label": 1000.0 + 25.5 * len(row["text"])} for row in rows(split, count)],
+        )
+        for split, count in (("train", 160), ("validation", 61), ("test", 35))
     }
 
 
@@ -91,14 +102,17 @@ CASES: dict[str, Any] = {
         {"search": 2, "compare_none": True, "max_eval_samples": 61, "learning_rate": None, "max_seq_length": 8},
     ),
     "pretrained": lambda folder: (TRAINER, {"pretrained": a_bert(folder), "config_overrides": None}),
-    "words": lambda folder: (TRAINER, {"task": "tokens", **word_files(folder), "test_file": None}),
+    "adapted": lambda folder: (TRAINER, {"pretrained": a_bert(folder), "config_overrides": None, "lora": True}),
+    "words": lambda folder: (TRAINER, {"task": "tokens", **word_files(folder), "do_predict": True}),
+    "numbers": lambda folder: (TRAINER, {**priced_files(folder), "do_predict": True}),
     "masked": lambda folder: (MLM, {"max_eval_samples": 61, "learning_rate": 0.3}),
 }
 
 
 @pytest.mark.promise(
     "Numbers",
-    "Two processes choose the best weights and `--search` values of one, also with `--pretrained` and `--task tokens`",
+    "Two processes choose the best weights and `--search` values of one, also with `--pretrained`, `--lora` and "
+    "`--task tokens`",
 )
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
@@ -125,6 +139,12 @@ def test_two_processes_end_where_one_ends(
         assert baselines[1] == pytest.approx(baselines[0], abs=1e-6)
         assert "none" in baselines[1]
         assert printed.count("First the control") == printed.count("train inputs (") == 1
+    if "do_predict" in own:
+        first, second = (read_jsonl(tmp_path / name / "predictions.jsonl") for name in ("one", "two"))
+        assert len(first) == len(second) == 35
+        for mine, other in zip(first, second, strict=True):
+            assert mine.get("labels") == other.get("labels")
+            assert mine.get("prediction") == pytest.approx(other.get("prediction"), rel=1e-4)
     lines = [line for line in printed.splitlines() if line.strip() and not line.startswith("[transformers]")]
     print(printed)
     assert sorted(set(lines)) == sorted(lines)

@@ -241,10 +241,9 @@ BAD = {
         lambda folder, order: {
             "position_embedding_type": "learned",
             "max_position_embeddings": 32,
-            "max_seq_length": 64,
+            "max_seq_length": 33,
         },
-        "--max-seq-length 64 is too long: 'learned' has 32 positions. Give at most 32, for a new encoder a longer "
-        "table (--max-position-embeddings 64), or a scheme without a table, such as rope.",
+        "--max-seq-length 33 is too long: 'learned' has 32 positions. Give at most 32",
     ),
     "half a checkpoint": (
         lambda folder, order: {

@@ -79,9 +79,10 @@ def test_the_best_of_equals_has_the_lowest_loss_and_one_that_diverged_is_last() 
         {"accuracy": 0.5, "mse": 2.0, "loss": 0.7},
         {"accuracy": 0.5, "mse": 1.0, "loss": 0.6},
         {"accuracy": 0.9, "mse": 0.0, "loss": float("nan")},
+        {"accuracy": 0.6, "mse": 3.0, "loss": 0.8},
     ]
-    by = {name: sorted(range(3), key=lambda n: searching._sort_key(trials[n], name)) for name in ("accuracy", "mse")}
-    assert by == {"accuracy": [1, 0, 2], "mse": [1, 0, 2]}
+    by = {name: sorted(range(4), key=lambda n: searching._sort_key(trials[n], name)) for name in ("accuracy", "mse")}
+    assert by == {"accuracy": [3, 1, 0, 2], "mse": [1, 0, 3, 2]}
 
 
 def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
