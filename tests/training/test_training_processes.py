@@ -128,7 +128,8 @@ def test_two_processes_end_where_one_ends(
     best = two["best"]
     assert two["metrics"][best["metric"]] == pytest.approx(best["value"], abs=1e-6)  # both hold the best weights
     if case != "masked":  # what is masked depends on the batch, and each process masks its own
-        assert best["step"] == one["best"]["step"] < 30
+        assert best["step"] == one["best"]["step"]
+        assert best["step"] < 30 or case == "numbers"  # which are learned better and better
         for name in ("train_loss", "eval_loss"):
             assert two["metrics"][name] == pytest.approx(one["metrics"][name], abs=1e-4), name
     if case == "search and control":
@@ -143,8 +144,8 @@ def test_two_processes_end_where_one_ends(
         first, second = (read_jsonl(tmp_path / name / "predictions.jsonl") for name in ("one", "two"))
         assert len(first) == len(second) == 35
         for mine, other in zip(first, second, strict=True):
-            assert mine.get("labels") == other.get("labels")
-            assert mine.get("prediction") == pytest.approx(other.get("prediction"), rel=1e-4)
+            same = pytest.approx(mine["prediction"], rel=1e-4) if case == "numbers" else mine["labels"]
+            assert other["prediction" if case == "numbers" else "labels"] == same
     lines = [line for line in printed.splitlines() if line.strip() and not line.startswith("[transformers]")]
     print(printed)
     assert sorted(set(lines)) == sorted(lines)
