@@ -94,15 +94,12 @@ def test_pictures_show_what_the_scheme_does(name):
     data = cards.picture_data(cards.picture_panels(name))
     assert cards.is_fresh(data, recorded), f"The picture of {name} shows something else than the scheme does. {RUN}"
     assert cards.shows(FOLDER, name, [recorded]), f"pictures/{name}.png isn't drawn from data.json. {RUN}"
-    picture = FOLDER / "pictures" / f"{name}.png"
     assert f"](pictures/{name}.png)" in page(name)
-    assert picture.stat().st_size < 150_000
 
 
 def test_the_sheet_is_drawn_from_the_same_numbers():
     recorded = cards.read_record(FOLDER)
     assert cards.shows(FOLDER, "comparison", [recorded[name] for name in cards.COMPARED]), RUN
-    assert sum(path.stat().st_size for path in (FOLDER / "pictures").iterdir()) < 3_000_000
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -338,7 +335,6 @@ def test_curves_show_the_committed_results(name, results):
     if data:
         assert cards.shows(FOLDER, f"{name}_lengths", data), RUN
         assert f"](pictures/{name}_lengths.png)" in page(name)
-        assert picture.stat().st_size < 60_000
 
 
 def test_curves_are_drawn_alike_each_time(results):

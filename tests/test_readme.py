@@ -12,7 +12,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from common import SCHEMES
 from remote_code_harness import WORDS, tiny_tokenizer
 from transformers import BertConfig, BertModel
 
@@ -199,8 +198,7 @@ def test_what_is_installed_is_what_the_project_is_called():
     names = {re.split(r"[<>=]", name)[0] for name in [project["name"], *project["dependencies"], *extras["dev"]]}
     installed = re.findall(r"pip install (?:-e )?([^\s`]+)", " ".join(PAGES.values()))
     assert {name for name in installed if not name.startswith(('"', "."))} <= names
-    assert set(extras) == {"plots", "lora", "dev", "lint"}
-    assert "The extras are `plots`, `lora`, `dev` and `lint`:" in README
+    assert all(f"`{name}`" in README for name in extras)
 
 
 def test_make_targets_in_the_documents_exist():
@@ -233,14 +231,7 @@ def test_relative_links_lead_to_a_file_and_a_heading(page):
         assert not anchor or anchor in _anchors(found.read_text()), target
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/positions.md"])
-def test_the_table_of_schemes_names_every_scheme(page):
-    for scheme in SCHEMES:
-        assert f"| `{scheme}` |" in PAGES[page]
-
-
-def test_the_readme_is_one_page_and_leads_to_every_guide():
-    assert len(README.encode()) < 8_000
+def test_the_readme_leads_to_every_guide():
     for page in PAGES:
         assert page == "README.md" or f"]({page})" in README
 

@@ -374,8 +374,3 @@ def test_ctrl_c_in_a_real_process(order, tmp_path):
     assert errors.strip().splitlines()[-1].startswith("interrupted: the newest checkpoint is")
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] > 0
-
-
-def test_the_scripts_are_short():
-    """To be read and copied: the work is in the package."""
-    assert len(TRAINER.read_text().splitlines()) < 50
