@@ -14,6 +14,11 @@ CLASSES = {f"PosEnc{ending}": task for task, ending in TASKS.items()}
 """Our class of each task, and the task."""
 
 
+def task_of(model_class: str) -> str | None:
+    """The task of a class, here or in transformers, by its name; None if it has none of these heads."""
+    return next((task for task, ending in TASKS.items() if model_class.endswith(ending)), None)
+
+
 def auto_class(task: str) -> str:
     """The name of the Auto class that loads a task's models."""
     return f"AutoModel{TASKS[task].removeprefix('Model')}"

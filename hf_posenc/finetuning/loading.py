@@ -9,10 +9,10 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging
 
-from ..errors import UserError, check_local, sentence
+from ..errors import UserError, check_is_checkpoint, check_local, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..quiet import errors_alone
-from ..tasks import TASKS, auto_class
+from ..tasks import TASKS, auto_class, task_of
 from ..training.arguments import ModelArguments
 from ..training.checkpoints import not_finite
 
@@ -120,6 +120,28 @@ def load_model(arguments: ModelArguments, config: Any, head: Head) -> PreTrained
     if loaded["missing_keys"]:
         logger.warning(f"{source!r} has no head for this task: a new one is learned.")
     return model
+
+
+def load_any(checkpoint: str, *, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedModel:
+    """A checkpoint with whichever head it was saved with, in float32, in evaluation mode.
+
+    Args:
+        checkpoint: folder or Hub name.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: run the checkpoint's code.
+
+    Raises:
+        UserError: it can't be read, doesn't match its configuration, or was saved from a class of no known task.
+    """
+    check_is_checkpoint(checkpoint)
+    arguments = ModelArguments(
+        model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
+    )
+    config = read_config(checkpoint, arguments)
+    task = next(filter(None, map(task_of, config.architectures or ())), "feature-extraction")
+    head = Head(task, "has no known head", "`hf-posenc train` or `hf-posenc convert`")
+    head.require(config, checkpoint)
+    return load_model(arguments, config, head).eval()
 
 
 def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:

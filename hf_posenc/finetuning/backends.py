@@ -1,0 +1,227 @@
+"""Opens a checkpoint or an exported folder in a runtime, PyTorch, ONNX Runtime or OpenVINO, and runs batches."""
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError, one_line, sentence
+from ..files import sha256
+
+MANIFEST = "export.json"
+"""What an exported folder says of its graph; `transformers.exporters` reads it too."""
+OWN_PART = "hf_posenc"
+"""The manifest's part that this package writes: `max_length`, and the SHA-256 of the graph's files."""
+GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
+"""The graph of each format, where servers look for it."""
+PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
+"""What runs each format."""
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""The inputs that a graph may have: (B, S), or (B, C, S) of multiple choice; integers."""
+
+
+class Backend:
+    """A model in a runtime: from token ids to what its heads return."""
+
+    def __init__(
+        self, name: str, run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], max_length: int | None
+    ) -> None:
+        self.name = name
+        """`torch`, `onnx` or `openvino`."""
+        self.max_length = max_length
+        """The most tokens that its table of positions takes. None: any number."""
+        self._run = run
+
+    def outputs(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Every output by its name, float32: `logits`, or `start_logits` and `end_logits`, or `last_hidden_state`.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, and `token_type_ids` for a model that has them (default: zeros);
+                (B, S), or (B, C, S) of multiple choice. Other arrays aren't read.
+
+        Raises:
+            UserError: an input is missing or has another shape, or the texts are longer than the table of positions.
+        """
+        for name in INPUTS[:2]:
+            if name not in batch:
+                raise UserError(f"The batch has {', '.join(batch) or 'no inputs'}, and lacks {name!r}. Give it.")
+        arrays = {name: np.ascontiguousarray(batch[name], dtype=np.int64) for name in INPUTS if name in batch}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if len(set(shapes.values())) > 1:
+            raise UserError(f"The inputs differ in shape: {shapes}. Give all as (texts, tokens).")
+        length = arrays["input_ids"].shape[-1]
+        if self.max_length is not None and length > self.max_length:
+            raise UserError(
+                f"The batch is {length} tokens long, and the model's table of positions ends at {self.max_length}. "
+                f"Truncate to {self.max_length} tokens, or use a scheme without a table, such as rope."
+            )
+        return self._run(arrays)
+
+    def logits(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What the head returns, float32: (B, C) of texts, (B, S, C) of tokens, (B, S, 2) of answers' starts and ends.
+
+        A model without a head returns its hidden states (B, S, D). Arguments and errors are those of `outputs`.
+        """
+        outputs = self.outputs(batch)
+        if "start_logits" in outputs:
+            return np.stack((outputs["start_logits"], outputs["end_logits"]), -1)
+        return outputs["logits"] if "logits" in outputs else outputs["last_hidden_state"]
+
+
+def open_backend(
+    folder: str | Path, name: str, *, bf16: bool = False, trust_remote_code: bool = False, revision: str | None = None
+) -> Backend:
+    """Opens a folder in a runtime.
+
+    Args:
+        folder: for `torch` a checkpoint, also by its Hub name; for `onnx` and `openvino` what `hf-posenc export` wrote,
+            or another folder with such a graph.
+        name: `torch`, `onnx` or `openvino`.
+        bf16: compute in bfloat16 where the runtime can (`torch`, `openvino`): faster, logits with about three digits.
+        trust_remote_code: for `torch`: run the checkpoint's code.
+        revision: for `torch`: branch, tag or commit on the Hub.
+
+    Raises:
+        UserError: the name is unknown, its package is missing, the folder has no such graph, or a damaged one, or one
+            with other inputs.
+    """
+    if name == "torch":
+        from .loading import load_any
+
+        return torch_backend(load_any(str(folder), revision=revision, trust_remote_code=trust_remote_code), bf16=bf16)
+    if name not in GRAPHS:
+        raise UserError(f"The backend {name!r} is unknown. Choose one of torch, {', '.join(GRAPHS)}.")
+    require_packages(name, PACKAGES[name])
+    folder = Path(folder)
+    path = _graph_in(folder, name)
+    own = _own_part(folder)
+    for file, digest in own.get("files", {}).items():
+        if not (folder / file).is_file() or sha256(folder / file) != digest:
+            raise _damaged(folder / file, "it isn't what was exported")
+    try:
+        inputs, run = (_open_onnx if name == "onnx" else _open_openvino)(path, bf16)
+    except UserError:
+        raise
+    except Exception as error:  # each runtime has its own kinds
+        raise _damaged(path, one_line(error)[:200]) from error
+    unknown = sorted(set(inputs) - set(INPUTS))
+    if unknown or "input_ids" not in inputs:
+        raise UserError(
+            f"{str(path)!r} takes {', '.join(inputs)}; known are {', '.join(INPUTS)}. Export the checkpoint with "
+            f"`hf-posenc export CHECKPOINT OUT --to {name}`."
+        )
+
+    def run_known(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        zeros = {"token_type_ids": np.zeros_like(arrays["input_ids"])}
+        return run({key: {**zeros, **arrays}[key] for key in inputs})
+
+    return Backend(name, run_known, own["max_length"] if "max_length" in own else _configured_length(folder))
+
+
+def require_packages(what: str, *packages: str) -> None:
+    """Refuses to go on without packages.
+
+    Args:
+        what: needs them.
+        packages: their names.
+
+    Raises:
+        UserError: one can't be imported, with the line that installs it.
+    """
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        raise UserError(
+            f"{what} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            f"pip install {' '.join(missing)}, or pip install 'hf-posenc[export]' for all formats."
+        )
+
+
+def torch_backend(model: Any, *, bf16: bool = False) -> Backend:
+    """A loaded model as a backend; it is put into evaluation mode, and runs where it is."""
+    import torch
+
+    from .model import position_limit
+
+    model.eval()
+
+    def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not getattr(model.config, "type_vocab_size", 0):
+            arrays.pop("token_type_ids", None)
+        batch = {name: torch.from_numpy(array).to(model.device) for name, array in arrays.items()}
+        with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            outputs = model(**batch)
+        return {name: value.float().cpu().numpy() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+    return Backend("torch", run, position_limit(model))
+
+
+def _open_onnx(path: Path, bf16: bool) -> tuple[list[str], Callable[..., dict[str, np.ndarray]]]:
+    import onnxruntime
+
+    if bf16:
+        raise UserError("ONNX Runtime computes the graph in float32: leave bf16 out, or take the backend openvino.")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors alone
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return [item.name for item in session.get_inputs()], lambda feed: dict(
+        zip(names, session.run(names, feed), strict=True)
+    )
+
+
+def _open_openvino(path: Path, bf16: bool) -> tuple[list[str], Callable[..., dict[str, np.ndarray]]]:
+    import openvino
+
+    # Said explicitly: by itself OpenVINO computes in bfloat16 on a processor that has it.
+    hint = {"INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32"}
+    compiled = openvino.Core().compile_model(str(path), "CPU", hint)
+
+    def run(feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = compiled(feed)
+        return {port.get_any_name(): np.array(outputs[port], dtype=np.float32) for port in compiled.outputs}
+
+    return [item.get_any_name() for item in compiled.inputs], run
+
+
+def _graph_in(folder: Path, name: str) -> Path:
+    """The folder's graph; some writers put it beside config.json.
+
+    Raises:
+        UserError: there is none.
+    """
+    for path in (folder / GRAPHS[name], folder / Path(GRAPHS[name]).name):
+        if path.is_file():
+            return path
+    holds = [other for other, place in GRAPHS.items() if (folder / place).is_file()]
+    also = f" It holds one for {' and '.join(holds)}." if holds else ""
+    raise UserError(
+        f"{str(folder)!r} has no {GRAPHS[name]}.{also} Write one with `hf-posenc export CHECKPOINT OUT --to {name}`."
+    )
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(f"{str(path)!r} can't be used: {reason}. The file is damaged: copy the folder or export anew.")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError) as error:
+        raise _damaged(path, sentence(error).rstrip(".")) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _own_part(folder: Path) -> dict[str, Any]:
+    """What the manifest says for this package; empty in folders that others wrote."""
+    own = _read_object(folder / MANIFEST).get(OWN_PART)
+    return own if isinstance(own, dict) else {}
+
+
+def _configured_length(folder: Path) -> int | None:
+    """Of a folder that others wrote: the length that its configuration names."""
+    length = _read_object(folder / "config.json").get("max_position_embeddings")
+    return length if isinstance(length, int) else None
