@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
     from .conversion.to_bert import export_bert
+    from .export.run import ExportReport
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
@@ -70,6 +71,7 @@ __all__ = [
     "ConversionReport",
     "DebertaPosition",
     "DistanceBias",
+    "ExportReport",
     "FirePosition",
     "FourierPosition",
     "KerplePosition",
@@ -100,6 +102,7 @@ __all__ = [
     "apply_rotary",
     "check_position",
     "convert",
+    "export",
     "export_bert",
     "fit",
     "load",

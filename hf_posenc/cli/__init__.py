@@ -6,7 +6,7 @@ try:
     from .application import app, main
 
     # Each adds its commands, in the order in which the help lists them.
-    from ..cli import train, answers, convert, compare, schemes, publish  # isort: skip  # noqa: F401
+    from ..cli import train, answers, convert, export, compare, schemes, publish  # isort: skip  # noqa: F401
 except KeyboardInterrupt:  # Ctrl-C comes in time for one line, too
     print("Interrupted: nothing was written.", file=sys.stderr)
     sys.exit(130)

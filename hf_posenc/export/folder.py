@@ -1,0 +1,107 @@
+"""What lies beside an exported model: configuration, tokenizer, a sentence-transformer's modules, the card."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..conversion.sentence_modules import read_modules, write_modules
+from ..errors import UserError, is_local
+from ..files import write_json
+from ..finetuning.model import position_limit
+from ..machine import versions
+from ..markdown import render
+from ..model.package_config import PosEncConfig
+from ..tasks import task_of
+
+if TYPE_CHECKING:
+    from .run import ExportReport
+
+_READ_AS = "bert"
+"""The model type of an exported PosEnc encoder: Transformers, and what is built on it, load only types that they know.
+The graph alone says what is computed."""
+
+
+def write_config(model: PreTrainedModel, staging: Path) -> None:
+    """Writes config.json: labels, sizes, the longest input, the class that was exported, and no code.
+
+    `max_position_embeddings` is the length that servers truncate to: where the table of positions ends, or as it was.
+    """
+    values = model.config.to_dict()
+    if model.config.model_type == PosEncConfig.model_type:
+        known = BertConfig().to_dict()
+        values = {
+            name: value
+            for name, value in values.items()
+            if name in known or name not in PosEncConfig.__dataclass_fields__
+        }
+    for name in ("auto_map", "_name_or_path"):
+        values.pop(name, None)
+    values |= {
+        "model_type": _READ_AS if model.config.model_type == PosEncConfig.model_type else model.config.model_type,
+        "architectures": [type(model).__name__],
+        "max_position_embeddings": position_limit(model) or model.config.max_position_embeddings,
+        "dtype": "float32",
+    }
+    write_json(staging / "config.json", values)
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str, staging: Path) -> None:
+    """Writes the tokenizer's files.
+
+    Raises:
+        UserError: there is no tokenizer.json among them, which servers read.
+    """
+    tokenizer.save_pretrained(staging)
+    if not (staging / "tokenizer.json").is_file():
+        raise UserError(
+            f"{source!r} has a tokenizer without tokenizer.json, which servers read. Save it as a fast one: "
+            "AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(CHECKPOINT)."
+        )
+
+
+def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, staging: Path) -> list[str]:
+    """Writes what sentence-transformers and embedding servers read, for an encoder without a head; returns notes.
+
+    Args:
+        model: the checkpoint.
+        folder: its files.
+        source: what the user called it.
+        staging: where they go.
+    """
+    if task_of(type(model).__name__) != "feature-extraction":
+        return []
+    files, notes = read_modules(folder, source, None)
+    if not files:
+        pooling: dict[str, Any] = {
+            "word_embedding_dimension": model.config.hidden_size,
+            "pooling_mode_cls_token": False,
+            "pooling_mode_mean_tokens": True,
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        }
+        modules = [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        ]
+        files = {
+            "modules.json": json.dumps(modules, indent=2).encode(),
+            "1_Pooling/config.json": json.dumps(pooling, indent=2).encode(),
+        }
+        notes = notes or ["As a sentence-transformer it takes the mean of the token vectors."]
+    write_modules(staging, files)
+    return notes
+
+
+def write_card(report: "ExportReport", model: PreTrainedModel, staging: Path) -> None:
+    """Writes README.md: what it is, how exact, and what loads it."""
+    text = render(
+        Path(__file__).with_name("card.md.jinja"),
+        report=report,
+        source=None if is_local(report.checkpoint) else report.checkpoint,
+        task=task_of(type(model).__name__),
+        scheme=getattr(model.config, "position_embedding_type", None),
+        versions=", ".join(f"{name} {number}" for name, number in versions().items() if number != "unknown"),
+    )
+    (staging / "README.md").write_text(text, encoding="utf-8")

@@ -1,0 +1,124 @@
+"""Writes a model as an ONNX or OpenVINO graph with dynamic batch and length, by `transformers.exporters`."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..errors import UserError
+from ..files import sha256, write_json
+from ..finetuning.backends import GRAPHS, MANIFEST, OWN_PART, require_packages
+from ..finetuning.model import position_limit
+from ..quiet import silence, without_warnings
+from .parity import input_names, takes_choices
+
+NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
+"""The packages that write each format and check it."""
+_ONE_FILE = 2**31 - 2**24
+"""Bytes that one ONNX file can hold: protobuf ends at 2 GiB. Above it weights lie in a second file."""
+
+
+def check_packages(to: str) -> None:
+    """Refuses to go on without what writes the format.
+
+    Raises:
+        UserError: a package isn't installed, or transformers is too old; with the line that installs it.
+    """
+    require_packages(f"--to {to}", *NEEDED.get(to, ()))
+    if to in NEEDED and importlib.util.find_spec("transformers.exporters") is None:
+        raise UserError(f"--to {to} needs transformers.exporters: pip install 'transformers>=5.23'.")
+
+
+def write_onnx(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:
+    """Writes onnx/model.onnx, its weights inside, and export.json; returns notes for the user."""
+    from transformers.exporters import OnnxConfig, OnnxExporter
+
+    path = staging / GRAPHS["onnx"]
+    with _quietly():
+        exported: Any = OnnxExporter().export(model, _sample(model, tokenizer), OnnxConfig(dynamic=True))
+        manifest = _save(exported, path.parent)
+        notes = _gather_weights(path)
+    _write_manifest(staging, manifest, model, "onnx")
+    return notes
+
+
+def write_openvino(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:
+    """Writes openvino/openvino_model.xml and .bin, and export.json; returns notes for the user."""
+    from transformers.exporters import OpenVINOConfig, OpenVINOExporter
+
+    with _quietly():
+        exported: Any = OpenVINOExporter().export(model, _sample(model, tokenizer), OpenVINOConfig(dynamic=True))
+        manifest = _save(exported, (staging / GRAPHS["openvino"]).parent)
+    _write_manifest(staging, manifest, model, "openvino")
+    return []
+
+
+def record_files(staging: Path, to: str) -> None:
+    """Writes the digests of the graph's files into the manifest, when nothing more changes in them."""
+    manifest = json.loads((staging / MANIFEST).read_text(encoding="utf-8"))
+    files = sorted(path for path in (staging / GRAPHS[to]).parent.iterdir() if path.is_file())
+    manifest[OWN_PART]["files"] = {path.relative_to(staging).as_posix(): sha256(path) for path in files}
+    write_json(staging / MANIFEST, manifest)
+
+
+def _sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What the graph is traced with: two texts of unlike lengths. Batch and length stay free."""
+    length = min(16, position_limit(model) or 16)
+    shape = (2, 3, length) if takes_choices(model) else (2, length)
+    mask = torch.ones(shape, dtype=torch.long)
+    mask[0, ..., length // 2 :] = 0
+    parts = {"input_ids": torch.ones_like(mask), "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
+    return {name: parts[name] for name in input_names(model, tokenizer)}
+
+
+def _save(exported: Any, folder: Path) -> dict[str, Any]:
+    """Writes the graph and returns its manifest, in which files are named from the folder above."""
+    exported.config = None  # its `save_pretrained` would bring the model's code
+    exported.save_pretrained(folder)
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    (folder / MANIFEST).unlink()
+    for component in manifest["components"].values():
+        component["file"] = f"{folder.name}/{component['file']}"
+    return manifest
+
+
+def _gather_weights(path: Path) -> list[str]:
+    """Puts the weights into the ONNX file itself, if it can hold them: servers don't agree on a second file's name."""
+    import onnx
+
+    data = path.with_name(f"{path.name}.data")
+    if data.stat().st_size > _ONE_FILE:
+        return [
+            f"The weights are in {data.name}, since an ONNX file holds 2 GiB at most. Text Embeddings Inference reads "
+            "them from this folder; on the Hub it looks for model.onnx_data."
+        ]
+    onnx.save(onnx.load(path), path)
+    data.write_text("The weights are in model.onnx. ExportedModel.from_pretrained asks for this file, too.\n")
+    return []
+
+
+def _write_manifest(staging: Path, manifest: dict[str, Any], model: PreTrainedModel, to: str) -> None:
+    scheme = getattr(model.config, "position_embedding_type", None)
+    manifest[OWN_PART] = {"max_length": position_limit(model), "position_embedding_type": scheme}
+    write_json(staging / MANIFEST, manifest)
+    record_files(staging, to)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporters' remarks on versions, missing vision packages and their own steps."""
+    with (
+        silence(),
+        without_warnings("torch.onnx", "torch.export", "nncf"),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,100 @@
+"""Compares what was exported with PyTorch in float32: real texts, other batches and lengths than were traced."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..conversion.measure import own_texts
+from ..errors import UserError
+from ..finetuning.backends import INPUTS, Backend
+from ..finetuning.model import position_limit
+from ..tasks import task_of
+
+LARGEST = 1e-4
+"""The largest difference that is let pass, where answers are up to 1; of larger ones, their part."""
+_TOKENS = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
+"""Tasks with an answer for each token; that of padding means nothing."""
+_LONGEST = 512
+
+Batch = dict[str, np.ndarray]
+
+
+def takes_choices(model: PreTrainedModel) -> bool:
+    """Whether inputs are (B, C, S)."""
+    return task_of(type(model).__name__) == "multiple-choice"
+
+
+def input_names(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The inputs of the model's graph: token types where the model and the tokenizer have them."""
+    has_types = getattr(model.config, "type_vocab_size", 0) > 0 and "token_type_ids" in tokenizer.model_input_names
+    return [*INPUTS[:2], *(INPUTS[2:] if has_types else ())]
+
+
+def largest_difference(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reference: Backend, exported: Backend
+) -> float:
+    """The largest difference of an output, divided by the outputs' largest size if that is above 1.
+
+    The texts are single words to several sentences, alone and in batches of 3 and 7 with padding on either side; pairs
+    of texts too, where there are token types.
+
+    Args:
+        model: the checkpoint, which says what its inputs are.
+        tokenizer: its own.
+        reference: the checkpoint in PyTorch.
+        exported: what was written, opened anew.
+
+    Raises:
+        UserError: the exported model has another output than PyTorch, NaN, or no such output.
+    """
+    largest = 0.0
+    by_token = task_of(type(model).__name__) in _TOKENS
+    for batch in batches(model, tokenizer):
+        expected, outputs = reference.outputs(batch), exported.outputs(batch)
+        for name, values in expected.items():
+            if name not in outputs or outputs[name].shape != values.shape:
+                shape = outputs[name].shape if name in outputs else "none"
+                raise UserError(f"The exported {name} has shape {shape}; in PyTorch it is {values.shape}.")
+            is_real = batch["attention_mask"].astype(bool) if by_token else ...
+            difference = np.abs(outputs[name][is_real].astype(np.float64) - values[is_real])
+            size = max(1.0, float(np.abs(values[is_real]).max()))
+            # NaN counts as infinite: no comparison with it is true
+            largest = max(largest, float(np.nan_to_num(difference, nan=np.inf).max()) / size)
+    return largest
+
+
+def batches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
+    """The batches that are compared; see `largest_difference`."""
+    names = input_names(model, tokenizer)
+    limit = min(position_limit(model) or _LONGEST, tokenizer.model_max_length, _LONGEST)
+    sentences = own_texts(64)
+    texts = ["a", *sentences[:6], " ".join(sentences[:4]), " ".join(sentences[:12]), " ".join(sentences)]
+    rows = _encode(tokenizer, limit, names, texts)
+    groups = [(rows[:1], False), (rows[3:4], False), (rows[-1:], False)]
+    groups += [(group, left) for group in (rows[:7], rows[-3:]) for left in (False, True)]
+    if INPUTS[2] in names:
+        groups.append((_encode(tokenizer, limit, names, sentences[:3], sentences[3:6]), False))
+    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else model.config.pad_token_id or 0
+    made = [pad(group, names, padding, left=left) for group, left in groups]
+    if not takes_choices(model):
+        return made
+    return [{name: np.stack((array, array[::-1]), 1) for name, array in batch.items()} for batch in made]
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, limit: int, names: Sequence[str], *texts: Sequence[str]
+) -> list[dict[str, list[int]]]:
+    encoded = tokenizer(*map(list, texts), truncation=True, max_length=limit)
+    return [{name: encoded[name][row] for name in names} for row in range(len(texts[0]))]
+
+
+def pad(rows: Sequence[Mapping[str, list[int]]], names: Sequence[str], padding: int, *, left: bool = False) -> Batch:
+    """Rows of token ids as arrays (B, S), padded with zeros, and `input_ids` with the padding token."""
+    length = max(len(row["input_ids"]) for row in rows)
+    batch = {name: np.full((len(rows), length), padding if name == "input_ids" else 0, np.int64) for name in names}
+    for number, row in enumerate(rows):
+        size = len(row["input_ids"])
+        for name in names:
+            batch[name][number, length - size if left else 0 : length if left else size] = row[name]
+    return batch
