@@ -44,7 +44,7 @@ def write_onnx(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stagi
     with _quietly():
         exported: Any = OnnxExporter().export(model, _sample(model, tokenizer), OnnxConfig(dynamic=True))
         manifest = _save(exported, path.parent)
-        notes = _gather_weights(path)
+        notes = _tidy(path)
     _write_manifest(staging, manifest, model, "onnx")
     return notes
 
@@ -89,17 +89,25 @@ def _save(exported: Any, folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _gather_weights(path: Path) -> list[str]:
-    """Puts the weights into the ONNX file itself, if it can hold them: servers don't agree on a second file's name."""
+def _tidy(path: Path) -> list[str]:
+    """Puts the weights into the ONNX file, and takes this machine's lines of source out; returns notes.
+
+    Servers don't agree on the name of a second file.
+    """
     import onnx
 
     data = path.with_name(f"{path.name}.data")
-    if data.stat().st_size > _ONE_FILE:
+    is_large = data.stat().st_size > _ONE_FILE
+    model = onnx.load(path, load_external_data=not is_large)
+    del model.graph.value_info[:]  # of which quantisation would take the shapes that it has changed
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    onnx.save(model, path)
+    if is_large:
         return [
             f"The weights are in {data.name}, since an ONNX file holds 2 GiB at most. Text Embeddings Inference reads "
             "them from this folder; on the Hub it looks for model.onnx_data."
         ]
-    onnx.save(onnx.load(path), path)
     data.write_text("The weights are in model.onnx. ExportedModel.from_pretrained asks for this file, too.\n")
     return []
 

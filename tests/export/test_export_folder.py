@@ -1,0 +1,286 @@
+"""What lies in an exported folder, who loads it, and what is refused without a trace."""
+
+import json
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from export_harness import TEXTS, batch, checkpoint, expected, tokenizer
+from transformers import AutoConfig, AutoTokenizer
+
+from hf_posenc import cli, export
+from hf_posenc.errors import UserError
+from hf_posenc.export import TARGETS
+from hf_posenc.finetuning import backends
+from hf_posenc.finetuning.backends import open_backend
+
+LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A classifier with a table of 64 positions: (folder, model)."""
+    folder = tmp_path_factory.mktemp("source") / "model"
+    return folder, checkpoint(folder, "learned", **LABELS)
+
+
+@pytest.fixture(scope="module")
+def exported(source, tmp_path_factory):
+    """Its export to ONNX."""
+    out = tmp_path_factory.mktemp("exported") / "out"
+    export(source[0], out, "onnx")
+    return out
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_folder_holds_the_graph_where_servers_look_and_no_code(exported):
+    beside = {"config.json", "export.json", "README.md", "tokenizer.json", "tokenizer_config.json"}
+    assert files(exported) == {*beside, "onnx/model.onnx", "onnx/model.onnx.data"}
+    config = json.loads((exported / "config.json").read_text())
+    assert "auto_map" not in config
+    assert config["architectures"] == ["PosEncForSequenceClassification"]
+    assert config["max_position_embeddings"] == 64
+    assert (config["id2label"], config["label2id"]) == (
+        {str(n): x for n, x in LABELS["id2label"].items()},
+        LABELS["label2id"],
+    )
+    assert str(exported.parent) not in "".join(path.read_text() for path in exported.glob("*.*"))
+
+
+def test_the_onnx_file_holds_its_weights_and_nothing_of_this_machine(exported):
+    import onnx
+
+    path = exported / "onnx/model.onnx"
+    weights = onnx.load(path, load_external_data=False).graph.initializer
+    assert not any(tensor.external_data for tensor in weights)
+    assert b".py" not in path.read_bytes()
+
+
+def test_inputs_are_ids_mask_and_types_with_free_batch_and_length(exported):
+    import onnx
+
+    graph = onnx.load(exported / "onnx/model.onnx").graph
+    assert [item.name for item in graph.input] == ["input_ids", "attention_mask", "token_type_ids"]  # no position_ids
+    assert [item.name for item in graph.output] == ["logits"]
+    for item in graph.input:
+        assert all(dim.dim_param and not dim.dim_value for dim in item.type.tensor_type.shape.dim)
+
+
+def test_transformers_exported_model_loads_it_without_remote_code(source, exported):
+    from transformers.exporters import ExportedModel
+
+    inputs = batch(2, 9)
+    outputs = ExportedModel.from_pretrained(exported)(**{name: torch.from_numpy(a) for name, a in inputs.items()})
+    np.testing.assert_allclose(outputs.logits.numpy(), expected(source[1], inputs)["logits"], atol=1e-5)
+    assert AutoConfig.from_pretrained(exported).id2label == LABELS["id2label"]
+    assert AutoTokenizer.from_pretrained(exported)(TEXTS)["input_ids"] == tokenizer()(TEXTS)["input_ids"]
+
+
+def test_past_the_table_there_is_an_error_and_no_garbage(exported):
+    backend = open_backend(exported, "onnx")
+    assert backend.max_length == 64
+    assert backend.logits(batch(1, 64)).shape == (1, 3)
+    with pytest.raises(UserError, match="65 tokens long, and the model's table of positions ends at 64"):
+        backend.logits(batch(1, 65))
+
+
+def test_the_torch_backend_answers_alike_and_knows_the_same_limit(source, exported):
+    torch_backend = open_backend(source[0], "torch")
+    inputs = batch(3, 20)
+    np.testing.assert_allclose(torch_backend.logits(inputs), open_backend(exported, "onnx").logits(inputs), atol=1e-5)
+    with pytest.raises(UserError, match="ends at 64"):
+        torch_backend.logits(batch(1, 65))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda inputs: inputs.pop("attention_mask"), "lacks 'attention_mask'"),
+        (lambda inputs: inputs.update(token_type_ids=np.zeros((1, 4))), r"differ in shape.*\(1, 4\)"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(exported, change, words):
+    inputs = batch(2, 9)
+    change(inputs)
+    with pytest.raises(UserError, match=words):
+        open_backend(exported, "onnx").logits(inputs)
+
+
+def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
+    folder = tmp_path / "copy"
+    for change in (
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"logits", b"ligots")),
+        lambda path: path.unlink(),
+    ):
+        shutil.copytree(exported, folder)
+        change(folder / "onnx/model.onnx")
+        with pytest.raises(UserError, match="model.onnx' can't be used|has no onnx/model.onnx"):
+            open_backend(folder, "onnx")
+        shutil.rmtree(folder)
+
+
+def test_a_graph_that_is_none_is_named_without_a_manifest_too(exported, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(UserError, match="model.onnx' can't be used.*The file is damaged"):
+        open_backend(tmp_path, "onnx")
+    (tmp_path / "openvino_model.xml").write_text("<net/>")
+    with pytest.raises(UserError, match="openvino_model.xml' can't be used.*The file is damaged"):
+        open_backend(tmp_path, "openvino")
+
+
+def test_a_graph_with_other_inputs_is_refused(exported, tmp_path):
+    import onnx
+
+    model = onnx.load(exported / "onnx/model.onnx")
+    renamed = onnx.helper.make_node("Identity", ["position_ids"], ["token_type_ids"])
+    model.graph.node.insert(0, renamed)
+    model.graph.input[2].name = "position_ids"
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(UserError, match="takes input_ids, attention_mask, position_ids; known are"):
+        open_backend(tmp_path, "onnx")
+
+
+def test_a_folder_for_another_runtime_says_so(exported):
+    with pytest.raises(UserError, match="has no openvino/openvino_model.xml. It holds one for onnx. Write one with"):
+        open_backend(exported, "openvino")
+    with pytest.raises(UserError, match="'tensorrt' is unknown. Choose one of torch, onnx, openvino"):
+        open_backend(exported, "tensorrt")
+
+
+def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, monkeypatch):
+    find = backends.importlib.util.find_spec
+    monkeypatch.setattr(
+        backends.importlib.util, "find_spec", lambda name: None if name.startswith("onnx") else find(name)
+    )
+    with pytest.raises(UserError, match="pip install onnxruntime"):
+        open_backend(exported, "onnx")
+    with pytest.raises(
+        UserError, match="--to onnx needs onnx, onnxscript, onnxruntime.*pip install 'hf-posenc.export.'"
+    ):
+        export(source[0], tmp_path / "out", "onnx")
+    monkeypatch.setattr(
+        backends.importlib.util, "find_spec", lambda name: None if name == "transformers.exporters" else find(name)
+    )
+    with pytest.raises(UserError, match="pip install 'transformers>="):
+        export(source[0], tmp_path / "out", "openvino")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_differs_from_pytorch_is_not_kept(source, tmp_path, monkeypatch):
+    write = TARGETS["onnx"]
+
+    def write_another(model, reader, staging):
+        weight = model.classifier.bias
+        with torch.no_grad():
+            weight += 1e-3
+        try:
+            return write(model, reader, staging)
+        finally:
+            with torch.no_grad():
+                weight -= 1e-3
+
+    monkeypatch.setitem(TARGETS, "onnx", write_another)
+    with pytest.raises(UserError, match="differs from PyTorch by .*e-0[34].* nothing was kept"):
+        export(source[0], tmp_path / "out", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
+    with pytest.raises(UserError, match="--to 'tflite' is unknown. Choose one of .*onnx, openvino"):
+        export(source[0], tmp_path / "out", "tflite")
+    with pytest.raises(UserError, match="doesn't exist"):
+        export(str(tmp_path / "nothing"), tmp_path / "out", "onnx")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="isn't empty"):
+        export(source[0], tmp_path / "full", "onnx")
+    with pytest.raises(UserError, match="SOURCE's folder"):
+        export(source[0], source[0], "onnx", overwrite=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        export(source[0], tmp_path / "file/out", "onnx")
+    checkpoint(tmp_path / "mute")
+    for path in (tmp_path / "mute").glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(UserError, match="has no tokenizer, and whatever loads the export needs one"):
+        export(tmp_path / "mute", tmp_path / "out", "onnx")
+    assert not (tmp_path / "out").exists()
+    assert files(tmp_path / "full") == {"mine.txt"}
+
+
+def test_the_command_exports_over_an_older_export_and_says_what_it_did(source, exported, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(exported, out)
+    words = ["hf-posenc", "export", str(source[0]), str(out), "--to", "onnx", "--overwrite"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    printed, steps = capsys.readouterr()
+    assert not ended.value.code
+    assert "PosEncForSequenceClassification for onnx is in" in printed
+    assert "at most 64 tokens" in printed
+    assert "differs from PyTorch by at most" in printed
+    assert steps.count("...") == 3
+    assert files(out) == files(exported)
+
+
+def test_the_package_is_the_function():
+    import hf_posenc.export.graph
+
+    assert callable(hf_posenc.export)
+    with pytest.raises(UserError, match="--to 'x' is unknown"):
+        hf_posenc.export("a", "b", "x")
+
+
+class _Runtime(torch.nn.Module):
+    """What optimum's ORTModelForFeatureExtraction does with a folder: its file, its inputs, its first output.
+
+    optimum itself isn't installed here: it holds transformers back.
+    """
+
+    @classmethod
+    def from_pretrained(cls, folder, config, export, provider, subfolder, file_name, **options):
+        import onnxruntime
+
+        assert not export  # the graph was found
+        runtime = cls()
+        runtime.config = config
+        runtime.session = onnxruntime.InferenceSession(Path(folder) / subfolder / file_name, providers=[provider])
+        return runtime
+
+    def _save_pretrained(self, folder):
+        raise NotImplementedError
+
+    def forward(self, input_ids, attention_mask, token_type_ids, **options):
+        from transformers.modeling_outputs import BaseModelOutput
+
+        feed = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        arrays = {name: value.numpy() for name, value in feed.items()}
+        return BaseModelOutput(torch.from_numpy(self.session.run(["last_hidden_state"], arrays)[0]))
+
+
+def test_sentence_transformers_finds_the_graph_pooling_and_tokenizer_of_an_encoder(tmp_path, monkeypatch):
+    from sentence_transformers import SentenceTransformer
+
+    model = checkpoint(tmp_path / "model", "rope", "Model")
+    assert "mean of the token vectors" in str(export(tmp_path / "model", tmp_path / "out", "onnx"))
+    classes = ("FeatureExtraction", "SequenceClassification", "MaskedLM", "CausalLM")
+    optimum = types.ModuleType("optimum.onnxruntime")
+    vars(optimum).update({f"ORTModelFor{name}": _Runtime for name in classes}, ONNX_WEIGHTS_NAME="model.onnx")
+    monkeypatch.setitem(sys.modules, "optimum", types.ModuleType("optimum"))
+    monkeypatch.setitem(sys.modules, "optimum.onnxruntime", optimum)
+    embedder = SentenceTransformer(
+        str(tmp_path / "out"), backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"}
+    )
+    inputs = dict(tokenizer()(TEXTS, padding=True, return_tensors="np"))
+    mask = inputs["attention_mask"][..., None]
+    means = (expected(model, inputs)["last_hidden_state"] * mask).sum(1) / mask.sum(1)
+    np.testing.assert_allclose(embedder.encode(TEXTS), means, atol=1e-5)

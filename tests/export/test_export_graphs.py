@@ -1,0 +1,116 @@
+"""Exported graphs give PyTorch's logits: every scheme, every head, other batches and lengths, in a bare process."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from common import EVERY_HOOK, others_slow
+from export_harness import batch, checkpoint, expected, tokenizer
+
+from hf_posenc import export
+from hf_posenc.finetuning.backends import open_backend
+
+SIZES = [((2, 9), False), ((1, 3), False), ((5, 40), True), ((4, 64), False)]
+HEADS = ["ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "Model"]
+BOTH = ["onnx", "openvino"]
+
+
+def check_equal(model, folder, to, shapes=SIZES, tolerance=1e-5):
+    backend = open_backend(folder, to)
+    for shape, left in shapes:
+        inputs = batch(*shape, left=left)
+        outputs = backend.outputs(inputs)
+        for name, values in expected(model, inputs).items():
+            of_tokens = values.shape[:2] == shape and len(shape) == 2
+            real = inputs["attention_mask"].astype(bool) if of_tokens else ...
+            np.testing.assert_allclose(outputs[name][real], values[real], atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("scheme", others_slow(EVERY_HOOK, "rope", "learned"))
+def test_every_scheme_runs_in_onnx_runtime_as_in_pytorch(scheme, tmp_path):
+    model = checkpoint(tmp_path / "model", scheme)
+    report = export(tmp_path / "model", tmp_path / "out", "onnx")
+    assert report.largest_difference < 1e-5
+    check_equal(model, tmp_path / "out", "onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", EVERY_HOOK)
+def test_every_scheme_runs_in_openvino_as_in_pytorch(scheme, tmp_path):
+    model = checkpoint(tmp_path / "model", scheme)
+    assert export(tmp_path / "model", tmp_path / "out", "openvino").largest_difference < 1e-5
+    check_equal(model, tmp_path / "out", "openvino")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", BOTH)
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_is_exported_with_the_names_that_servers_expect(head, to, tmp_path):
+    model = checkpoint(tmp_path / "model", "learned", head)
+    export(tmp_path / "model", tmp_path / "out", to)
+    names = {"Model": ["last_hidden_state"], "ForQuestionAnswering": ["start_logits", "end_logits"]}
+    assert list(open_backend(tmp_path / "out", to).outputs(batch(1, 3))) == names.get(head, ["logits"])
+    check_equal(model, tmp_path / "out", to)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", BOTH)
+def test_multiple_choice_takes_any_number_of_choices(to, tmp_path):
+    model = checkpoint(tmp_path / "model", "t5", "ForMultipleChoice")
+    export(tmp_path / "model", tmp_path / "out", to)
+    check_equal(model, tmp_path / "out", to, [((2, 4, 9), False), ((1, 2, 3), False), ((3, 5, 20), True)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", BOTH)
+def test_a_regression_answers_in_the_units_of_its_data(to, tmp_path):
+    units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_std": 200.0}
+    model = checkpoint(tmp_path / "model", "rope", **units)
+    export(tmp_path / "model", tmp_path / "out", to)
+    assert abs(open_backend(tmp_path / "out", to).logits(batch(2, 9)).mean()) > 500
+    check_equal(model, tmp_path / "out", to)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", BOTH)
+def test_without_token_types_the_graph_has_no_such_input_and_takes_a_batch_that_has(to, tmp_path):
+    model = checkpoint(tmp_path / "model", "alibi", type_vocab_size=0)
+    export(tmp_path / "model", tmp_path / "out", to)
+    inputs = batch(2, 9)
+    logits = open_backend(tmp_path / "out", to).logits(inputs)
+    del inputs["token_type_ids"]
+    np.testing.assert_allclose(logits, expected(model, inputs)["logits"], atol=1e-5)
+
+
+ALONE = """
+import json, sys
+sys.modules["torch"] = sys.modules["transformers"] = sys.modules["hf_posenc"] = None
+import numpy as np
+from tokenizers import Tokenizer
+folder, to, text = sys.argv[1:]
+coded = Tokenizer.from_file(f"{folder}/tokenizer.json").encode(text)
+feed = {"input_ids": coded.ids, "attention_mask": coded.attention_mask, "token_type_ids": coded.type_ids}
+feed = {name: np.array([values]) for name, values in feed.items()}
+if to == "onnx":
+    import onnxruntime
+    session = onnxruntime.InferenceSession(f"{folder}/onnx/model.onnx", providers=["CPUExecutionProvider"])
+    logits = session.run(["logits"], feed)[0]
+else:
+    import openvino
+    compiled = openvino.Core().compile_model(f"{folder}/openvino/openvino_model.xml", "CPU")
+    logits = compiled(feed)["logits"]
+print(json.dumps(logits.tolist()))
+"""
+
+
+@pytest.mark.parametrize("to", others_slow(BOTH, "onnx"))
+def test_a_process_with_the_runtime_alone_gives_the_same_logits(to, tmp_path):
+    model = checkpoint(tmp_path / "model", "t5")
+    export(tmp_path / "model", tmp_path / "out", to)
+    text = "A cat that chased every dog."
+    words = [sys.executable, "-c", ALONE, str(tmp_path / "out"), to, text]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
+    inputs = dict(tokenizer()(text, return_tensors="np"))
+    np.testing.assert_allclose(json.loads(done.stdout), expected(model, inputs)["logits"], atol=1e-5)
