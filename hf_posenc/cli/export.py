@@ -21,6 +21,20 @@ def export(
             show_default=False,
         ),
     ],
+    quantize: Annotated[
+        str | None,
+        typer.Option(help="int8: smaller and faster, less exact. Default: float32.", autocompletion=one_of("int8")),
+    ] = None,
+    evaluate: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Labelled data to score before and after quantising.")
+    ] = None,
+    largest_drop: Annotated[
+        float, typer.Option(help="How far accuracy (of a regression: Pearson's r) may fall by quantising.")
+    ] = 0.01,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges; default: sentences that come along."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")] = False,
     revision: Revision = None,
     trust_remote_code: Trust = False,
@@ -28,7 +42,7 @@ def export(
     """Write a checkpoint as a folder without code for another runtime, and measure that it computes the same.
 
     Every scheme and head; batch and length stay free. It takes about a minute, and leaves nothing where the answers
-    differ from PyTorch by more than 1e-4.
+    differ from PyTorch by more than 1e-4, or where int8 lowers the score by more than `--largest-drop`.
     """
     with loading():
         from hf_posenc.export.run import export as run
@@ -38,6 +52,10 @@ def export(
         checkpoint,
         out,
         to,
+        quantize=quantize,
+        evaluate=evaluate,
+        largest_drop=largest_drop,
+        calibrate=calibrate,
         overwrite=overwrite,
         revision=revision,
         trust_remote_code=trust_remote_code,

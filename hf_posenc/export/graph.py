@@ -21,17 +21,21 @@ from .parity import input_names, takes_choices
 
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
 """The packages that write each format and check it."""
+QUANTIZERS = {"onnx": ("onnxruntime",), "openvino": ("nncf",)}
+"""The packages that quantise each format."""
 _ONE_FILE = 2**31 - 2**24
 """Bytes that one ONNX file can hold: protobuf ends at 2 GiB. Above it weights lie in a second file."""
 
 
-def check_packages(to: str) -> None:
-    """Refuses to go on without what writes the format.
+def check_packages(to: str, quantize: str | None = None) -> None:
+    """Refuses to go on without what writes the format, and quantises it if that is wanted.
 
     Raises:
         UserError: a package isn't installed, or transformers is too old; with the line that installs it.
     """
     require_packages(f"--to {to}", *NEEDED.get(to, ()))
+    if quantize is not None:
+        require_packages(f"--quantize {quantize}", *QUANTIZERS[to])
     if to in NEEDED and importlib.util.find_spec("transformers.exporters") is None:
         raise UserError(f"--to {to} needs transformers.exporters: pip install 'transformers>=5.23'.")
 
@@ -41,7 +45,7 @@ def write_onnx(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stagi
     from transformers.exporters import OnnxConfig, OnnxExporter
 
     path = staging / GRAPHS["onnx"]
-    with _quietly():
+    with quietly():
         exported: Any = OnnxExporter().export(model, _sample(model, tokenizer), OnnxConfig(dynamic=True))
         manifest = _save(exported, path.parent)
         notes = _tidy(path)
@@ -53,18 +57,19 @@ def write_openvino(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, s
     """Writes openvino/openvino_model.xml and .bin, and export.json; returns notes for the user."""
     from transformers.exporters import OpenVINOConfig, OpenVINOExporter
 
-    with _quietly():
+    with quietly():
         exported: Any = OpenVINOExporter().export(model, _sample(model, tokenizer), OpenVINOConfig(dynamic=True))
         manifest = _save(exported, (staging / GRAPHS["openvino"]).parent)
     _write_manifest(staging, manifest, model, "openvino")
     return []
 
 
-def record_files(staging: Path, to: str) -> None:
-    """Writes the digests of the graph's files into the manifest, when nothing more changes in them."""
+def record_files(staging: Path, to: str, **facts: Any) -> None:
+    """Writes the digests of the graph's files into the manifest, and further facts, whenever the files have changed."""
     manifest = json.loads((staging / MANIFEST).read_text(encoding="utf-8"))
     files = sorted(path for path in (staging / GRAPHS[to]).parent.iterdir() if path.is_file())
-    manifest[OWN_PART]["files"] = {path.relative_to(staging).as_posix(): sha256(path) for path in files}
+    digests = {path.relative_to(staging).as_posix(): sha256(path) for path in files}
+    manifest[OWN_PART] = {**manifest[OWN_PART], **facts, "files": digests}
     write_json(staging / MANIFEST, manifest)
 
 
@@ -120,7 +125,7 @@ def _write_manifest(staging: Path, manifest: dict[str, Any], model: PreTrainedMo
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Without the exporters' remarks on versions, missing vision packages and their own steps."""
     with (
         silence(),

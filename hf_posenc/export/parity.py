@@ -14,15 +14,20 @@ from ..tasks import task_of
 LARGEST = 1e-4
 """The largest difference that is let pass, where answers are up to 1; of larger ones, their part."""
 _TOKENS = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
-"""Tasks with an answer for each token; that of padding means nothing."""
 _LONGEST = 512
 
 Batch = dict[str, np.ndarray]
+Row = Mapping[str, Sequence[int]]
 
 
 def takes_choices(model: PreTrainedModel) -> bool:
     """Whether inputs are (B, C, S)."""
     return task_of(type(model).__name__) == "multiple-choice"
+
+
+def answers_tokens(model: PreTrainedModel) -> bool:
+    """Whether outputs are (B, S, ...): an answer for each token, of which that of padding means nothing."""
+    return task_of(type(model).__name__) in _TOKENS
 
 
 def input_names(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -49,14 +54,13 @@ def largest_difference(
         UserError: the exported model has another output than PyTorch, NaN, or no such output.
     """
     largest = 0.0
-    by_token = task_of(type(model).__name__) in _TOKENS
     for batch in batches(model, tokenizer):
         expected, outputs = reference.outputs(batch), exported.outputs(batch)
         for name, values in expected.items():
             if name not in outputs or outputs[name].shape != values.shape:
                 shape = outputs[name].shape if name in outputs else "none"
                 raise UserError(f"The exported {name} has shape {shape}; in PyTorch it is {values.shape}.")
-            is_real = batch["attention_mask"].astype(bool) if by_token else ...
+            is_real = batch["attention_mask"].astype(bool) if answers_tokens(model) else ...
             difference = np.abs(outputs[name][is_real].astype(np.float64) - values[is_real])
             size = max(1.0, float(np.abs(values[is_real]).max()))
             # NaN counts as infinite: no comparison with it is true
@@ -75,26 +79,26 @@ def batches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[
     groups += [(group, left) for group in (rows[:7], rows[-3:]) for left in (False, True)]
     if INPUTS[2] in names:
         groups.append((_encode(tokenizer, limit, names, sentences[:3], sentences[3:6]), False))
-    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else model.config.pad_token_id or 0
-    made = [pad(group, names, padding, left=left) for group, left in groups]
-    if not takes_choices(model):
-        return made
-    return [{name: np.stack((array, array[::-1]), 1) for name, array in batch.items()} for batch in made]
+    return [make_batch(group, model, tokenizer, left=left) for group, left in groups]
 
 
-def _encode(
-    tokenizer: PreTrainedTokenizerBase, limit: int, names: Sequence[str], *texts: Sequence[str]
-) -> list[dict[str, list[int]]]:
+def _encode(tokenizer: PreTrainedTokenizerBase, limit: int, names: Sequence[str], *texts: Sequence[str]) -> list[Row]:
     encoded = tokenizer(*map(list, texts), truncation=True, max_length=limit)
     return [{name: encoded[name][row] for name in names} for row in range(len(texts[0]))]
 
 
-def pad(rows: Sequence[Mapping[str, list[int]]], names: Sequence[str], padding: int, *, left: bool = False) -> Batch:
-    """Rows of token ids as arrays (B, S), padded with zeros, and `input_ids` with the padding token."""
+def make_batch(
+    rows: Sequence[Row], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, left: bool = False
+) -> Batch:
+    """Rows of token ids as the model's inputs, padded on one side; as choices each text meets another of the batch."""
+    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else model.config.pad_token_id or 0
     length = max(len(row["input_ids"]) for row in rows)
-    batch = {name: np.full((len(rows), length), padding if name == "input_ids" else 0, np.int64) for name in names}
-    for number, row in enumerate(rows):
-        size = len(row["input_ids"])
-        for name in names:
+    batch = {}
+    for name in input_names(model, tokenizer):
+        batch[name] = np.full((len(rows), length), padding if name == "input_ids" else 0, np.int64)
+        for number, row in enumerate(rows):
+            size = len(row["input_ids"])
             batch[name][number, length - size if left else 0 : length if left else size] = row[name]
+        if takes_choices(model):
+            batch[name] = np.stack((batch[name], batch[name][::-1]), 1)
     return batch

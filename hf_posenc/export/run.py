@@ -7,6 +7,8 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..conversion.heal import read_training_texts
+from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder
 from ..errors import UserError, check_is_checkpoint
@@ -16,7 +18,9 @@ from ..finetuning.model import input_length
 from ..quiet import without_bars
 from .folder import write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_onnx, write_openvino
+from .int8 import Int8Report, quantize_graph
 from .parity import LARGEST, batches, largest_difference
+from .scoring import from_texts, read_labelled
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +47,19 @@ class ExportReport:
     max_length: int | None
     """Where the table of positions ends. None: no limit."""
     notes: list[str] = field(default_factory=list)
+    int8: Int8Report | None = None
 
     def __str__(self) -> str:
         """Lines for the terminal."""
         limit = f"at most {self.max_length} tokens" if self.max_length else "any length"
+        compared = "It differs" if self.int8 is None else "Before it was quantised, it differed"
         lines = [
             f"{self.architecture} for {self.target} is in {self.out}: {self.megabytes:.1f} MB, {limit}.",
-            f"It differs from PyTorch by at most {self.largest_difference:.1e}, on {self.batches} batches of texts.",
+            f"{compared} from PyTorch by at most {self.largest_difference:.1e}, on {self.batches} batches of texts.",
         ]
+        if self.int8 is not None:
+            lines += [f"{name}: {before} in float32, {after} in int8" for name, before, after in self.int8.rows()]
+            lines += self.int8.remarks()
         return "\n".join([*lines, *self.notes])
 
 
@@ -60,6 +69,10 @@ def export(
     out: str | Path,
     to: str,
     *,
+    quantize: str | None = None,
+    evaluate: str | None = None,
+    largest_drop: float = 0.01,
+    calibrate: str | None = None,
     overwrite: bool = False,
     revision: str | None = None,
     trust_remote_code: bool = False,
@@ -71,6 +84,12 @@ def export(
         checkpoint: folder or Hub name; any head, a PosEnc encoder or one of Transformers' own.
         out: the folder to write, whole or not at all.
         to: `onnx` or `openvino`.
+        quantize: `int8`: weights and matrix products in 8 bits. ONNX Runtime finds the ranges of activations while it
+            runs, OpenVINO on texts. None: float32.
+        evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
+        largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression.
+        calibrate: texts for OpenVINO's ranges, a file like those that the model will read. None: sentences that come
+            along.
         overwrite: replace the model in `out`.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
@@ -78,12 +97,14 @@ def export(
 
     Raises:
         UserError: the target is unknown or its packages are missing; the checkpoint can't be read or has no tokenizer;
-            `out` can't be written; or what was written differs from PyTorch by more than 1e-4. Nothing is left then.
+            `out` can't be written; what was written differs from PyTorch by more than 1e-4; or int8 lowers the score
+            by more than `largest_drop`. Nothing is left then.
     """
     source = str(checkpoint)
     if to not in TARGETS:
         raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join(TARGETS)}.")
-    check_packages(to)
+    _check_int8(to, quantize, evaluate, largest_drop, calibrate)
+    check_packages(to, quantize)
     check_is_checkpoint(source)
     check_free(out, overwrite, source)
     progress(f"Loading {source}")
@@ -96,6 +117,13 @@ def export(
             f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({source!r})."
         )
     input_length(model, tokenizer)
+    questions = calibration = None
+    if quantize is not None:  # read now: a bad file is told before minutes are spent
+        texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
+        calibration = from_texts(texts, model, tokenizer, size=1)
+        questions = from_texts(own_texts(256), model, tokenizer)
+        if evaluate is not None:
+            questions = read_labelled(evaluate, model, tokenizer)
     with model_written(out) as staging:
         progress(f"Writing {type(model).__name__} for {to}")
         notes = TARGETS[to](model, tokenizer, staging)
@@ -121,8 +149,39 @@ def export(
                 f"The export differs from PyTorch by {report.largest_difference:.1e}, more than {LARGEST}, so nothing "
                 "was kept. Try other versions of transformers and of the runtime, and please report it."
             )
+        if questions is not None and calibration is not None:
+            progress("Quantising it to int8, and measuring both")
+            report.int8 = quantize_graph(
+                staging,
+                to,
+                questions,
+                calibration,
+                largest_drop=largest_drop,
+                evaluated_on=None if evaluate is None else Path(evaluate).name,
+                calibrated_on="sentences that come along" if calibrate is None else Path(calibrate).name,
+            )
+            report.megabytes = report.int8.megabytes[1]
         write_card(report, model, staging)
     return report
+
+
+def _check_int8(
+    to: str, quantize: str | None, evaluate: str | None, largest_drop: float, calibrate: str | None
+) -> None:
+    """Refuses options of quantisation that don't fit."""
+    if quantize not in (None, "int8"):
+        raise UserError(f"--quantize {quantize!r} is unknown. Give int8, or leave it out.")
+    if quantize is not None and to not in GRAPHS:
+        raise UserError(f"--quantize is for {' and '.join(GRAPHS)}, not for {to}. Leave it out.")
+    for name, value in (("--evaluate", evaluate), ("--calibrate", calibrate)):
+        if value is not None and quantize is None:
+            raise UserError(f"{name} {value!r} is for --quantize int8. Give both, or neither.")
+        if value is not None and not Path(value).is_file():
+            raise UserError(f"{name} {value!r}: there is no such file.")
+    if calibrate is not None and to != "openvino":
+        raise UserError(f"--calibrate is for openvino; {to} finds the ranges while it runs. Leave it out.")
+    if not 0 <= largest_drop <= 1:
+        raise UserError(f"--largest-drop {largest_drop:g} is out of range. Give 0 to 1, such as 0.01.")
 
 
 def _megabytes(folder: Path) -> float:

@@ -112,13 +112,13 @@ def _use(training: ClassificationTrainingArguments, checkpoint: str | None, conf
         test=training.do_predict,
         score_test=training.score_test,
         known=None if training.do_train else remembered_columns(config),
-        label_names=_trained_labels(config),
+        label_names=trained_labels(config),
         problem_type=None if config is None else config.problem_type,
         trained_on=frozenset() if training.do_train else texts_trained_on(checkpoint),
     )
 
 
-def _trained_labels(config: Any) -> list[str] | None:
+def trained_labels(config: Any) -> list[str] | None:
     """The label names of a trained classifier; None if they are placeholders."""
     if config is None or not config.id2label:
         return None

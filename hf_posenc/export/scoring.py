@@ -1,0 +1,142 @@
+"""Answers of a graph to many texts, and their scores on labelled data, which is read as training reads it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.columns import remembered_columns
+from ..data.labels import TOKENS
+from ..data.options import DataArguments
+from ..data.prepared import Use
+from ..data.preparing import prepare
+from ..data.splits import read_splits
+from ..data.words import IGNORED
+from ..errors import UserError
+from ..finetuning.backends import Backend
+from ..finetuning.classification import trained_labels
+from ..tasks import task_of
+from ..training.metrics import score_logits
+from ..training.word_metrics import word_scores
+from .parity import Batch, Row, answers_tokens, make_batch
+
+GATES = {
+    "single_label_classification": "accuracy",
+    "multi_label_classification": "accuracy",
+    "regression": "pearson",
+    TOKENS: "accuracy",
+}
+"""The metric of each task that int8 may lower: all are at most 1, and more is better."""
+_BATCH = 32
+_LONGEST = 512
+
+
+@dataclass
+class Questions:
+    """Texts as batches of like lengths, and the right answers where they are known."""
+
+    batches: list[tuple[list[int], Batch]]
+    """The numbers of its texts, and their inputs."""
+    of_tokens: bool
+    """Whether an answer has a row for each token."""
+    problem_type: str | None
+    """One of `GATES`; None where answers are no labels."""
+    labels: list[Any] | None = None
+    """In the model's form. None: they aren't known."""
+    label_names: Sequence[str] = ()
+
+
+def problem_type_of(model: PreTrainedModel) -> str | None:
+    """The task of a classifier, one of `GATES`; None for other heads."""
+    task, config = task_of(type(model).__name__), model.config
+    if task == "token-classification":
+        return TOKENS
+    if task != "text-classification":
+        return None
+    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+
+
+def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Questions:
+    """The texts and labels of a file, as `hf-posenc evaluate` reads them.
+
+    Raises:
+        UserError: the file can't be read, its labels aren't the model's, or the model answers with no labels.
+    """
+    problem_type = problem_type_of(model)
+    if problem_type is None:
+        raise UserError(
+            f"--evaluate {file!r} scores labels, and a {type(model).__name__} gives none. Leave it out: agreement with "
+            "float32 is measured all the same."
+        )
+    data = DataArguments(test_file=file)
+    use = Use(
+        train=False,
+        test=True,
+        score_test=True,
+        known=None if problem_type == TOKENS else remembered_columns(model.config),
+        label_names=trained_labels(model.config),
+        problem_type=problem_type,
+    )
+    prepared = prepare(read_splits(data), data, use)
+    rows = list(prepared.encode(tokenizer, tokenizer.model_max_length)["test"])
+    questions = _batched(rows, model, tokenizer)
+    if "labels" not in rows[0] or prepared.labels is None:
+        raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")
+    questions.labels, questions.label_names = [row["labels"] for row in rows], prepared.labels.names
+    return questions
+
+
+def from_texts(
+    texts: Sequence[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, size: int = _BATCH
+) -> Questions:
+    """Texts without labels, in batches of `size`."""
+    encoded = tokenizer(list(texts), truncation=True, max_length=min(tokenizer.model_max_length, _LONGEST))
+    rows = [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
+    return _batched(rows, model, tokenizer, size)
+
+
+def _batched(
+    rows: Sequence[Row], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, size: int = _BATCH
+) -> Questions:
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]))
+    groups = [order[start : start + size] for start in range(0, len(rows), size)]
+    batches = [(group, make_batch([rows[row] for row in group], model, tokenizer)) for group in groups]
+    return Questions(batches, answers_tokens(model), problem_type_of(model))
+
+
+def answer(backend: Backend, questions: Questions) -> list[np.ndarray]:
+    """The logits of each text, in order: (C,), or (S, C) of its tokens."""
+    answers: dict[int, np.ndarray] = {}
+    for numbers, batch in questions.batches:
+        sizes = batch["attention_mask"].sum(-1)
+        for number, size, logits in zip(numbers, sizes, backend.logits(batch), strict=True):
+            answers[number] = logits[:size] if questions.of_tokens else logits
+    return [answers[number] for number in range(len(answers))]
+
+
+def score(answers: Sequence[np.ndarray], questions: Questions) -> dict[str, float]:
+    """The task's metrics; none where the right answers aren't known."""
+    if questions.labels is None:
+        return {}
+    if questions.problem_type != TOKENS:
+        return score_logits(np.stack(list(answers)), np.asarray(questions.labels), str(questions.problem_type))
+    right: list[list[str]] = []
+    predicted: list[list[str]] = []
+    for labels, logits in zip(questions.labels, answers, strict=True):
+        counted = np.asarray(labels) != IGNORED
+        for sentences, numbers in ((right, np.asarray(labels)), (predicted, logits.argmax(-1))):
+            sentences.append([questions.label_names[number] for number in numbers[counted]])
+    return word_scores(questions.label_names, right, predicted)
+
+
+def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], questions: Questions) -> float:
+    """The share of equal labels, or the mean cosine of the answers where they are no labels."""
+    pairs = list(zip(answers, others, strict=True))
+    if questions.problem_type == "multi_label_classification":
+        return float(np.mean([((one > 0) == (other > 0)).all() for one, other in pairs]))
+    if questions.problem_type in ("single_label_classification", TOKENS):
+        return float(np.mean(np.concatenate([np.ravel(one.argmax(-1) == other.argmax(-1)) for one, other in pairs])))
+    flat = [(one.ravel().astype(np.float64), other.ravel().astype(np.float64)) for one, other in pairs]
+    return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))

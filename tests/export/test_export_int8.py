@@ -1,0 +1,159 @@
+"""int8: what it gains and costs is measured and written down; what costs too much isn't kept."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from common import others_slow
+from export_harness import batch, checkpoint, expected, tokenizer
+from huggingface_hub import ModelCard
+
+from hf_posenc import cli, export
+from hf_posenc.conversion.measure import own_texts
+from hf_posenc.errors import UserError
+from hf_posenc.export import int8
+from hf_posenc.finetuning.backends import open_backend
+
+LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
+TEXTS = own_texts(96)
+SIZES = {"hidden_size": 64, "intermediate_size": 256}
+
+
+def labelled(path: Path, labels) -> str:
+    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in zip(TEXTS, labels, strict=True)))
+    return str(path)
+
+
+def logits(model) -> np.ndarray:
+    return expected(model, dict(tokenizer()(TEXTS, padding=True, return_tensors="np")))["logits"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A classifier, and data on which it is right: (folder, model, file)."""
+    folder = tmp_path_factory.mktemp("int8")
+    model = checkpoint(folder / "model", "rope", **LABELS, **SIZES)
+    answers = logits(model)
+    middle = np.median(answers[:, 1] - answers[:, 0])
+    model.classifier.bias.data[1] -= float(middle)  # both labels occur
+    model.save_pretrained(folder / "model")
+    labels = [("no", "yes")[number] for number in logits(model).argmax(-1)]
+    assert 20 < labels.count("yes") < 76
+    return folder / "model", model, labelled(folder / "data.csv", labels)
+
+
+def spoil(path: Path, *_) -> None:
+    """A quantisation that answers always alike."""
+    import onnx
+
+    model = onnx.load(path)
+    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name.endswith("classifier.bias"))
+    bias.CopyFrom(onnx.numpy_helper.from_array(np.array([100, -100], np.float32), bias.name))
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize("to", others_slow(["onnx", "openvino"], "onnx"))
+def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(classifier, to, tmp_path):
+    folder, model, data = classifier
+    report = export(folder, tmp_path / "out", to, quantize="int8", evaluate=data, largest_drop=0.3)
+    small = report.int8
+    assert small.megabytes[1] < 0.6 * small.megabytes[0]
+    assert min(small.texts_per_second) > 0
+    assert small.scores["accuracy"][0] == 1.0
+    assert 0.7 <= small.scores["accuracy"][1] == pytest.approx(small.agreement)
+    assert report.largest_difference < 1e-5  # of float32
+    for text in (str(report), (tmp_path / "out/README.md").read_text()):
+        for words in ("accuracy", "1.0000", f"{small.agreement:.4f} on 96 texts (data.csv)", "MB", "texts a second"):
+            assert words in text
+    card = ModelCard.load(tmp_path / "out/README.md").data.to_dict()
+    assert card["int8"]["accuracy_float32"] == 1.0
+    assert card["int8"]["agreement"] == pytest.approx(small.agreement, abs=1e-4)
+    backend = open_backend(tmp_path / "out", to)
+    inputs = batch(3, 20)
+    difference = np.abs(backend.logits(inputs) - expected(model, inputs)["logits"]).max()
+    assert difference > 1e-5  # it is the int8 graph
+
+
+def test_past_the_largest_drop_nothing_is_kept_and_the_exit_code_says_so(classifier, tmp_path, monkeypatch, capsys):
+    folder, _, data = classifier
+    monkeypatch.setattr(int8, "_quantize_onnx", spoil)
+    words = ["export", str(folder), str(tmp_path / "out"), "--to", "onnx", "--quantize", "int8", "--evaluate", data]
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "int8 lowers accuracy on data.csv from 1.0000 to 0." in error
+    assert "--largest-drop 0.01: nothing was kept" in error
+    assert not list(tmp_path.iterdir())
+    spoilt = export(folder, tmp_path / "out", "onnx", quantize="int8", evaluate=data, largest_drop=1.0)
+    assert spoilt.int8.scores["accuracy"][1] < 0.8  # allowed, and said
+
+
+def test_without_labelled_data_there_is_a_warning_and_the_agreement(classifier, tmp_path):
+    folder, _, _ = classifier
+    report = export(folder, tmp_path / "out", "onnx", quantize="int8")
+    assert report.int8.scores == {}
+    assert 0.7 < report.int8.agreement <= 1
+    assert "Warning: nothing says what int8 costs in accuracy. Measure it with --evaluate" in str(report)
+
+
+@pytest.mark.slow
+def test_a_regression_is_scored_by_correlation(tmp_path):
+    units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_std": 200.0}
+    model = checkpoint(tmp_path / "model", "learned", **units, **SIZES)
+    data = labelled(tmp_path / "data.csv", [f"{value:.3f}" for value in logits(model)[:, 0]])
+    report = export(tmp_path / "model", tmp_path / "out", "onnx", quantize="int8", evaluate=data, largest_drop=0.2)
+    assert report.int8.scores["pearson"][0] == pytest.approx(1)
+    assert report.int8.scores["pearson"][1] > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+def test_words_are_scored_as_training_scores_them(to, tmp_path):
+    checkpoint(tmp_path / "model", "t5", "ForTokenClassification", **LABELS, **SIZES)
+    rows = [{"tokens": text.split(), "ner_tags": ["no", "yes"] * 50} for text in TEXTS]
+    lines = [json.dumps({**row, "ner_tags": row["ner_tags"][: len(row["tokens"])]}) for row in rows]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    options = {"quantize": "int8", "evaluate": str(tmp_path / "data.jsonl"), "largest_drop": 0.5}
+    report = export(tmp_path / "model", tmp_path / "out", to, **options)
+    assert 0.2 < report.int8.scores["accuracy"][0] < 0.8
+    assert report.int8.agreement > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForQuestionAnswering", "ForMultipleChoice"])
+def test_other_heads_are_measured_by_the_cosine_of_their_outputs(head, tmp_path):
+    checkpoint(tmp_path / "model", "learned", head, **SIZES)
+    report = export(tmp_path / "model", tmp_path / "out", "onnx", quantize="int8")
+    assert 0.95 < report.int8.agreement < 1
+    evaluate = labelled(tmp_path / "data.csv", ["no"] * 96)
+    with pytest.raises(UserError, match=f"scores labels, and a PosEnc{head} gives none"):
+        export(tmp_path / "model", tmp_path / "other", "onnx", quantize="int8", evaluate=evaluate)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"quantize": "int4"}, "--quantize 'int4' is unknown. Give int8"),
+        ({"evaluate": "data.csv"}, "--evaluate 'data.csv' is for --quantize int8"),
+        ({"quantize": "int8", "evaluate": "nothing.csv"}, "--evaluate 'nothing.csv': there is no such file"),
+        ({"quantize": "int8", "calibrate": __file__}, "--calibrate is for openvino"),
+        ({"quantize": "int8", "largest_drop": 1.5}, "--largest-drop 1.5 is out of range. Give 0 to 1"),
+        ({"quantize": "int8", "largest_drop": float("nan")}, "--largest-drop nan is out of range"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_first(classifier, tmp_path, options, words):
+    with pytest.raises(UserError, match=words):
+        export(classifier[0], tmp_path / "out", "onnx", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_of_other_labels_or_of_none_is_refused_before_the_export(classifier, tmp_path):
+    for labels, words in ((["maybe"] * 96, "maybe"), ([""] * 96, "label")):
+        data = labelled(tmp_path / "data.csv", labels)
+        with pytest.raises(UserError, match=words):
+            export(classifier[0], tmp_path / "out", "onnx", quantize="int8", evaluate=data)
+    assert not (tmp_path / "out").exists()
