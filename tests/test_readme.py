@@ -57,6 +57,11 @@ RUN_ELSEWHERE = {
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "tests/"
     "conversion/test_conversion_sources.py",
     "hf-posenc export-bert minilm minilm-bert": "tests/conversion/test_conversion_sources.py",
+    'pip install -e ".[export]"': "is how this is installed",
+    "hf-posenc export runs/mine runs/mine-onnx --to onnx": "tests/export/test_export_folder.py",
+    "hf-posenc export runs/mine runs/mine-openvino --to openvino": "tests/export/test_export_graphs.py",
+    "hf-posenc export runs/mine runs/mine-int8 --to openvino --quantize int8 --evaluate test.csv": "tests/export/"
+    "test_export_int8.py",
     "hf-posenc compare --quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc report results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",

@@ -21,9 +21,9 @@ def _is_of_a_model(path: Path) -> bool:
     endings = (".safetensors", ".safetensors.index.json", "_config.json", ".py", ".model", ".jinja")
     known = ("config.json", "README.md", REPORT_NAME, *TOKENIZER_FILES, "pytorch_model.bin", ".gitattributes")
     is_known = path.name in (*known, "export.json") or path.name.endswith(endings)
-    if path.is_dir():
-        return path.name.startswith(REPLACED) or is_module(path) or path.name in ("onnx", "openvino")
-    return is_known or is_module(path)
+    is_graphs = path.is_dir() and path.name in ("onnx", "openvino")
+    is_earlier = path.name.startswith(REPLACED)
+    return is_earlier or is_graphs or is_module(path) or (is_known and not path.is_dir())
 
 
 def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> None:
