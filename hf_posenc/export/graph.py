@@ -1,7 +1,6 @@
 """Writes a model as an ONNX or OpenVINO graph with dynamic batch and length, by `transformers.exporters`."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import warnings
@@ -36,8 +35,11 @@ def check_packages(to: str, quantize: str | None = None) -> None:
     require_packages(f"--to {to}", *NEEDED.get(to, ()))
     if quantize is not None:
         require_packages(f"--quantize {quantize}", *QUANTIZERS[to])
-    if to in NEEDED and importlib.util.find_spec("transformers.exporters") is None:
-        raise UserError(f"--to {to} needs transformers.exporters: pip install 'transformers>=5.23'.")
+    if to in NEEDED:
+        try:
+            from transformers.exporters import ExportedModel  # noqa: F401
+        except ImportError as error:
+            raise UserError(f"--to {to} needs transformers.exporters: pip install 'transformers>=5.23'.") from error
 
 
 def write_onnx(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:

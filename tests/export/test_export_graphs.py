@@ -51,7 +51,10 @@ def test_every_head_is_exported_with_the_names_that_servers_expect(head, to, tmp
     model = checkpoint(tmp_path / "model", "learned", head)
     export(tmp_path / "model", tmp_path / "out", to)
     names = {"Model": ["last_hidden_state"], "ForQuestionAnswering": ["start_logits", "end_logits"]}
-    assert list(open_backend(tmp_path / "out", to).outputs(batch(1, 3))) == names.get(head, ["logits"])
+    backend = open_backend(tmp_path / "out", to)
+    assert list(backend.outputs(batch(1, 3))) == names.get(head, ["logits"])
+    of_tokens = {"Model": (1, 3, 32), "ForMaskedLM": (1, 3, 101), "ForQuestionAnswering": (1, 3, 2)}
+    assert backend.logits(batch(1, 3)).shape == {**of_tokens, "ForTokenClassification": (1, 3, 2)}.get(head, (1, 2))
     check_equal(model, tmp_path / "out", to)
 
 
@@ -82,6 +85,18 @@ def test_without_token_types_the_graph_has_no_such_input_and_takes_a_batch_that_
     logits = open_backend(tmp_path / "out", to).logits(inputs)
     del inputs["token_type_ids"]
     np.testing.assert_allclose(logits, expected(model, inputs)["logits"], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_bfloat16_is_near_float32_and_is_asked_for(tmp_path):
+    model = checkpoint(tmp_path / "model", "rope")
+    export(tmp_path / "model", tmp_path / "out", "openvino")
+    inputs = batch(4, 40)
+    right = expected(model, inputs)["logits"]
+    for folder, name in (("model", "torch"), ("out", "openvino")):
+        exact, rounded = (open_backend(tmp_path / folder, name, bf16=bf16).logits(inputs) for bf16 in (False, True))
+        np.testing.assert_allclose(exact, right, atol=1e-5)
+        np.testing.assert_allclose(rounded, right, atol=0.1)
 
 
 ALONE = """
