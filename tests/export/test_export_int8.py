@@ -92,6 +92,17 @@ def test_past_the_largest_drop_nothing_is_kept_and_the_exit_code_says_so(classif
     assert spoilt.int8.scores["accuracy"][1] < 0.8  # allowed, and said
 
 
+@pytest.mark.slow
+def test_thousands_of_texts_are_answered_in_their_order(classifier, tmp_path):
+    folder, _, data = classifier
+    head, *rows = Path(data).read_text().splitlines()
+    (tmp_path / "many.csv").write_text("\n".join([head, *rows * 20]))
+    options = {"quantize": "int8", "evaluate": str(tmp_path / "many.csv"), "largest_drop": 0.3}
+    report = export(folder, tmp_path / "out", "onnx", **options)
+    assert report.int8.texts == 1920
+    assert report.int8.scores["accuracy"][0] == 1.0
+
+
 def test_without_labelled_data_there_is_a_warning_and_the_agreement(classifier, tmp_path):
     folder, _, _ = classifier
     report = export(folder, tmp_path / "out", "onnx", quantize="int8")
