@@ -1,7 +1,9 @@
 """What lies in an exported folder, who loads it, and what is refused without a trace."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -288,3 +290,27 @@ def test_sentence_transformers_finds_the_graph_pooling_and_tokenizer_of_an_encod
     mask = inputs["attention_mask"][..., None]
     means = (expected(model, inputs)["last_hidden_state"] * mask).sum(1) / mask.sum(1)
     np.testing.assert_allclose(embedder.encode(TEXTS), means, atol=1e-5)
+
+
+MAKE_OWN = """
+import hf_posenc, sys
+from pathlib import Path
+hf_posenc.register_scheme_file(sys.argv[1], "recency")
+from export_harness import checkpoint
+checkpoint(Path(sys.argv[2]), "recency")
+"""
+
+
+@pytest.mark.slow
+def test_a_scheme_of_the_checkpoints_own_is_exported_where_its_code_may_run(tmp_path):
+    tests = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(tests), str(tests / "export")])}
+    scheme = str(tests.parent / "examples/own_scheme/recency.py")
+    make = [sys.executable, "-c", MAKE_OWN, scheme, str(tmp_path / "model")]
+    subprocess.run(make, check=True, capture_output=True, env=environment)
+    words = ["-m", "hf_posenc.cli", "export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "onnx"]
+    for trust, code in (([], 2), (["--trust-remote-code"], 0)):
+        done = subprocess.run([sys.executable, *words, *trust], capture_output=True, text=True, env=environment)
+        assert done.returncode == code, done.stderr
+        assert ("--trust-remote-code" in done.stderr) == bool(code)
+    assert not list((tmp_path / "out").rglob("*.py"))
