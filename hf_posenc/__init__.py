@@ -16,7 +16,6 @@ from .errors import is_main_process
 if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
-    from .conversion.to_bert import export_bert
     from .export.run import ExportReport
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .model.modeling_posenc import (
@@ -103,7 +102,6 @@ __all__ = [
     "check_position",
     "convert",
     "export",
-    "export_bert",
     "fit",
     "load",
     "make_position",

@@ -56,7 +56,7 @@ RUN_ELSEWHERE = {
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "tests/"
     "conversion/test_conversion_sources.py",
-    "hf-posenc export-bert minilm minilm-bert": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc export minilm minilm-bert --to native": "tests/conversion/test_conversion_sources.py",
     'pip install -e ".[export]"': "is how this is installed",
     "hf-posenc export runs/mine runs/mine-onnx --to onnx": "tests/export/test_export_folder.py",
     "hf-posenc export runs/mine runs/mine-openvino --to openvino": "tests/export/test_export_graphs.py",

@@ -1,4 +1,4 @@
-"""`convert` and `export-bert`: from and to other models."""
+"""`convert`: from other models."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from rich.console import Console
 from hf_posenc.schemes.names import check_scheme_name
 
 from .application import app
-from .options import Checkpoint, Revision, RopeParameters, SchemeKwargs, complete_scheme
+from .options import Revision, RopeParameters, SchemeKwargs, complete_scheme
 
 
 @app.command()
@@ -95,26 +95,3 @@ def convert(
     )
     Console().print(report)
     Console().print(f"The checkpoint and conversion.json are in {out}", highlight=False, markup=False)
-
-
-@app.command("export-bert")
-def export_bert(
-    source: Checkpoint,
-    out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
-    model_type: Annotated[
-        str | None,
-        typer.Option(help="bert, roberta, xlm-roberta, camembert, distilbert or electra; default: what can hold it."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")] = False,
-    revision: Revision = None,
-) -> None:
-    """Write a `learned` checkpoint with BERT's body as transformers' own model, and measure that it is the same."""
-    from hf_posenc.conversion import export_bert as run
-
-    model, found = run(source, out, model_type=model_type, overwrite=overwrite, revision=revision)
-    Console().print(
-        f"{type(model).__name__} is in {out}: hidden states differ by at most {found.hidden_max:.2g} on "
-        f"{found.sequences} texts ({found.texts}).",
-        highlight=False,
-        markup=False,
-    )

@@ -1,14 +1,13 @@
 """Pretrained weights of the BERT family under another positional scheme.
 
 `convert` reads a checkpoint (`sources`, then `from_bert` or `from_posenc`), changes its scheme (`swap`, with
-`added_vectors`, `biases` and `rotations`) or extends its tables (`tables`), and heals it on text (`heal`). `to_bert`
-goes back to transformers' BERT.
+`added_vectors`, `biases` and `rotations`) or extends its tables (`tables`), and heals it on text (`heal`).
+`hf_posenc.export` goes back.
 """
 
 from ..tasks import TASKS
 from .convert import convert
 from .families import FAMILIES
 from .report import Accounting, Agreement, ConversionReport
-from .to_bert import export_bert
 
-__all__ = ["FAMILIES", "TASKS", "Accounting", "Agreement", "ConversionReport", "convert", "export_bert"]
+__all__ = ["FAMILIES", "TASKS", "Accounting", "Agreement", "ConversionReport", "convert"]

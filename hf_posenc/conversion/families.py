@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
+from ..natives import NATIVES, Native
 from ..tasks import TASKS
 
 _KINDS = ("weight", "bias")
@@ -31,7 +32,49 @@ _DISTILBERT_LAYER = {
     "output": "ffn.lin2",
     "output_norm": "output_layer_norm",
 }
+_MPNET_LAYER = {
+    "attention.query": "attention.attn.q",
+    "attention.key": "attention.attn.k",
+    "attention.value": "attention.attn.v",
+    "attention.dense": "attention.attn.o",
+    "attention_norm": "attention.LayerNorm",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+_JINA_LAYER = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.dense": "self_attn.o_proj",
+    "attention_norm": "post_attention_layernorm",
+    "intermediate": "mlp.fc1",
+    "output": "mlp.fc2",
+    "output_norm": "post_mlp_layernorm",
+}
+_DEBERTA_LAYER = {
+    **_BERT_LAYER,
+    "attention.query": "attention.self.query_proj",
+    "attention.key": "attention.self.key_proj",
+    "attention.value": "attention.self.value_proj",
+}
+_OF_SCHEMES = {
+    "learned": {"embedding.weight": "embeddings.position_embeddings.weight"},
+    "relative_key": {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"},
+    "relative_key_query": {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"},
+    "t5": {"tables.0.weight": "encoder.relative_attention_bias.weight"},
+    "deberta": {
+        "embedding.weight": "encoder.rel_embeddings.weight",
+        **{
+            f"{ours}.{{layer}}.{kind}": f"{{layers}}.{{layer}}.attention.self.{theirs}.{kind}"
+            for ours, theirs in (("keys", "pos_key_proj"), ("queries", "pos_query_proj"))
+            for kind in _KINDS
+        },
+    },
+}
+"""Our name of each weight of a scheme, and theirs; of each layer where it says so."""
 _POOLED = {"dense": "pooler.dense", "classifier": "classifier"}
+_SUMMARY = {"dense": "sequence_summary.summary", "classifier": "classifier"}
 _ROBERTA_HEAD = {"dense": "classifier.dense", "classifier": "classifier.out_proj"}
 _PER_TOKEN = {"token-classification": {"classifier": "classifier"}, "question-answering": {"qa_outputs": "qa_outputs"}}
 _BERT_LM = {
@@ -51,24 +94,37 @@ class Family:
         class_prefix: what its class names begin with.
         prefix: under which its heads hold the encoder.
         heads: for each task, our name of each linear layer or norm of the head, and theirs.
-        classifier_act: activation of the dense layer before the classifier. None: the encoder's.
         decoder_bias: where the decoder's bias is, if not at the decoder.
         fields: our name of a field of the configuration, and theirs, where it has another one.
         layer: names in a layer.
         layers: where the layers are.
-        fixed_lm_act: whether the masked-LM head has gelu whatever the encoder has.
+        pooler: whether the encoder has one, which a bare encoder can be made without.
+        first_row: of its table of positions, position 0's. None: the row after the padding token's number.
     """
 
     model_type: str
     class_prefix: str
     prefix: str
     heads: dict[str, dict[str, str]]
-    classifier_act: str | None = "tanh"
     decoder_bias: str | None = None
     fields: dict[str, str] = field(default_factory=dict)
     layer: dict[str, str] = field(default_factory=lambda: _BERT_LAYER)
     layers: str = "encoder.layer"
-    fixed_lm_act: bool = False
+    pooler: bool = False
+    first_row: int | None = 0
+
+    @property
+    def native(self) -> Native:
+        """What it can hold."""
+        return NATIVES[self.model_type]
+
+    def classifier_act(self, hidden_act: str) -> str:
+        """Activation of the dense layer before the classifier, where the encoder's is `hidden_act`."""
+        return (*self.native.dense, hidden_act)[0]
+
+    def rows_before(self, config: Any) -> int:
+        """How many rows of its table of positions stand before that of position 0; `config` is ours or theirs."""
+        return int(config.pad_token_id) + 1 if self.first_row is None else self.first_row
 
     def class_name(self, task: str) -> str:
         """transformers' class of its models for a task."""
@@ -81,19 +137,21 @@ class Family:
             "embeddings.norm.weight": "embeddings.LayerNorm.weight",
             "embeddings.norm.bias": "embeddings.LayerNorm.bias",
         }
-        if config.type_vocab_size and self.model_type != "distilbert":
+        if config.type_vocab_size and self.native.token_types and self.model_type != "distilbert":
             names["embeddings.token_type_embeddings.weight"] = "embeddings.token_type_embeddings.weight"
         if config.embedding_size is not None:
             names |= {f"embeddings.projection.{kind}": f"embeddings_project.{kind}" for kind in _KINDS}
-        if config.position_embedding_type == "learned":
-            names["position.embedding.weight"] = "embeddings.position_embeddings.weight"
         for index in range(config.num_hidden_layers):
             for ours, theirs in self.layer.items():
                 for kind in _KINDS:
                     names[f"layers.{index}.{ours}.{kind}"] = f"{self.layers}.{index}.{theirs}.{kind}"
-            if config.position_embedding_type.startswith("relative_key"):
-                table = f"{self.layers}.{index}.attention.self.distance_embedding.weight"
-                names[f"position.tables.{index}.weight"] = table
+        scheme = config.position_embedding_type
+        for part in scheme.split("+"):
+            prefix = f"position.{part}." if part != scheme else "position."
+            for ours, theirs in _OF_SCHEMES.get(part, {}).items():
+                for index in range(config.num_hidden_layers if "{layer}" in ours else 1):
+                    place = {"layers": self.layers, "layer": index}
+                    names[prefix + ours.format(**place)] = theirs.format(**place)
         return names
 
     def head_names(self, task: str) -> dict[str, str]:
@@ -115,7 +173,8 @@ _ROBERTA: dict[str, Any] = {
         **_PER_TOKEN,
     },
     "decoder_bias": "lm_head.bias",
-    "fixed_lm_act": True,
+    "pooler": True,
+    "first_row": None,
 }
 
 FAMILIES = {
@@ -127,6 +186,7 @@ FAMILIES = {
             "bert.",
             {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN},
             decoder_bias="cls.predictions.bias",
+            pooler=True,
         ),
         Family("roberta", "Roberta", **_ROBERTA),
         Family("xlm-roberta", "XLMRoberta", **_ROBERTA),
@@ -145,7 +205,6 @@ FAMILIES = {
                 "multiple-choice": {"dense": "pre_classifier", "classifier": "classifier"},
                 **_PER_TOKEN,
             },
-            classifier_act="relu",
             fields={
                 "hidden_size": "dim",
                 "num_hidden_layers": "n_layers",
@@ -170,23 +229,68 @@ FAMILIES = {
                     "decoder": "generator_lm_head",
                 },
                 "text-classification": _ROBERTA_HEAD,
-                "multiple-choice": {"dense": "sequence_summary.summary", "classifier": "classifier"},
+                "multiple-choice": _SUMMARY,
                 **_PER_TOKEN,
             },
-            classifier_act="gelu",
-            fixed_lm_act=True,
         ),
         Family(
             "roformer",
             "RoFormer",
             "roformer.",
-            {"fill-mask": _BERT_LM, "text-classification": _ROBERTA_HEAD, **_PER_TOKEN},
-            classifier_act=None,
+            {
+                "fill-mask": _BERT_LM,
+                "text-classification": _ROBERTA_HEAD,
+                "multiple-choice": _SUMMARY,
+                **_PER_TOKEN,
+            },
             decoder_bias="cls.predictions.bias",
+            fields={"classifier_dropout": "hidden_dropout_prob"},
         ),
     )
 }
 """The architectures that can be converted."""
+
+TARGETS = FAMILIES | {
+    family.model_type: family
+    for family in (
+        Family(
+            "jina_embeddings_v3",
+            "JinaEmbeddingsV3",
+            "roberta.",
+            {"fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD, **_PER_TOKEN},
+            decoder_bias="lm_head.bias",
+            layer=_JINA_LAYER,
+            layers="layers",
+            pooler=True,
+        ),
+        Family(
+            "mpnet",
+            "MPNet",
+            "mpnet.",
+            {
+                "fill-mask": _ROBERTA_LM,
+                "text-classification": _ROBERTA_HEAD,
+                "multiple-choice": _POOLED,
+                **_PER_TOKEN,
+            },
+            decoder_bias="lm_head.bias",
+            fields={"classifier_dropout": "hidden_dropout_prob"},
+            layer=_MPNET_LAYER,
+            pooler=True,
+            first_row=2,
+        ),
+        Family(
+            "deberta-v2",
+            "DebertaV2",
+            "deberta.",
+            {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN},
+            decoder_bias="cls.predictions.bias",
+            fields={"classifier_dropout": "cls_dropout"},
+            layer=_DEBERTA_LAYER,
+        ),
+    )
+}
+"""The architectures that can be exported to."""
 
 _WHY_NOT = {
     "modernbert": "its layers have no biases, gated feed-forward networks, and windows of 128 tokens in two layers of "

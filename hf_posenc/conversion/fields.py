@@ -16,7 +16,7 @@ _CANT = {
 }
 """Fields that must not be set: our body lacks these features."""
 
-_SAME = (
+SAME = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),
 )
@@ -39,7 +39,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     for name, why in _CANT.items():
         if value := raw.get(name):
             raise UserError(f"{source!r} is {why} ({name}={value!r}), which PosEnc's body can't express.")
-    if family.prefix == "roberta." and config.pad_token_id is None:
+    if family.first_row is None and config.pad_token_id is None:
         raise UserError(
             f"{source!r} has pad_token_id=None, and a {family.model_type} model counts positions from it. Put the "
             "padding token's number into its config.json."
@@ -60,13 +60,13 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     distil = family.model_type == "distilbert"
-    fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in _SAME}
+    fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
     fields |= {
         "layer_norm_eps": 1e-12 if distil else config.layer_norm_eps,
         "type_vocab_size": 0 if distil else config.type_vocab_size,
         "norm_position": "post",
         "classifier_pooling": "cls",
-        "classifier_hidden_act": family.classifier_act or config.hidden_act,
+        "classifier_hidden_act": family.classifier_act(_act(family, config)),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
@@ -83,8 +83,7 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
     if family.model_type == "roformer":
         return {**fields, "position_embedding_type": "rope", "position_embedding_kwargs": {"interleaved": True}}
     if kind == "absolute":
-        if family.prefix == "roberta.":
-            fields["max_position_embeddings"] -= first_position(config)
+        fields["max_position_embeddings"] -= family.rows_before(config)
         return {**fields, "position_embedding_type": "learned"}
     if kind in ("relative_key", "relative_key_query") and family.model_type != "distilbert":
         return {**fields, "position_embedding_type": kind}
@@ -95,73 +94,25 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
 
 
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:
-    if task == "fill-mask" and family.fixed_lm_act and config.hidden_act != "gelu":
+    if task == "fill-mask" and family.native.lm_act not in (None, _act(family, config)):
         raise UserError(
             f"{source!r} has hidden_act={config.hidden_act!r}, and a masked-LM head with gelu as all of its family. "
             "PosEnc's head has the encoder's activation. Convert the encoder alone: task='feature-extraction'."
         )
-    if family.model_type == "electra" and task == "multiple-choice":
-        expected = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
-        for name, wanted in expected.items():
-            if getattr(config, name) != wanted:
-                raise UserError(
-                    f"{source!r} has {name}={getattr(config, name)!r}; PosEnc's multiple choice can express {wanted!r}."
-                )
+    for name, wanted in summary(family, task, _act(family, config)).items():
+        value = getattr(config, name, None)
+        if value != wanted:
+            raise UserError(f"{source!r} has {name}={value!r}; PosEnc's multiple choice can express {wanted!r}.")
 
 
-def first_position(config: Any) -> int:
-    """The row of position 0 in RoBERTa's table: the one after the padding token's id."""
-    return int(config.pad_token_id) + 1
+def _act(family: Family, config: Any) -> str:
+    """The activation of their feed-forward layers."""
+    return getattr(config, family.fields.get("hidden_act", "hidden_act"))
 
 
-def their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
-    """The fields of a family's config that computes what a `learned` PosEnc model does, without `obstacles`."""
-    fields: dict[str, Any] = {family.fields.get(name, name): getattr(config, name) for name in _SAME}
-    fields |= {name: getattr(config, name) for name in ("max_position_embeddings", "tie_word_embeddings")}
-    if family.model_type != "distilbert":
-        fields["layer_norm_eps"] = config.layer_norm_eps
-        # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
-        fields["type_vocab_size"] = config.type_vocab_size or 2
-    if config.classifier_dropout is not None:
-        fields[family.fields.get("classifier_dropout", "classifier_dropout")] = config.classifier_dropout
-    if family.model_type == "electra":
-        fields["embedding_size"] = config.embedding_width
-    if family.prefix == "roberta.":
-        fields["max_position_embeddings"] += first_position(config)
-    if task in ("text-classification", "token-classification"):
-        fields |= {"id2label": config.id2label, "label2id": config.label2id}
-        if config.problem_type is not None:
-            fields["problem_type"] = config.problem_type
-    return fields
-
-
-def obstacles(family: Family, config: Any, task: str) -> list[str]:
-    """What of a PosEnc model a family can't express."""
-    problems = []
-    distil = family.model_type == "distilbert"
-    if family.prefix == "roberta." and config.pad_token_id is None:
-        problems.append("pad_token_id=None: it counts positions from the padding token's number")
-    if config.position_embedding_type != "learned":
-        problems.append(f"position_embedding_type={config.position_embedding_type!r}: it has a learned table only")
-    if config.norm_position != "post":
-        problems.append(f"norm_position={config.norm_position!r}: its layers are post-norm")
-    if config.scale_embeddings:
-        problems.append("scale_embeddings=True: it doesn't scale them")
-    if (config.position_embedding_kwargs or {}).get("dropout"):
-        problems.append("a dropout on positions: it has none")
-    if config.embedding_size is not None and family.model_type != "electra":
-        problems.append(f"embedding_size={config.embedding_size}: only electra projects embeddings")
-    if distil and config.type_vocab_size:
-        problems.append(f"type_vocab_size={config.type_vocab_size}: it has no token types")
-    if distil and config.layer_norm_eps != 1e-12:
-        problems.append(f"layer_norm_eps={config.layer_norm_eps}: its is 1e-12")
-    if task == "fill-mask" and family.fixed_lm_act and config.hidden_act != "gelu":
-        problems.append(f"hidden_act={config.hidden_act!r}: its masked-LM head has gelu")
-    if task in ("text-classification", "multiple-choice"):
-        act = family.classifier_act or config.hidden_act
-        if config.classifier_pooling != "cls" or config.classifier_hidden_act != act:
-            problems.append(
-                f"a classifier with pooling {config.classifier_pooling!r} and activation "
-                f"{config.classifier_hidden_act!r}: its has 'cls' and {act!r}"
-            )
-    return problems
+def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:
+    """The fields by which a `sequence_summary` is what our pooled head is; none for other heads."""
+    if family.heads.get(task, {}).get("dense") != "sequence_summary.summary":
+        return {}
+    act = family.classifier_act(hidden_act)
+    return {"summary_type": "first", "summary_use_proj": True, "summary_activation": act}

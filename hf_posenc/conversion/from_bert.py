@@ -12,7 +12,7 @@ from ..errors import UserError, one_line
 from ..model.package_config import PosEncConfig
 from .building import Loaded, build_config, fill, model_class, other_labels, set_labels
 from .families import Family, normalise, reason_to_drop, task_of
-from .fields import first_position, our_fields
+from .fields import our_fields
 from .report import Accounting
 from .sources import Source
 
@@ -64,8 +64,6 @@ def _tasks(
             raise
     task = wanted or own
     assert task is not None
-    if task != "feature-extraction" and task not in family.heads:
-        raise UserError(f"task={task!r} isn't known for {family.model_type}. Choose one of {', '.join(family.heads)}.")
     return own, task
 
 
@@ -115,9 +113,10 @@ class _Places:
                     f"{self.source!r} lacks {name!r}, which its config.json asks for. The checkpoint is incomplete."
                 )
             self.take(ours, name)
-        if self.family.prefix == "roberta." and config.position_embedding_type == "learned":
+        first = self.family.rows_before(theirs)
+        if first and config.position_embedding_type == "learned":
             # The first rows belong to padding and to no token.
-            key, first = f"{prefix}position.embedding.weight", first_position(theirs)
+            key = f"{prefix}position.embedding.weight"
             self.ours[key] = self.ours[key][first:]
             self.notes.append(f"The first {first} rows of its table of positions are padding's: left out.")
         return names

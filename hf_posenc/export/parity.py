@@ -37,16 +37,13 @@ def input_names(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> l
 
 
 def largest_difference(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reference: Backend, exported: Backend
+    model: PreTrainedModel, compared: Sequence[Batch], reference: Backend, exported: Backend
 ) -> float:
     """The largest difference of an output, divided by the outputs' largest size if that is above 1.
 
-    The texts are single words to several sentences, alone and in batches of 3 and 7 with padding on either side; pairs
-    of texts too, where there are token types.
-
     Args:
-        model: the checkpoint, which says what its inputs are.
-        tokenizer: its own.
+        model: the checkpoint, which says what its outputs are.
+        compared: see `batches`.
         reference: the checkpoint in PyTorch.
         exported: what was written, opened anew.
 
@@ -54,7 +51,7 @@ def largest_difference(
         UserError: the exported model has another output than PyTorch, NaN, or no such output.
     """
     largest = 0.0
-    for batch in batches(model, tokenizer):
+    for batch in compared:
         expected, outputs = reference.outputs(batch), exported.outputs(batch)
         for name, values in expected.items():
             if name not in outputs or outputs[name].shape != values.shape:
@@ -68,16 +65,26 @@ def largest_difference(
     return largest
 
 
-def batches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Batch]:
-    """The batches that are compared; see `largest_difference`."""
+def batches(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, padded_left: bool = True, pairs: bool = True
+) -> list[Batch]:
+    """Texts to compare answers to: single words to several sentences, alone and in batches of 3 and 7.
+
+    Args:
+        model: the checkpoint, which says what its inputs are.
+        tokenizer: its own.
+        padded_left: each batch with padding on either side, not on the right alone.
+        pairs: pairs of texts too, where there are token types.
+    """
     names = input_names(model, tokenizer)
     limit = min(position_limit(model) or _LONGEST, tokenizer.model_max_length, _LONGEST)
     sentences = own_texts(64)
     texts = ["a", *sentences[:6], " ".join(sentences[:4]), " ".join(sentences[:12]), " ".join(sentences)]
     rows = _encode(tokenizer, limit, names, texts)
     groups = [(rows[:1], False), (rows[3:4], False), (rows[-1:], False)]
-    groups += [(group, left) for group in (rows[:7], rows[-3:]) for left in (False, True)]
-    if INPUTS[2] in names:
+    sides = (False, True) if padded_left else (False,)
+    groups += [(group, left) for group in (rows[:7], rows[-3:]) for left in sides]
+    if pairs and INPUTS[2] in names:
         groups.append((_encode(tokenizer, limit, names, sentences[:3], sentences[3:6]), False))
     return [make_batch(group, model, tokenizer, left=left) for group, left in groups]
 

@@ -5,12 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
-from ..conversion.sources import find_folder
+from ..conversion.sources import find_folder, read_config
 from ..errors import UserError, check_is_checkpoint
 from ..finetuning.backends import GRAPHS, open_backend, torch_backend
 from ..finetuning.loading import load_any
@@ -19,14 +17,15 @@ from ..quiet import without_bars
 from .folder import write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_onnx, write_openvino
 from .int8 import Int8Report, quantize_graph
+from .native import open_native, stored_dtype, what_holds, write
 from .parity import LARGEST, batches, largest_difference
 from .scoring import from_texts, read_labelled
 
 logger = logging.getLogger(__name__)
 
-Writer = Callable[[PreTrainedModel, PreTrainedTokenizerBase, Path], list[str]]
+Writer = Callable[..., list[str]]
 """Writes a model, in float32 and evaluation mode, into an empty folder; returns notes for the user."""
-TARGETS: dict[str, Writer] = {"onnx": write_onnx, "openvino": write_openvino}
+TARGETS: dict[str, Writer] = {"native": write, "onnx": write_onnx, "openvino": write_openvino}
 """What a checkpoint can be exported to. A target with a graph stands in `GRAPHS`, too."""
 
 
@@ -69,6 +68,7 @@ def export(
     out: str | Path,
     to: str,
     *,
+    like: str | None = None,
     quantize: str | None = None,
     evaluate: str | None = None,
     largest_drop: float = 0.01,
@@ -83,7 +83,8 @@ def export(
     Args:
         checkpoint: folder or Hub name; any head, a PosEnc encoder or one of Transformers' own.
         out: the folder to write, whole or not at all.
-        to: `onnx` or `openvino`.
+        to: `native` (a model of Transformers' own, for PosEnc encoders that one can hold), `onnx` or `openvino`.
+        like: for `native`: the type of the model, see `hf_posenc.natives`. None: the first that can hold it.
         quantize: `int8`: weights and matrix products in 8 bits. ONNX Runtime finds the ranges of activations while it
             runs, OpenVINO on texts. None: float32.
         evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
@@ -97,12 +98,14 @@ def export(
 
     Raises:
         UserError: the target is unknown or its packages are missing; the checkpoint can't be read or has no tokenizer;
-            `out` can't be written; what was written differs from PyTorch by more than 1e-4; or int8 lowers the score
-            by more than `largest_drop`. Nothing is left then.
+            no class of Transformers can hold it; `out` can't be written; what was written differs from PyTorch by more
+            than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
     """
     source = str(checkpoint)
     if to not in TARGETS:
         raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join(TARGETS)}.")
+    if like is not None and to != "native":
+        raise UserError(f"--like {like!r} is for --to native. Leave it out.")
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
     check_is_checkpoint(source)
@@ -126,27 +129,33 @@ def export(
             questions = read_labelled(evaluate, model, tokenizer)
     with model_written(out) as staging:
         progress(f"Writing {type(model).__name__} for {to}")
-        notes = TARGETS[to](model, tokenizer, staging)
+        own = {} if to in GRAPHS else {"like": like, "dtype": stored_dtype(folder)}
+        notes = TARGETS[to](model, tokenizer, staging, **own)
         if to in GRAPHS:
             write_config(model, staging)
-        write_tokenizer(tokenizer, source, staging)
+            write_tokenizer(tokenizer, source, staging)
         notes += write_sentence_modules(model, folder, source, staging)
         progress("Comparing it with PyTorch")
-        reference, exported = torch_backend(model), open_backend(staging, to if to in GRAPHS else "torch")
+        reference, exported = (
+            torch_backend(model),
+            open_backend(staging, to) if to in GRAPHS else torch_backend(open_native(staging)),
+        )
+        compared = batches(model, tokenizer, **({} if to in GRAPHS else what_holds(model, staging)))
+        allowed = LARGEST if to in GRAPHS else LARGEST / 10
         report = ExportReport(
             checkpoint=source,
             out=str(out),
             target=to,
-            architecture=type(model).__name__,
-            largest_difference=largest_difference(model, tokenizer, reference, exported),
-            batches=len(batches(model, tokenizer)),
+            architecture=read_config(staging, str(staging))["architectures"][0],
+            largest_difference=largest_difference(model, compared, reference, exported),
+            batches=len(compared),
             megabytes=_megabytes(staging),
-            max_length=reference.max_length,
+            max_length=exported.max_length,
             notes=notes,
         )
-        if not report.largest_difference <= LARGEST:
+        if not report.largest_difference <= allowed:
             raise UserError(
-                f"The export differs from PyTorch by {report.largest_difference:.1e}, more than {LARGEST}, so nothing "
+                f"The export differs from PyTorch by {report.largest_difference:.1e}, more than {allowed}, so nothing "
                 "was kept. Try other versions of transformers and of the runtime, and please report it."
             )
         if questions is not None and calibration is not None:

@@ -156,6 +156,7 @@ def _control(
             rope_parameters=None,
             position_augmentation=None,
             scheme_file=None,
+            like=None,  # what it stands for is set
         )
         try:
             with working("The control: the same training without positions", console), without_warnings():

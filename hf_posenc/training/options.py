@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
+from ..natives import NATIVES
 from ..options import (
     COUNT,
     NOT_NEGATIVE,
@@ -77,6 +78,13 @@ class ModelArguments:
     )
     classifier_pooling: str | None = _model(
         None, "mean (default), cls or max.", "How a PosEnc encoder pools.", accepts=one_of("mean", "cls", "max")
+    )
+    like: str | None = _model(
+        None,
+        "Shape a new encoder so that `export --to native` can make it a model of this type: jina_embeddings_v3, ...",
+        f"One of {', '.join(NATIVES)}. It sets the scheme, post-norm layers, pooling and the classifier's dense layer; "
+        "also with --pretrained.",
+        accepts=one_of(*NATIVES),
     )
     model_name_or_path: str | None = _model(
         None, "Start from a PosEnc checkpoint, unchanged.", "A folder or Hub name.", is_source=True

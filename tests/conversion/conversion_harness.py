@@ -9,6 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.conversion.families import FAMILIES
+from hf_posenc.export.native import stored_dtype, to_native
+from hf_posenc.finetuning.loading import load_any
 
 SIZES = {
     "vocab_size": 101,
@@ -37,6 +39,8 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         values |= {"pad_token_id": 1, "max_position_embeddings": 42, "type_vocab_size": 1}
     if family in ("electra", "roformer"):
         values["embedding_size"] = 20
+    if family == "roformer" and task == "multiple-choice":  # which takes the last token by default
+        values |= {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
     if task in ("text-classification", "token-classification"):
         values |= {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
     config = transformers.CONFIG_MAPPING[family](**{**values, **changes})
@@ -48,6 +52,11 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         table.weight.data = table.create_weight()
     model.save_pretrained(folder)
     return model
+
+
+def exported(folder: Path, like: str | None = None):
+    """The checkpoint in a folder as a model of transformers' own."""
+    return to_native(load_any(str(folder)), like, stored_dtype(folder))[0]
 
 
 def tiny_tokenizer(folder: Path, **options) -> PreTrainedTokenizerFast:

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 from common import others_slow, padded
-from conversion_harness import CASES, sentences, tiny_source, tiny_tokenizer
+from conversion_harness import CASES, exported, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load, load_file, save_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining, BertModel
 
 import hf_posenc
 from hf_posenc import PosEncForSequenceClassification, PosEncModel
-from hf_posenc.conversion import convert, export_bert
+from hf_posenc.conversion import convert
 from hf_posenc.conversion.families import FAMILIES
 
 
@@ -71,12 +71,8 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
     assert_same(loaded, theirs, task, pad)
     if task in ("text-classification", "token-classification"):
         assert loaded.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
-    if family == "roformer":
-        with pytest.raises(ValueError, match="can't be exported.*learned table only"):
-            export_bert(tmp_path / "out")
-        return
-    back, agreement = export_bert(tmp_path / "out", tmp_path / "back", model_type=family)
-    assert agreement.hidden_max < 1e-5
+    back = exported(tmp_path / "out", family)
+    back.save_pretrained(tmp_path / "back")
     assert type(back) is type(theirs)
     again = type(theirs).from_pretrained(tmp_path / "back")
     assert_same(again, theirs, task, pad)
@@ -203,7 +199,7 @@ def test_electra_and_distilbert_are_exported_as_what_can_hold_them(tmp_path):
     for family in ("electra", "distilbert", "roberta"):
         theirs = tiny_source(tmp_path / family, family, "text-classification")
         convert(tmp_path / family, tmp_path / f"{family}-out", measure=False)
-        back, _ = export_bert(tmp_path / f"{family}-out")
+        back = exported(tmp_path / f"{family}-out")
         assert back.config.model_type == {"roberta": "bert"}.get(family, family)
         assert_same(back, theirs, "text-classification", theirs.config.pad_token_id)
 
@@ -217,7 +213,8 @@ def test_the_last_layer_of_an_exported_regression_holds_the_units_of_its_data(fa
     model.to(dtype).save_pretrained(tmp_path / "years")
     again, _ = convert(tmp_path / "years", measure=False)
     assert (again.config.label_mean, again.config.label_std) == (2005.0, 10.0)
-    back, _ = export_bert(tmp_path / "years", tmp_path / "back", model_type=family)
+    back = exported(tmp_path / "years", family)
+    back.save_pretrained(tmp_path / "back")
     model = type(model).from_pretrained(tmp_path / "years", dtype=torch.float32).eval()
     ids = torch.arange(5, 25).view(2, 10)
     back = type(back).from_pretrained(tmp_path / "back").eval()
@@ -227,7 +224,7 @@ def test_the_last_layer_of_an_exported_regression_holds_the_units_of_its_data(fa
 def test_a_distilbert_encoder_goes_into_bert_too(tmp_path):
     theirs = tiny_source(tmp_path / "source", "distilbert")
     convert(tmp_path / "source", tmp_path / "out", measure=False)
-    back, _ = export_bert(tmp_path / "out")
+    back = exported(tmp_path / "out")
     assert isinstance(back, BertModel)
     assert_same(back, theirs, "feature-extraction")
 

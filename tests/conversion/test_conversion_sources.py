@@ -15,7 +15,7 @@ from safetensors.torch import load, load_file, save_file
 from transformers import AutoTokenizer, GPT2Config, ModernBertConfig
 
 from hf_posenc import cli
-from hf_posenc.conversion import convert, export_bert, output
+from hf_posenc.conversion import convert, output
 from model_cards.studies.conversion import baseline, long_table, long_words, short_words, table
 
 
@@ -220,8 +220,6 @@ def test_a_kill_in_the_middle_of_writing_leaves_no_model_and_the_next_run_works(
 
 def test_a_task_that_does_not_exist_is_refused(source, tmp_path):
     refuses(source, "task='telepathy' is unknown", tmp_path, task="telepathy")
-    edit(source, model_type="roformer")
-    refuses(source, "isn't known for roformer", tmp_path, task="multiple-choice")
 
 
 def test_an_activation_that_the_head_cannot_follow_is_refused(tmp_path):
@@ -239,16 +237,6 @@ def test_the_report_prints_as_lines_and_its_values_stay(source, tmp_path):
     (before,) = (line for line in lines if "before healing" in line)
     assert f"cosine {report.before.cosine:.4f}" in before
     assert report.to_dict()["before"]["cosine"] == report.before.cosine
-
-
-def test_what_no_family_can_hold_is_not_exported(source, tmp_path):
-    with pytest.raises(ValueError, match="is a bert model already"):
-        export_bert(source)
-    convert(source, tmp_path / "alibi", position_embedding_type="alibi", measure=False)
-    with pytest.raises(ValueError, match="can't be exported.*'alibi': it has a learned table only") as refused:
-        export_bert(tmp_path / "alibi", tmp_path / "back")
-    assert str(refused.value).count("alibi'") == 2, "the folder, and the reason once for all three families"
-    assert not (tmp_path / "back").exists()
 
 
 @pytest.fixture
@@ -284,14 +272,11 @@ def test_the_command_line(source, tmp_path, run):
         assert (code, "has no effect without text to heal with" in err) == (2, True)
     assert not (tmp_path / "other").exists()
     assert run("convert", source, tmp_path / "exact")[0] == 0
-    code, out, err = run("export-bert", tmp_path / "exact", tmp_path / "back")
-    assert code == 0, err
-    assert "BertForMaskedLM" in out
 
 
 def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/pretrained-weights.md").read_text()
-    commands = re.findall(r"^hf-posenc ((?:convert|export-bert) .*)$", guide, flags=re.MULTILINE)
+    commands = re.findall(r"^hf-posenc ((?:convert|export) .*)$", guide, flags=re.MULTILINE)
     assert len(commands) == 4
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "sentence-transformers/all-MiniLM-L6-v2"

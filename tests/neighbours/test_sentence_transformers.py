@@ -14,7 +14,8 @@ from huggingface_hub.utils import filter_repo_objects
 from remote_code_harness import TEXTS, WORDS, clean_environment, tiny_tokenizer
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
-from hf_posenc.conversion import convert, export_bert
+import hf_posenc
+from hf_posenc.conversion import convert
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
@@ -124,7 +125,7 @@ def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str
         torch.testing.assert_close(embeddings(tmp_path / "out", **options), expected, atol=1e-5, rtol=0)
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert (model.max_seq_length, model.default_prompt_name) == (9, "query")
-    export_bert(tmp_path / "out", tmp_path / "back")
+    hf_posenc.export(tmp_path / "out", tmp_path / "back", "native")
     torch.testing.assert_close(embeddings(tmp_path / "back"), expected, atol=1e-5, rtol=0)
     convert(source, tmp_path / "out", overwrite=True, measure=False)
     convert(source, tmp_path / "long", max_position_embeddings=128, measure=False)

@@ -1,0 +1,268 @@
+"""Export to a class of transformers' own, which needs no remote code: the weights under other names, nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..checkpoint_files import open_weights, weight_files
+from ..conversion.families import TARGETS, Family
+from ..conversion.fields import SAME, summary
+from ..conversion.sources import read_config
+from ..data.columns import remembered_columns
+from ..errors import UserError
+from ..natives import NATIVES, POOLED, mismatches
+from ..quiet import without_warnings
+from ..tasks import CLASSES
+
+_OF_PAIRS = ("question-answering", "multiple-choice")
+
+
+def write(
+    checkpoint: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    staging: Path,
+    *,
+    like: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> list[str]:
+    """Writes a PosEnc model as one of transformers' own: configuration, weights and tokenizer, without code.
+
+    Hidden states and logits are the same. In a batch padded on the left, classifiers of transformers read the padding
+    in place of [CLS], and BERT, DistilBERT and ELECTRA count it as positions, so the tokenizer is written to pad on the
+    right.
+
+    Args:
+        checkpoint: of any head.
+        tokenizer: its own; gets what the class needs.
+        staging: an existing folder.
+        like: the `model_type` to write, one of `NATIVES`. None: the first that can hold the checkpoint.
+        dtype: of the weights that are written. None: the checkpoint's.
+
+    Returns:
+        Notes for the user: what is otherwise than in the checkpoint.
+
+    Raises:
+        UserError: no such class can hold it. The message names each value that is in the way.
+    """
+    model, notes = to_native(checkpoint, like, dtype)
+    notes += _fit_tokenizer(tokenizer, model)
+    model.save_pretrained(staging)
+    tokenizer.save_pretrained(staging)
+    return notes
+
+
+def open_native(folder: Path) -> PreTrainedModel:
+    """The model in a folder, as transformers loads it, in float32; a bare encoder without the pooler that it lacks."""
+    config = AutoConfig.from_pretrained(folder)
+    cls = getattr(transformers, config.architectures[0])
+    bare = cls is getattr(transformers, TARGETS[config.model_type].class_name("feature-extraction"))
+    without = {"add_pooling_layer": False} if bare and TARGETS[config.model_type].pooler else {}
+    return cls.from_pretrained(folder, dtype=torch.float32, **without)
+
+
+def what_holds(checkpoint: PreTrainedModel, folder: Path) -> dict[str, bool]:
+    """In which of `parity.batches` the model in a folder answers as the checkpoint does."""
+    native = NATIVES[read_config(folder, str(folder))["model_type"]]
+    has_types = native.token_types or checkpoint.config.type_vocab_size < 2
+    return {
+        "padded_left": native.counts_tokens and CLASSES[type(checkpoint).__name__] not in POOLED,
+        "pairs": has_types,
+    }
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """That of all weights in a checkpoint's folder; float32 if they differ."""
+    kinds = set()
+    for name in weight_files(folder):
+        with open_weights(folder / name) as file:
+            kinds |= {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118  (not a dict)
+    return {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}.get(frozenset(kinds), torch.float32)
+
+
+@torch.no_grad()
+def to_native(
+    checkpoint: PreTrainedModel, like: str | None = None, dtype: torch.dtype | None = None
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model of transformers that computes what a PosEnc model does, in evaluation mode, and notes; see `write`."""
+    config: Any = checkpoint.config
+    if type(checkpoint).__name__ not in CLASSES:
+        raise UserError(f"{config.name_or_path!r} is a {config.model_type} model of transformers' own already.")
+    task = CLASSES[type(checkpoint).__name__]
+    family = _target(config, task, like)
+    if family.model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {transformers.__version__} has no {family.model_type}. Update it with "
+            "`pip install -U transformers`, or export with --to onnx."
+        )
+    theirs: Any = CONFIG_MAPPING[family.model_type](**_their_fields(family, config, task))
+    model = _empty(family, theirs, task)
+    written = _weights(checkpoint, family, theirs, task)
+    expected = {key for key in model.state_dict() if not key.endswith(("position_ids", "token_type_ids"))}
+    for key in sorted(expected ^ written.keys()):
+        raise UserError(
+            f"The checkpoint and a {type(model).__name__} don't hold the same weights: only one has {key!r}. Was its "
+            "config.json changed?"
+        )
+    model.load_state_dict(written, strict=False)
+    notes, dtype = _notes(family, config, task), dtype or checkpoint.dtype
+    if dtype != torch.float32:
+        # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
+        rounded = (config.label_mean, config.label_std) != (0.0, 1.0) or family.model_type == "roformer"
+        if rounded or (not family.native.token_types and config.type_vocab_size):
+            notes.append(f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew.")
+        else:
+            model.to(dtype)  # type: ignore[arg-type]
+    return model, notes
+
+
+def _target(config: Any, task: str, like: str | None) -> Family:
+    """The named class, or the first that can hold the checkpoint."""
+    if like is not None and like not in TARGETS:
+        raise UserError(f"--like {like!r} can't be exported to. Choose one of {', '.join(TARGETS)}.")
+    problems = {name: _obstacles(TARGETS[name], config, task) for name in NATIVES}
+    scheme = config.position_embedding_type
+    asked = [name for name in NATIVES if scheme in NATIVES[name].schemes] if like is None else [like]
+    if not asked:
+        raise UserError(
+            f"position_embedding_type={scheme!r}: no class of transformers has this scheme. Export to ONNX, which "
+            "takes every scheme: --to onnx."
+        )
+    fitting = [name for name in NATIVES if not problems[name]]
+    if chosen := [name for name in asked if name in fitting]:
+        return TARGETS[chosen[0]]
+    nearest = min(asked, key=lambda name: len(problems[name]))
+    others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
+    raise UserError(
+        f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{others} `hf-posenc train --like "
+        f"{nearest}` trains a model that can, and --to onnx takes this one as it is."
+    )
+
+
+def _obstacles(family: Family, config: Any, task: str) -> list[str]:
+    """What of a PosEnc model a family can't hold."""
+    name = family.model_type
+    problems = mismatches(name, config.to_dict(), (task,))
+    if task != "feature-extraction" and task not in family.heads:
+        problems.append(f"a head for {task} ({name} has {', '.join(family.heads)})")
+    if family.first_row is None and config.pad_token_id is None:
+        problems.append(f"pad_token_id=None ({name} counts positions from the padding token's number)")
+    columns = remembered_columns(config)
+    of_pairs = task in _OF_PAIRS or (columns is not None and len(columns.text) > 1)
+    if not family.native.token_types and config.type_vocab_size > 1 and of_pairs:
+        problems.append(
+            f"type_vocab_size={config.type_vocab_size} ({name} has no token types, and pairs of texts have two)"
+        )
+    return problems
+
+
+def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
+    """The fields of a family's config that computes what a PosEnc model without `_obstacles` does."""
+    name, merged = family.model_type, _merges_types(family, config)
+    fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME}
+    fields["max_position_embeddings"] = config.max_position_embeddings + family.rows_before(config)
+    fields["tie_word_embeddings"] = config.tie_word_embeddings and not merged  # the decoder keeps the words alone
+    if name != "distilbert":
+        fields["layer_norm_eps"] = config.layer_norm_eps
+        if family.native.token_types:
+            # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
+            fields["type_vocab_size"] = config.type_vocab_size or 2
+    dropout = family.fields.get("classifier_dropout", "classifier_dropout")
+    if config.classifier_dropout is not None and dropout not in fields:
+        fields[dropout] = config.classifier_dropout
+    if name in ("electra", "roformer"):
+        fields["embedding_size"] = config.embedding_width
+    if name == "jina_embeddings_v3":
+        fields["rope_parameters"] = dict(config.rope_parameters)
+    if name == "deberta-v2":
+        arguments = config.position_embedding_kwargs
+        terms = ["c2p", "p2c"] if arguments["terms"] == "both" else [arguments["terms"]]
+        fields |= {"relative_attention": True, "position_biased_input": False, "pos_att_type": terms}
+        fields |= {"max_relative_positions": arguments["max_distance"]}
+        if config.classifier_hidden_act is not None:
+            fields["pooler_hidden_act"] = config.classifier_hidden_act
+    fields |= summary(family, task, config.hidden_act)
+    if task in ("text-classification", "token-classification"):
+        fields |= {"id2label": config.id2label, "label2id": config.label2id}
+        if config.problem_type is not None:
+            fields["problem_type"] = config.problem_type
+    return fields
+
+
+def _merges_types(family: Family, config: Any) -> bool:
+    return bool(config.type_vocab_size) and not family.native.token_types
+
+
+def _empty(family: Family, theirs: Any, task: str) -> Any:
+    """A new model of the family; a bare encoder without the pooler, where its class allows that."""
+    bare = task == "feature-extraction" and family.pooler
+    cls: Any = getattr(transformers, family.class_name(task))
+    with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
+
+
+def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str) -> dict[str, Tensor]:
+    """Their name -> weight, in float32."""
+    config = checkpoint.config
+    inside, outside = ("", "") if task == "feature-extraction" else ("model.", family.prefix)
+    state: dict[str, Tensor] = {name: value.float() for name, value in checkpoint.state_dict().items()}
+    if task == "text-classification" and config.problem_type == "regression":  # their logits have no other units
+        state["classifier.weight"] = state["classifier.weight"] * config.label_std
+        state["classifier.bias"] = state["classifier.bias"] * config.label_std + config.label_mean
+    words = f"{inside}embeddings.word_embeddings.weight"
+    if _merges_types(family, config):
+        state[words] = state[words] + state[f"{inside}embeddings.token_type_embeddings.weight"][0]
+    names = {inside + ours: outside + name for ours, name in family.encoder_names(config).items()}
+    for ours, name in family.head_names(task).items():
+        names[ours] = outside + name if name.startswith("pooler.") and family.pooler else name
+    written = {name: state[ours] for ours, name in names.items() if ours in state}
+    scheme: Any = checkpoint.base_model.position
+    if family.model_type == "roformer":  # it saves its table: ours, digit for digit
+        cos, sin = scheme.cos_sin(torch.arange(theirs.max_position_embeddings)).chunk(2, -1)
+        written[f"{outside}encoder.embed_positions.weight"] = torch.cat((sin[:, ::2], cos[:, ::2]), -1)
+    table = f"{outside}embeddings.position_embeddings.weight"
+    if table in written or family.first_row != 0:
+        rows = written.get(table, state[words].new_zeros(config.max_position_embeddings, config.hidden_size))
+        written[table] = torch.cat((rows.new_zeros(family.rows_before(config), rows.shape[1]), rows))
+    if not config.type_vocab_size and family.model_type != "distilbert" and family.native.token_types:
+        types = f"{outside}embeddings.token_type_embeddings.weight"
+        written[types] = state[words].new_zeros(2, config.embedding_width)
+    if task == "fill-mask":
+        decoder = names["decoder.weight"].removesuffix("weight")
+        written[f"{decoder}bias"] = state["decoder.bias"]
+    return written
+
+
+def _notes(family: Family, config: Any, task: str) -> list[str]:
+    """What is otherwise in the class."""
+    name, notes = family.model_type, []
+    if _merges_types(family, config):
+        first = "" if config.type_vocab_size == 1 else " Pairs of texts, whose second has type 1, aren't the same."
+        notes.append(f"{name} has no token types: type 0 is merged into the word embeddings.{first}")
+    if task == "feature-extraction" and family.pooler:
+        notes.append(f"The encoder has no pooler: transformers warns that it starts {name}'s at random.")
+    dropout = family.fields.get("classifier_dropout")
+    if dropout == "hidden_dropout_prob" and config.classifier_dropout not in (None, config.hidden_dropout_prob):
+        notes.append(
+            f"In further training {name} has its hidden_dropout_prob={config.hidden_dropout_prob} before the "
+            f"classifier, not classifier_dropout={config.classifier_dropout}."
+        )
+    return notes
+
+
+def _fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> list[str]:
+    """Sets what the class needs of the tokenizer: padding on the right, and texts no longer than its table."""
+    notes = []
+    if tokenizer.padding_side != "right":
+        tokenizer.padding_side = "right"
+        notes.append("The tokenizer pads on the right now: transformers' classes look for [CLS] in the first place.")
+    family = TARGETS[model.config.model_type]
+    longest = model.config.max_position_embeddings - family.rows_before(model.config)
+    if model.config.model_type in ("mpnet", "roformer") and tokenizer.model_max_length > longest:
+        tokenizer.model_max_length = longest
+        notes.append(f"Texts are cut to {longest} tokens, for which {family.model_type} has a table of positions.")
+    return notes

@@ -1,0 +1,412 @@
+"""A checkpoint as a model of transformers' own: the same numbers where hf_posenc isn't installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from common import others_slow, padded, perturb, tiny_config
+from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from safetensors.torch import load_file
+
+import hf_posenc
+from hf_posenc import cli
+from hf_posenc.conversion.families import TARGETS
+from hf_posenc.data.columns import remembered_columns
+from hf_posenc.errors import UserError
+from hf_posenc.export import native, run
+from hf_posenc.export.native import to_native, write
+from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.model import modeling_posenc
+from hf_posenc.natives import NATIVES, like
+from hf_posenc.tasks import TASKS, auto_class
+
+PER_TOKEN = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
+ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
+CASES = [
+    (name, scheme, task)
+    for name, family in TARGETS.items()
+    for scheme in NATIVES[name].schemes
+    for task in ("feature-extraction", *family.heads)
+]
+ROPE = {"original_max_position_embeddings": 16, "factor": 4.0}
+VARIANTS = [
+    ("jina_embeddings_v3", "rope", {"rope_parameters": {"rope_theta": 160000.0}}),
+    ("jina_embeddings_v3", "rope", {"rope_parameters": {"rope_type": "linear", "factor": 3.0}}),
+    ("jina_embeddings_v3", "rope", {"rope_parameters": {"rope_type": "proportional", "factor": 3.0}}),
+    ("jina_embeddings_v3", "rope", {"rope_parameters": {"rope_type": "yarn", **ROPE}}),
+    (
+        "jina_embeddings_v3",
+        "rope",
+        {"rope_parameters": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ROPE}},
+    ),
+    *(
+        ("deberta-v2", "deberta", {"position_embedding_kwargs": {"terms": terms, "max_distance": 9}})
+        for terms in ("c2p", "p2c", "both")
+    ),
+    ("bert", "learned", {"type_vocab_size": 0}),
+    ("jina_embeddings_v3", "rope", {"type_vocab_size": 0}),
+    ("jina_embeddings_v3", "rope", {"tie_word_embeddings": False}),
+    ("mpnet", "t5", {"type_vocab_size": 1}),
+    ("mpnet", "t5", {"type_vocab_size": 2}),
+    ("mpnet", "t5", {"pad_token_id": 7}),
+    ("bert", "learned", {"pad_token_id": None}),
+    ("electra", "learned", {"embedding_size": 20}),
+    ("roformer", "rope", {"embedding_size": 20}),
+    ("roformer", "rope", {"max_position_embeddings": 1000}),
+]
+"""What else the encoder may be; as a masked language model, which holds the most."""
+
+
+def posenc(name: str, scheme: str, task: str, **fields):
+    """A tiny random PosEnc model that a class can hold."""
+    given = {"position_embedding_type": scheme, **fields}
+    fields = {**like(name, given), **given}
+    if "pad_token_id" in NATIVES[name].schemes[scheme] or TARGETS[name].first_row is None:
+        fields.setdefault("pad_token_id", 1)
+    if task in ("text-classification", "token-classification"):
+        fields = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, **fields}
+    torch.manual_seed(0)
+    model = getattr(modeling_posenc, f"PosEnc{TASKS[task]}")(tiny_config(**fields))
+    return perturb(model).eval()
+
+
+def inputs(name: str, task: str, config) -> list[dict]:
+    """Batches of several lengths: one text, padded on the right, and on the left where the class can take that."""
+    ids, mask = padded(ROWS)
+    ids = ids.masked_fill(mask == 0, config.pad_token_id or 0)
+    batches = [{"input_ids": ROWS[0][None], "attention_mask": torch.ones(1, 20, dtype=torch.int64)}]
+    batches.append({"input_ids": ids, "attention_mask": mask})
+    if NATIVES[name].token_types and config.type_vocab_size > 1:
+        batches.append({**batches[1], "token_type_ids": (torch.arange(33) > 4).long() * mask})
+    if task in PER_TOKEN:
+        order = mask.argsort(dim=1, stable=True)
+        left = {"input_ids": ids.gather(1, order), "attention_mask": mask.gather(1, order)}
+        if not NATIVES[name].counts_tokens:
+            left["position_ids"] = (left["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        batches.append(left)
+    if task == "multiple-choice":
+        return [{key: torch.stack((value, value.flip(0)), 1) for key, value in batch.items()} for batch in batches]
+    return batches
+
+
+def answers_of(model, batches: list[dict]) -> list[dict]:
+    names = ("last_hidden_state", "logits", "start_logits", "end_logits")
+    with torch.no_grad():
+        outputs = [model(**batch) for batch in batches]
+    return [{name: output[name] for name in names if name in output} for output in outputs]
+
+
+def assert_same(answers: list[dict], expected: list[dict], batches: list[dict]) -> None:
+    assert len(answers) == len(expected) == len(batches) > 1
+    for output, wanted, batch in zip(answers, expected, batches, strict=True):
+        assert output.keys() == wanted.keys()
+        mask = batch["attention_mask"].bool()
+        for name, value in wanted.items():
+            real = mask if value.shape[:2] == mask.shape and mask.dim() == 2 else ...
+            torch.testing.assert_close(output[name][real], value[real], atol=1e-5, rtol=1e-5)
+
+
+def in_a_fresh_process(folder: Path, cases: list[dict]) -> list[dict]:
+    """What transformers alone answers."""
+    torch.save(cases, folder / "cases.pt")
+    process = Path(__file__).with_name("native_process.py")
+    command = [sys.executable, "-P", str(process), str(folder / "cases.pt"), str(folder / "answers.pt")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return torch.load(folder / "answers.pt")
+
+
+def case_of(folder: Path, task: str, batches: list[dict]) -> dict:
+    return {"folder": str(folder), "auto_class": auto_class(task), "batches": batches, "texts": sentences(3)}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Every class with every head, written here and answered elsewhere: the answers and those expected, by case."""
+    folder = tmp_path_factory.mktemp("native")
+    tokenizer = tiny_tokenizer(folder / "tokenizer")
+    every = [(*case, {}) for case in CASES] + [(name, scheme, "fill-mask", more) for name, scheme, more in VARIANTS]
+    cases, expected = [], []
+    for number, (name, scheme, task, more) in enumerate(every):
+        model = posenc(name, scheme, task, **more)
+        (folder / str(number)).mkdir()
+        write(model, tokenizer, folder / str(number), like=name)
+        batches = inputs(name, task, model.config)
+        cases.append(case_of(folder / str(number), task, batches))
+        expected.append(answers_of(model, [{k: v for k, v in b.items() if k != "position_ids"} for b in batches]))
+    results = in_a_fresh_process(folder, cases)
+    return {repr(case): found for case, *found in zip(every, results, expected, cases, strict=True)}
+
+
+@pytest.mark.parametrize(("name", "scheme", "task"), CASES)
+def test_transformers_alone_computes_the_same(name, scheme, task, exported, tmp_path):
+    result, expected, case = exported[repr((name, scheme, task, {}))]
+    assert result["class"] == TARGETS[name].class_name(task)
+    assert_same(result["outputs"], expected, case["batches"])
+    assert result["ids"] == tiny_tokenizer(tmp_path)(case["texts"])["input_ids"]
+    files = {path.name for path in Path(case["folder"]).iterdir()}
+    assert files == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert "auto_map" not in json.loads(Path(case["folder"], "config.json").read_text())
+
+
+@pytest.mark.parametrize(("name", "scheme", "more"), VARIANTS)
+def test_so_it_does_for_other_arguments(name, scheme, more, exported):
+    result, expected, case = exported[repr((name, scheme, "fill-mask", more))]
+    assert_same(result["outputs"], expected, case["batches"])
+
+
+def test_the_first_class_that_fits_is_chosen():
+    models = {
+        "bert": posenc("bert", "learned", "text-classification"),
+        "distilbert": posenc("distilbert", "learned", "text-classification"),
+        "electra": posenc("electra", "learned", "feature-extraction", embedding_size=20),
+        "roformer": posenc("roformer", "rope", "fill-mask"),
+        "jina_embeddings_v3": posenc("jina_embeddings_v3", "rope", "fill-mask"),
+        "mpnet": posenc("mpnet", "learned+t5", "question-answering"),
+        "deberta-v2": posenc("deberta-v2", "deberta", "multiple-choice"),
+    }
+    assert {name: to_native(model)[0].config.model_type for name, model in models.items()} == {n: n for n in models}
+
+
+BERT, BERT_LM = (("bert", "learned", task) for task in ("text-classification", "fill-mask"))
+JINA, JINA_LM = (("jina_embeddings_v3", "rope", task) for task in ("multiple-choice", "fill-mask"))
+ROFORMER_LM = ("roformer", "rope", "fill-mask")
+MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "learned+t5"))
+
+
+@pytest.mark.parametrize(
+    ("start", "fields", "asked", "match"),
+    [
+        (
+            BERT_LM,
+            {"position_embedding_type": "alibi"},
+            None,
+            "^position_embedding_type='alibi': no class .* --to onnx",
+        ),
+        (
+            BERT_LM,
+            {"norm_position": "pre"},
+            None,
+            r"^norm_position='pre' \(bert has 'post'\): .* --like bert` trains .*onnx",
+        ),
+        (BERT_LM, {"scale_embeddings": True}, "bert", r"scale_embeddings=True \(bert has False\)"),
+        (BERT_LM, {"position_embedding_kwargs": {"dropout": 0.1}}, "bert", r"learned\.dropout=0\.1 \(bert has 0\.0\)"),
+        (
+            BERT,
+            {"classifier_pooling": "mean", "classifier_hidden_act": None, "norm_position": "pre"},
+            None,
+            r"norm_position='pre' .*; classifier_pooling='mean' \(bert has 'cls'\); classifier_hidden_act=None",
+        ),
+        (BERT, {"classifier_hidden_act": "silu"}, None, r"classifier_hidden_act='silu' \(bert has 'tanh'\)"),
+        (BERT, {}, "distilbert", r"type_vocab_size=2 \(distilbert has 0\)"),
+        (BERT, {"layer_norm_eps": 1e-5}, "distilbert", "layer_norm_eps=1e-05"),
+        (BERT, {}, "electra", r"'tanh' \(electra has 'gelu'\).* It can be exported to bert"),
+        (BERT_LM, {"hidden_act": "relu"}, "roberta", r"hidden_act='relu' \(roberta has 'gelu'\)"),
+        (BERT_LM, {"pad_token_id": None}, "roberta", "pad_token_id=None .* It can be exported to bert, electra"),
+        (BERT_LM, {"embedding_size": 20}, "bert", r"embedding_size=20 \(bert has None\).* exported to electra"),
+        (BERT_LM, {}, "gpt2", "--like 'gpt2' can't be exported to. Choose one of bert, roberta"),
+        (BERT_LM, {}, "roformer", r"position_embedding_type='learned' \(roformer has 'rope'\)"),
+        (JINA_LM, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, None, "rope_type='dynamic'"),
+        (JINA_LM, {"rope_parameters": {"partial_rotary_factor": 0.5}}, None, "partial_rotary_factor=0.5"),
+        (JINA, {}, "jina_embeddings_v3", "a head for multiple-choice .*has fill-mask, "),
+        (
+            ROFORMER_LM,
+            {"rope_parameters": {"rope_theta": 20000.0}},
+            None,
+            r"rope_theta=20000\.0 \(roformer has 10000\.0\)",
+        ),
+        (MPNET_LM, {"position_embedding_kwargs": {"per_layer": True}}, None, r"t5\.per_layer=True"),
+        (
+            MPNET_2_LM,
+            {"position_embedding_kwargs": {"t5": {"num_buckets": 16}}},
+            None,
+            r"t5\.num_buckets=16 \(mpnet has 32",
+        ),
+        (MPNET_2_LM, {"pad_token_id": 0}, None, r"pad_token_id=0 \(mpnet has 1\)"),
+        (("mpnet", "t5", "multiple-choice"), {"type_vocab_size": 2}, None, "type_vocab_size=2 .*pairs of texts"),
+    ],
+)
+def test_what_no_class_can_hold_is_refused_with_each_value(start, fields, asked, match):
+    model = posenc(*start, **fields)
+    with pytest.raises(UserError, match=match):
+        to_native(model, asked)
+
+
+def saved(folder: Path, name: str, scheme: str, task: str, *, dtype=torch.float32, shards="5GB", **fields):
+    """A checkpoint with a tokenizer in a folder; returns its model in float32, as the folder holds it."""
+    model = posenc(name, scheme, task, vocab_size=60, **fields).to(dtype)
+    model.save_pretrained(folder, max_shard_size=shards)
+    tiny_tokenizer(folder)
+    return model.float()
+
+
+def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.ExportReport, dict]:
+    """Exports a folder and compares what transformers alone answers; returns the report and the answer."""
+    report = hf_posenc.export(folder, folder.with_name("out"), "native", **options)
+    ids = {"input_ids": torch.arange(5, 25).view(2, 10), "attention_mask": torch.ones(2, 10, dtype=torch.int64)}
+    batches = [ids, {name: value[:1] for name, value in ids.items()}]
+    (result,) = in_a_fresh_process(folder, [case_of(folder.with_name("out"), task, batches)])
+    assert_same(result["outputs"], answers_of(model, batches), batches)
+    return report, result
+
+
+@pytest.mark.parametrize("name", ["bert", "jina_embeddings_v3", "roformer", "mpnet"])
+def test_half_precision_and_shards_stay_exact(name, tmp_path):
+    scheme = next(iter(NATIVES[name].schemes))
+    model = saved(tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=1)
+    assert (tmp_path / "in/model.safetensors.index.json").is_file()
+    report, _ = check_export(tmp_path / "in", model, "fill-mask")
+    assert report.largest_difference <= 1e-5
+    dtypes = {tensor.dtype for tensor in load_file(tmp_path / "out/model.safetensors").values()}
+    rounded = name in ("roformer", "mpnet")  # a table of sines, and a sum
+    assert dtypes == {torch.float32 if rounded else torch.bfloat16}
+    assert any("Written in float32" in note for note in report.notes) == rounded
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roformer", "jina_embeddings_v3", "deberta-v2", "mpnet"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
+    scheme = next(iter(NATIVES[name].schemes))
+    units = {"problem_type": "regression", "label_mean": 2005.0, "label_std": 10.0}
+    model = posenc(name, scheme, "text-classification", **units, id2label={0: "year"}, layer_norm_eps=1e-12).to(dtype)
+    native, _ = to_native(model)
+    assert native.config.problem_type == "regression"
+    native.save_pretrained(tmp_path)
+    native = type(native).from_pretrained(tmp_path).eval()
+    ids = torch.arange(5, 25).view(2, 10)
+    torch.testing.assert_close(native(ids).logits, model.float()(ids).logits, atol=1e-3, rtol=0)
+
+
+def test_labels_dropouts_and_the_problem_come_along():
+    fields = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
+    fields |= {"problem_type": "multi_label_classification"}
+    for name, where in (("jina_embeddings_v3", "classifier_dropout"), ("deberta-v2", "cls_dropout"), ("mpnet", None)):
+        model = posenc(name, next(iter(NATIVES[name].schemes)), "text-classification", **fields)
+        native, notes = to_native(model, name)
+        assert native.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+        assert native.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+        assert native.config.problem_type == "multi_label_classification"
+        assert (native.config.hidden_dropout_prob, native.config.attention_probs_dropout_prob) == (0.2, 0.3)
+        if where is None:
+            assert any("hidden_dropout_prob=0.2 before the classifier, not classifier_dropout=0.4" in n for n in notes)
+        else:
+            assert getattr(native.config, where) == 0.4
+
+
+def test_a_tokenizer_that_pads_on_the_left_is_written_to_pad_on_the_right(tmp_path):
+    model = saved(tmp_path / "in", "mpnet", "t5", "text-classification")
+    tiny_tokenizer(tmp_path / "in", padding_side="left", model_max_length=1000)
+    report, result = check_export(tmp_path / "in", model, "text-classification")
+    assert result["padding_side"] == "right"
+    assert [note for note in report.notes if "pads on the right now" in note]
+    assert [note for note in report.notes if "cut to 64 tokens" in note]
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 64
+    assert report.max_length == 64
+
+
+def test_an_encoder_of_pairs_keeps_its_types_or_is_refused(tmp_path):
+    model = posenc("mpnet", "t5", "text-classification", type_vocab_size=2)
+    _, notes = to_native(model)
+    assert notes[0].endswith("Pairs of texts, whose second has type 1, aren't the same.")
+    columns = {"text_column_names": ["premise", "hypothesis"], "label_column_name": "label"}
+    model.config.task_specific_params = {"hf_posenc": columns}
+    assert remembered_columns(model.config).text == ("premise", "hypothesis")
+    with pytest.raises(UserError, match="type_vocab_size=2 .*pairs of texts have two"):
+        to_native(model)
+
+
+def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp_path, monkeypatch):
+    model = saved(tmp_path / "in", "bert", "learned", "feature-extraction")
+    report, _ = check_export(tmp_path / "in", model, "feature-extraction")
+    assert report.architecture == "BertModel"
+    assert report.largest_difference <= 1e-5
+    assert "no pooler" in report.notes[0]
+    assert not list((tmp_path / "out").glob("*.py"))
+    assert "library_name: transformers" in (tmp_path / "out/README.md").read_text()
+    tiny_source(tmp_path / "stock", "bert", "fill-mask")
+    tiny_tokenizer(tmp_path / "stock")
+    with pytest.raises(UserError, match=r"is a bert model of transformers' own already"):
+        hf_posenc.export(tmp_path / "stock", tmp_path / "again", "native")
+    with pytest.raises(UserError, match="--like 'bert' is for --to native"):
+        hf_posenc.export(tmp_path / "in", tmp_path / "again", "onnx", like="bert")
+    monkeypatch.setattr(run, "LARGEST", 1e-9)
+    with pytest.raises(UserError, match="differs from PyTorch by .*, so nothing was kept"):
+        hf_posenc.export(tmp_path / "in", tmp_path / "again", "native", like="roberta")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
+    known = {name: cls for name, cls in transformers.CONFIG_MAPPING.items() if name != "jina_embeddings_v3"}
+    monkeypatch.setattr(native, "CONFIG_MAPPING", known)
+    with pytest.raises(UserError, match=r"has no jina_embeddings_v3\. Update it with `pip install -U transformers`"):
+        to_native(posenc("jina_embeddings_v3", "rope", "fill-mask"))
+
+
+TRAINING = {"dataset_name": "blimp_order", "do_train": True, "max_steps": 2, "max_train_samples": 64, "baseline": False}
+TRAINING |= {"config_overrides": "hidden_size=32,intermediate_size=48,num_attention_heads=2", "use_cpu": True}
+TRAINING |= {"disable_tqdm": True}
+
+
+@pytest.mark.parametrize("name", others_slow(list(NATIVES), "bert", "jina_embeddings_v3", "mpnet"))
+def test_a_model_that_was_trained_like_a_class_is_exported_to_it(name, tmp_path):
+    fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), like=name, **TRAINING))
+    pad = hf_posenc.PosEncConfig.from_pretrained(tmp_path / "run").pad_token_id
+    assert pad == 0
+    report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native", like=name)
+    assert report.architecture == TARGETS[name].class_name("text-classification")
+    assert report.largest_difference <= 1e-5
+    assert report.notes == []
+
+
+def test_pretrained_weights_are_trained_like_another_class(tmp_path):
+    tiny_source(tmp_path / "bert")
+    tiny_tokenizer(tmp_path / "bert")
+    options = {**TRAINING, "config_overrides": None, "pretrained": str(tmp_path / "bert"), "like": "jina_embeddings_v3"}
+    fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **options))
+    report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
+    assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
+    hf_posenc.PosEncModel(tiny_config()).save_pretrained(tmp_path / "pre")
+    tiny_tokenizer(tmp_path / "pre")
+    with pytest.raises(UserError, match=r"--like 'jina_embeddings_v3' can't be with norm_position='pre'"):
+        fine_tune(
+            *make_arguments(output_dir=str(tmp_path / "other"), **{**options, "pretrained": str(tmp_path / "pre")})
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"position_embedding_type": "rope"}, r"position_embedding_type='rope' \(bert has 'learned'\)"),
+        (
+            {"classifier_pooling": "mean", "config_overrides": "norm_position=pre"},
+            "'pre' .*; classifier_pooling='mean'",
+        ),
+        ({"config_name": "some"}, "--config-name 'some' can't be with --like 'bert'"),
+        ({"model_name_or_path": "some"}, "--model-name-or-path 'some' is trained already"),
+        ({"like": "gpt2"}, "--like 'gpt2' is unknown. Choose one of bert, roberta"),
+        ({"like": "mpnet", "position_embedding_type": "learned+t5"}, r"pad_token_id=0 \(mpnet has 1\)"),
+    ],
+)
+def test_options_that_contradict_like_are_refused(options, match, tmp_path):
+    with pytest.raises(UserError, match=match):
+        fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **{**TRAINING, "like": "bert", **options}))
+
+
+def test_the_control_of_a_run_like_a_class_differs_in_its_positions_alone(tmp_path):
+    options = {**TRAINING, "do_eval": True, "max_eval_samples": 32, "compare_none": True}
+    result = fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), like="bert", **options))
+    assert json.loads((result.output_dir / "results.json").read_text())["assessment"]["baselines"]["none"]
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    saved(tmp_path / "in", "bert", "learned", "fill-mask")
+    words = ["hf-posenc", "export", str(tmp_path / "in"), str(tmp_path / "out"), "--to", "native", "--like", "electra"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert not stopped.value.code, capsys.readouterr().err
+    assert "ElectraForMaskedLM for native is in" in capsys.readouterr().out
