@@ -14,6 +14,7 @@ from ..conversion.fields import SAME, summary
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
+from ..finetuning.model import position_limit
 from ..natives import NATIVES, POOLED, mismatches
 from ..quiet import without_warnings
 from ..tasks import CLASSES
@@ -260,9 +261,8 @@ def _fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -
     if tokenizer.padding_side != "right":
         tokenizer.padding_side = "right"
         notes.append("The tokenizer pads on the right now: transformers' classes look for [CLS] in the first place.")
-    family = TARGETS[model.config.model_type]
-    longest = model.config.max_position_embeddings - family.rows_before(model.config)
-    if model.config.model_type in ("mpnet", "roformer") and tokenizer.model_max_length > longest:
+    longest = position_limit(model)
+    if longest is not None and tokenizer.model_max_length > longest:
         tokenizer.model_max_length = longest
-        notes.append(f"Texts are cut to {longest} tokens, for which {family.model_type} has a table of positions.")
+        notes.append(f"Texts are cut to {longest} tokens: {model.config.model_type} has a table of positions.")
     return notes

@@ -290,7 +290,9 @@ def position_limit(model: PreTrainedModel) -> int | None:
     """How many positions a model has, or None if it takes any number."""
     if model.config.model_type == PosEncConfig.model_type:
         return cast(PositionScheme, model.base_model.position).max_length
-    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    tables = (("embeddings", "position_embeddings"), ("encoder", "embed_positions"))  # RoFormer's holds sines
+    kept = (getattr(getattr(model.base_model, part, None), name, None) for part, name in tables)
+    table = next((table for table in kept if table is not None), None)
     if table is None:
         return None
     # RoBERTa-family models start counting after the padding token.

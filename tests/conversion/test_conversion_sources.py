@@ -276,7 +276,7 @@ def test_the_command_line(source, tmp_path, run):
 
 def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/pretrained-weights.md").read_text()
-    commands = re.findall(r"^hf-posenc ((?:convert|export) .*)$", guide, flags=re.MULTILINE)
+    commands = re.findall(r"^hf-posenc ((?:convert|export minilm) .*)$", guide, flags=re.MULTILINE)
     assert len(commands) == 4
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "sentence-transformers/all-MiniLM-L6-v2"
