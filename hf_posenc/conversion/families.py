@@ -1,13 +1,11 @@
-"""The BERT family under PosEnc's names: what each architecture calls its sizes, its weights and its heads.
+"""The BERT family, and what else is exported to: what each architecture calls its sizes, weights and heads.
 
 Every table maps our name of a weight to theirs, so that one table serves both directions.
 """
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import UserError
 from ..natives import NATIVES, Native
 from ..tasks import TASKS
 
@@ -291,106 +289,3 @@ TARGETS = FAMILIES | {
     )
 }
 """The architectures that can be exported to."""
-
-_WHY_NOT = {
-    "modernbert": "its layers have no biases, gated feed-forward networks, and windows of 128 tokens in two layers of "
-    "three, none of which PosEnc's body has",
-    "deberta": "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, as "
-    "'deberta'",
-    "deberta-v2": "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, "
-    "as 'deberta'",
-    "albert": "its layers share one set of weights",
-    "roberta-prelayernorm": "its layers are pre-norm with biases that post-norm BERT doesn't have",
-    "nomic_bert": "its feed-forward networks are gated",
-}
-
-
-def family_of(model_type: str | None, source: str) -> Family:
-    """The family of a `model_type`.
-
-    Raises:
-        UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
-    """
-    if model_type in FAMILIES:
-        return FAMILIES[model_type]
-    reason = f": {_WHY_NOT[model_type]}" if model_type in _WHY_NOT else ""
-    what = f"is a {model_type!r} model" if model_type else "has no model_type in its config.json"
-    raise UserError(
-        f"{source!r} {what}, which can't be converted{reason}. These can: {', '.join(FAMILIES)}, and posenc itself."
-    )
-
-
-def task_of(
-    family: Family, architectures: list[str] | None, keys: set[str], source: str, wanted: str | None = None
-) -> str:
-    """The task of a checkpoint: what its config's `architectures` says, or else what its keys show.
-
-    Keys that tell nothing else, a lone classifier's, show the `wanted` one.
-
-    Raises:
-        UserError: it has a head that PosEnc doesn't have.
-    """
-    name = (architectures or [""])[0]
-    if name.endswith("ForPreTraining"):
-        return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
-    for task, ending in TASKS.items():
-        if name.endswith(ending):
-            if task != "feature-extraction" and task not in family.heads:
-                break
-            return task
-    if not name:
-        complete = {names for names, head in family.heads.items() if _complete(family, names, head, keys)}
-        for task in ("fill-mask", "question-answering", "text-classification", wanted or ""):
-            if task in complete:
-                return task
-        return "feature-extraction"
-    raise UserError(
-        f"{source!r} holds {name}, whose head PosEnc doesn't have. Convert the encoder alone with "
-        "task='feature-extraction', or another head: these are known for "
-        f"{family.model_type}: {', '.join(family.heads)}."
-    )
-
-
-def _complete(family: Family, task: str, head: dict[str, str], keys: set[str]) -> bool:
-    wanted = {f"{name}.weight" for ours, name in head.items() if ours != "decoder"}
-    return bool(wanted) and wanted <= keys
-
-
-def normalise(keys: list[str], family: Family) -> dict[str, str]:
-    """Their keys -> the same without the encoder's prefix and with today's names of a LayerNorm's weights."""
-    wrapped = bool(keys) and all(key.startswith("module.") for key in keys)  # saved from DataParallel
-    names = {}
-    for key in keys:
-        name = key.removeprefix("module.") if wrapped else key
-        name = name.removeprefix(family.prefix)
-        name = re.sub(r"(LayerNorm|layer_norm|_norm)\.gamma$", r"\1.weight", name)
-        names[key] = re.sub(r"(LayerNorm|layer_norm|_norm)\.beta$", r"\1.bias", name)
-    return names
-
-
-_DROPPED = {
-    "embeddings.position_ids": "a counter, not a weight",
-    "embeddings.token_type_ids": "a counter, not a weight",
-    **{f"cls.seq_relationship.{kind}": "the next-sentence head, which PosEnc doesn't have" for kind in _KINDS},
-    **{
-        f"discriminator_predictions.{layer}.{kind}": "the replaced-token detector, which PosEnc doesn't have"
-        for layer in ("dense", "dense_prediction")
-        for kind in _KINDS
-    },
-}
-
-
-def reason_to_drop(family: Family, name: str, task: str) -> str | None:
-    """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
-    if name in ("pooler.dense.weight", "pooler.dense.bias"):
-        keeps = [f"task={other_task!r}" for other_task, head in family.heads.items() if "pooler.dense" in head.values()]
-        return (
-            f"the pooler, which only classifiers use ({keeps[0]} keeps it)"
-            if keeps
-            else "the pooler, which no head uses"
-        )
-    for other_task, head in family.heads.items():
-        names = {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS}
-        if name in names or name in family.head_names(other_task).values():
-            return f"the {'masked-LM head' if other_task == 'fill-mask' else 'head of another task'}; this is {task}"
-    return _DROPPED.get(name)

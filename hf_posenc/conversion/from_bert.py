@@ -11,8 +11,9 @@ from transformers import CONFIG_MAPPING
 from ..errors import UserError, one_line
 from ..model.package_config import PosEncConfig
 from .building import Loaded, build_config, fill, model_class, other_labels, set_labels
-from .families import Family, normalise, reason_to_drop, task_of
+from .families import Family
 from .fields import our_fields
+from .recognition import normalise, reason_to_drop, task_of
 from .report import Accounting
 from .sources import Source
 

@@ -2,9 +2,9 @@
 
 from ..model.package_config import PosEncConfig
 from .building import Loaded, model_class
-from .families import family_of
 from .from_bert import load_bert
 from .from_posenc import load_posenc
+from .recognition import family_of
 from .sources import find_folder, read_config, read_source
 
 

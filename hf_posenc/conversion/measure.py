@@ -27,7 +27,8 @@ from ..quiet import without_warnings
 from ..training.inference import logits_of
 from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 from .building import Loaded
-from .families import FAMILIES, normalise
+from .families import FAMILIES
+from .recognition import normalise
 from .report import Agreement
 from .sources import read_weights
 

@@ -129,17 +129,18 @@ def _target(config: Any, task: str, like: str | None) -> Family:
     asked = [name for name in NATIVES if scheme in NATIVES[name].schemes] if like is None else [like]
     if not asked:
         raise UserError(
-            f"position_embedding_type={scheme!r}: no class of transformers has this scheme. Export to ONNX, which "
-            "takes every scheme: --to onnx."
+            f"position_embedding_type={scheme!r}: --to native knows no class of transformers with this scheme. Export "
+            "to ONNX, which takes every scheme: --to onnx."
         )
     fitting = [name for name in NATIVES if not problems[name]]
     if chosen := [name for name in asked if name in fitting]:
         return TARGETS[chosen[0]]
     nearest = min(asked, key=lambda name: len(problems[name]))
     others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
+    trained = f" `hf-posenc train --like {nearest}` trains a model that can." if task in TARGETS[nearest].heads else ""
     raise UserError(
-        f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{others} `hf-posenc train --like "
-        f"{nearest}` trains a model that can, and --to onnx takes this one as it is."
+        f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{others}{trained} --to onnx takes this "
+        "one as it is."
     )
 
 

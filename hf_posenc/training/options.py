@@ -81,7 +81,7 @@ class ModelArguments:
     )
     like: str | None = _model(
         None,
-        "Shape a new encoder so that `export --to native` can make it a model of this type: jina_embeddings_v3, ...",
+        "Shape the encoder for `export --to native`: bert, mpnet, jina_embeddings_v3, ...",
         f"One of {', '.join(NATIVES)}. It sets the scheme, post-norm layers, pooling and the classifier's dense layer; "
         "also with --pretrained.",
         accepts=one_of(*NATIVES),
