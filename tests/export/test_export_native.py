@@ -362,16 +362,17 @@ def test_a_model_that_was_trained_like_a_class_is_exported_to_it(name, tmp_path)
     assert report.notes == []
 
 
-def test_pretrained_weights_are_trained_like_another_class(tmp_path):
+@pytest.mark.parametrize("name", ["jina_embeddings_v3", "roformer"])
+def test_pretrained_weights_are_trained_like_another_class(name, tmp_path):
     tiny_source(tmp_path / "bert")
     tiny_tokenizer(tmp_path / "bert")
-    options = {**TRAINING, "config_overrides": None, "pretrained": str(tmp_path / "bert"), "like": "jina_embeddings_v3"}
+    options = {**TRAINING, "config_overrides": None, "pretrained": str(tmp_path / "bert"), "like": name}
     fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **options))
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
-    assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
+    assert report.architecture == TARGETS[name].class_name("text-classification")
     hf_posenc.PosEncModel(tiny_config()).save_pretrained(tmp_path / "pre")
     tiny_tokenizer(tmp_path / "pre")
-    with pytest.raises(UserError, match=r"--like 'jina_embeddings_v3' can't be with norm_position='pre'"):
+    with pytest.raises(UserError, match=f"--like '{name}' can't be with norm_position='pre'"):
         fine_tune(
             *make_arguments(output_dir=str(tmp_path / "other"), **{**options, "pretrained": str(tmp_path / "pre")})
         )
@@ -394,6 +395,12 @@ def test_pretrained_weights_are_trained_like_another_class(tmp_path):
 def test_options_that_contradict_like_are_refused(options, match, tmp_path):
     with pytest.raises(UserError, match=match):
         fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **{**TRAINING, "like": "bert", **options}))
+
+
+def test_a_contradiction_is_told_before_data_are_read(tmp_path):
+    options = {"like": "bert", "position_embedding_type": "rope", "train_file": "nowhere.csv", "do_train": True}
+    with pytest.raises(UserError, match="--like 'bert' can't be with position_embedding_type='rope'"):
+        fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **options))
 
 
 def test_the_control_of_a_run_like_a_class_differs_in_its_positions_alone(tmp_path):
