@@ -265,6 +265,7 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
     rounded = name in ("roformer", "mpnet")  # a table of sines, and a sum
     assert dtypes == {torch.float32 if rounded else torch.bfloat16}
     assert any("Written in float32" in note for note in report.notes) == rounded
+    assert report.max_length == (None if name == "jina_embeddings_v3" else 64)
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "roformer", "jina_embeddings_v3", "deberta-v2", "mpnet"])
