@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -63,6 +63,16 @@ _Bf16 = Annotated[
 ]
 
 
+_Backend = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[torch|onnx|openvino]",
+        help="What runs the model (default: the fastest installed that the folder has files for).",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
 def predict(
     checkpoint: Checkpoint,
@@ -80,6 +90,7 @@ def predict(
     threshold: _Threshold = 0.5,
     top_k: _TopK = None,
     bf16: _Bf16 = None,
+    backend: _Backend = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
@@ -87,7 +98,8 @@ def predict(
     """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
 
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
-    and a warning. A model that labels words takes lists of words as well as texts.
+    and a warning. A model that labels words takes lists of words as well as texts. A run over a file that was stopped
+    goes on where it was when the same command is given again.
     """
     options = DataArguments(
         delimiter=delimiter,
@@ -97,7 +109,7 @@ def predict(
         text_column_delimiter=text_column_delimiter,
     )
     with loading():
-        _check_options(texts, text_pair, file, output, output_format, bf16, options)
+        _check_options(texts, text_pair, file, output, output_format, bf16, backend, options)
         from rich.progress import Progress
 
         from hf_posenc.data import remembered_columns
@@ -105,31 +117,61 @@ def predict(
         from hf_posenc.data.labels import TOKENS
         from hf_posenc.finetuning.prediction import load_classifier
         from hf_posenc.finetuning.prediction import predict as run
+        from hf_posenc.finetuning.unfinished import facts_of, unfinished_answers
 
-    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+    in_bf16 = bf16 == "true"
+    classifier = load_classifier(
+        checkpoint, device, revision, backend=backend, bf16=in_bf16, trust_remote_code=trust_remote_code
+    )
     of_words = classifier.task.problem_type == TOKENS
     read, columns = None, remembered_columns(classifier.model.config)
     if file:
         read = read_inputs(file, options, columns, of_words=of_words, twice=output is not None)
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    if bf16 == "true":
+    if classifier.backend != "torch":
+        errors.print(f"Backend: {classifier.backend}, in {'bfloat16' if in_bf16 else 'float32'}.", style="dim")
+    elif in_bf16:
         errors.print("Computing in bfloat16 mixed precision: less exact than float32.", style="dim")
     if texts and text_pair is None and columns is not None and columns.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
-    with Progress(console=errors, transient=True, disable=output is None or not errors.is_terminal) as bar:
-        labelling = bar.add_task("Labelling", total=len(inputs) if read is None else read.count)
-        predictions = run(
-            classifier,
-            inputs,
-            batch_size,
-            threshold=threshold,
-            top_k=top_k,
-            bf16=bf16 == "true",
-            window=1 if file == "-" else 32,  # standard input is answered as it comes
-            progress=lambda count: bar.advance(labelling, count),
+    how: dict[str, Any] = {"threshold": threshold, "top_k": top_k}
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(
+            Progress(console=errors, transient=True, disable=output is None or not errors.is_terminal)
         )
-        _give_answers(predictions, classifier.task, inputs, output, output_format)
+        labelling = bar.add_task("Labelling", total=len(inputs) if read is None else read.count)
+
+        def answers(texts: Any) -> Any:
+            return run(
+                classifier,
+                texts,
+                batch_size,
+                **how,
+                bf16=in_bf16,
+                window=1 if file == "-" else 32,  # standard input is answered as it comes
+                progress=lambda count: bar.advance(labelling, count),
+            )
+
+        if read is None or file == "-" or output is None:
+            _give_answers(answers(inputs), classifier.task, inputs, output, output_format)
+        else:
+            commit = getattr(classifier.model.config, "_commit_hash", None)
+            facts = facts_of(
+                checkpoint, str(file), commit, **how, bf16=in_bf16, backend=classifier.backend, data=asdict(options)
+            )
+            unfinished = stack.enter_context(unfinished_answers(output, facts))
+            if unfinished.kept:
+                errors.print(f"Going on after {unfinished.kept:,} answers of a run that was stopped.")
+                bar.advance(labelling, unfinished.kept)
+            try:
+                _give_answers(unfinished.go_on(inputs, answers), classifier.task, inputs, output, output_format)
+            except BaseException:
+                if unfinished.count:
+                    errors.print(
+                        f"{unfinished.count:,} answers are kept in {unfinished.path}: the same command goes on."
+                    )
+                raise
     for remark in [read.line(), *read.remarks()] if read is not None else ():
         errors.print(remark)
     for number, text in enumerate(texts or [], 1):
@@ -144,11 +186,14 @@ def _check_options(
     output: str | None,
     output_format: str | None,
     bf16: str | None,
+    backend: str | None,
     options: DataArguments,
 ) -> None:
     """Refuses options and files of `predict` that don't fit, before PyTorch is imported."""
     if bf16 not in (None, "true", "false"):
         raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
+    if backend not in (None, "torch", "onnx", "openvino"):
+        raise UserError(f"--backend {backend!r} is unknown. Choose torch, onnx or openvino.")
     if output_format not in (None, "table", "jsonl"):
         raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
     if output_format is not None and output is not None:

@@ -71,6 +71,20 @@ class Backend:
         return outputs["logits"] if "logits" in outputs else outputs["last_hidden_state"]
 
 
+def fastest_backend(folder: str | Path) -> str:
+    """The fastest backend that a folder has files for and whose package is installed: OpenVINO, PyTorch, ONNX Runtime.
+
+    A Hub name, and a folder with none of their files, is PyTorch's to load or to refuse.
+    """
+    folder = Path(folder)
+    runs = {name: _has_graph(folder, name) and importlib.util.find_spec(PACKAGES[name]) is not None for name in GRAPHS}
+    if runs["openvino"]:
+        return "openvino"
+    has_weights = any(folder.glob("*.safetensors")) or not folder.is_dir()
+    graphs = [name for name in GRAPHS if _has_graph(folder, name)]
+    return "torch" if has_weights or not graphs else "onnx" if runs["onnx"] else graphs[0]
+
+
 def open_backend(
     folder: str | Path, name: str, *, bf16: bool = False, trust_remote_code: bool = False, revision: str | None = None
 ) -> Backend:
@@ -191,14 +205,22 @@ def _graph_in(folder: Path, name: str) -> Path:
     Raises:
         UserError: there is none.
     """
-    for path in (folder / GRAPHS[name], folder / Path(GRAPHS[name]).name):
+    for path in _places(folder, name):
         if path.is_file():
             return path
-    holds = [other for other, place in GRAPHS.items() if (folder / place).is_file()]
+    holds = [other for other in GRAPHS if _has_graph(folder, other)]
     also = f" It holds one for {' and '.join(holds)}." if holds else ""
     raise UserError(
         f"{str(folder)!r} has no {GRAPHS[name]}.{also} Write one with `hf-posenc export CHECKPOINT OUT --to {name}`."
     )
+
+
+def _places(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / GRAPHS[name], folder / Path(GRAPHS[name]).name
+
+
+def _has_graph(folder: Path, name: str) -> bool:
+    return any(path.is_file() for path in _places(folder, name))
 
 
 def _damaged(path: Path, reason: str) -> UserError:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..quiet import without_bars
 from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
 from ..training.options import ModelArguments
+from .backends import Backend, fastest_backend, open_backend
 from .loading import CLASSIFIER, WORD_CLASSIFIER, hub_options, load_model, read_config
 from .model import input_length
 
@@ -54,7 +56,10 @@ class Classifier:
     """A trained model, in float32 on its device, with its tokenizer."""
 
     model: Any
+    """A PyTorch model, or an `ExportedModel`."""
     tokenizer: PreTrainedTokenizerBase
+    backend: str = "torch"
+    """What runs it: `torch`, `onnx` or `openvino`."""
 
     @property
     def task(self) -> Task:
@@ -66,9 +71,33 @@ class Classifier:
         return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
 
 
+class ExportedModel:
+    """A graph in the place of a PyTorch model: what answers are computed with."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, backend: Backend, config: Any, name: str) -> None:
+        self.backend, self.config, self.name_or_path = backend, config, name
+
+    def eval(self) -> "ExportedModel":
+        """Itself: a graph doesn't train."""
+        return self
+
+    def __call__(self, **batch: torch.Tensor) -> Any:
+        """Token ids and mask (B, S) -> an output with `logits`, float32."""
+        logits = self.backend.logits({name: tensor.numpy() for name, tensor in batch.items()})
+        return SimpleNamespace(logits=torch.from_numpy(logits))
+
+
 @without_bars()
 def load_classifier(
-    checkpoint: str, device: str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
+    checkpoint: str,
+    device: str | None = None,
+    revision: str | None = None,
+    *,
+    backend: str | None = None,
+    bf16: bool = False,
+    trust_remote_code: bool = False,
 ) -> Classifier:
     """A model that labels texts or words, from a folder or Hub name, in float32 whatever its weights are stored in.
 
@@ -76,26 +105,41 @@ def load_classifier(
         checkpoint: the folder or name.
         device: where it runs. None: a GPU if there is one.
         revision: of the Hub.
+        backend: `torch`, `onnx` or `openvino`. None: the fastest that is installed and that the folder has files for,
+            see `fastest_backend`; with a device PyTorch, where the folder has weights.
+        bf16: let the graph compute in bfloat16; a PyTorch model gets that where it is run.
         trust_remote_code: run the checkpoint's code.
 
     Raises:
-        UserError: there is no such checkpoint, or it isn't a classifier.
+        UserError: there is no such checkpoint, it isn't a classifier, or the backend can't run it.
     """
     check_is_checkpoint(checkpoint)
-    place = _device(device)
+    if backend is None:
+        backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
+    if backend != "torch" and device not in (None, "cpu"):
+        raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
+    place = _device("cpu" if backend != "torch" else device)
     arguments = ModelArguments(
         model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
     )
     config = read_config(checkpoint, arguments)
     head = WORD_CLASSIFIER if WORD_CLASSIFIER.is_in(config) else CLASSIFIER
     head.require(config, checkpoint)
-    model: Any = load_model(arguments, config, head)
+    model: Any
+    if backend == "torch":
+        model = load_model(arguments, config, head)
+        model.to(place)
+    else:
+        model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16), config, checkpoint)
     tokenizer = load_tokenizer(checkpoint, **hub_options(arguments))
     try:
-        input_length(model, tokenizer)
+        if backend == "torch":
+            input_length(model, tokenizer)
+        elif model.backend.max_length is not None:
+            tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
     except TypeError as error:  # a tokenizer_config.json with words for numbers
         raise UserError(f"{checkpoint!r} can't be loaded: {sentence(error)}") from error
-    return Classifier(model.to(place), tokenizer)
+    return Classifier(model, tokenizer, backend)
 
 
 def _device(name: str | None) -> torch.device:

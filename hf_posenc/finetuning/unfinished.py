@@ -1,0 +1,129 @@
+"""Answers that a stopped run leaves behind, so that the same command goes on where it was."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from ..data.inputs import Text
+from ..errors import UserError, disk_error, is_local, one_line
+
+if TYPE_CHECKING:
+    from .prediction import Prediction
+
+ENDING = ".unfinished"
+"""What the file of answers is called beside the output: a line that says what they are of, and one for each."""
+_FLUSH_EVERY = 256
+
+
+class Unfinished:
+    """The answers of a run that was stopped, and those of this one after them.
+
+    Args:
+        path: the file.
+        facts: what answers depend on: those in the file are kept if they are of the same.
+    """
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self.path = path
+        self.kept, size = _whole_lines(path, facts)
+        """Answers of the earlier run."""
+        self.count = self.kept
+        """Answers in the file."""
+        self._handle = path.open("r+" if size else "w", encoding="utf-8", newline="\n")
+        if size:
+            self._handle.seek(size)
+            self._handle.truncate()
+        else:
+            self._handle.write(_line(facts))
+
+    def go_on(
+        self, inputs: Iterable[Text], predict: Callable[[Iterator[Text]], Iterable["Prediction"]]
+    ) -> Iterator["Prediction"]:
+        """Predictions of all inputs, in order: the answers that there are, and then what `predict` gives of the rest.
+
+        A killed process loses the last few hundred at most.
+        """
+        from .prediction import Prediction
+
+        remaining = iter(inputs)
+        with self.path.open(encoding="utf-8") as lines:
+            for line in islice(lines, 1, 1 + self.kept):
+                yield Prediction(next(remaining), json.loads(line))
+        for prediction in predict(remaining):
+            self._handle.write(_line(prediction.answer))
+            self.count += 1
+            if self.count % _FLUSH_EVERY == 0:
+                self._handle.flush()
+            yield prediction
+
+    def close(self, done: bool) -> None:
+        """Keeps the file, unless all is done or there is no answer in it."""
+        with contextlib.suppress(OSError):  # a full disk
+            self._handle.close()
+        if done or not self.count:
+            self.path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def unfinished_answers(output: str, facts: Mapping[str, Any]) -> Iterator[Unfinished]:
+    """The unfinished answers for an output file; if the block ends without an error, nothing is unfinished.
+
+    Args:
+        output: the file that the whole run writes.
+        facts: see `facts_of`.
+
+    Raises:
+        UserError: another process is writing the same output, or the folder can't be written.
+    """
+    path = Path(output + ENDING)
+    lock = FileLock(f"{path}.lock")
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock.acquire(timeout=0))
+            stack.callback(Path(lock.lock_file).unlink, missing_ok=True)
+            unfinished = Unfinished(path, facts)
+        except Timeout as error:
+            raise UserError(f"Another process is writing --output {output!r}. Wait for it, or name another.") from error
+        except OSError as error:
+            raise UserError(f"--output {output!r} can't be written: {disk_error(error) or one_line(error)}.") from error
+        done = False
+        try:
+            yield unfinished
+            done = True
+        finally:
+            unfinished.close(done)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str) + "\n"
+
+
+def _whole_lines(path: Path, facts: Mapping[str, Any]) -> tuple[int, int]:
+    """How many answers a file has, and bytes in whole lines; (0, 0) if they are of other facts."""
+    count, size = -1, 0
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as handle:
+        for line in handle:
+            if not line.endswith(b"\n") or (count < 0 and line != _line(facts).encode()):
+                break
+            count, size = count + 1, size + len(line)
+    return max(count, 0), size
+
+
+def facts_of(checkpoint: str, file: str, commit: str | None, **options: Any) -> dict[str, Any]:
+    """What answers depend on: the file and the checkpoint, by size and time of change, and the options."""
+    of_checkpoint: Any = commit
+    if is_local(checkpoint):
+        paths = sorted(path for path in Path(checkpoint).rglob("*") if path.is_file())
+        of_checkpoint = [[str(path.relative_to(checkpoint)), *_stamp(path)] for path in paths]
+    return {"file": [str(Path(file).resolve()), *_stamp(Path(file))], "checkpoint": of_checkpoint, **options}
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
