@@ -68,15 +68,22 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     return kind(**{"baseline": True, **parameters}).fit(texts, labels)
 
 
-def load(folder: str | Path) -> "PosEncClassifier | PosEncRegressor":
-    """What `save` wrote, or any checkpoint of `hf-posenc train`, ready to predict.
+def load(
+    folder: str | Path, *, backend: str | None = None, device: str = "cpu"
+) -> "PosEncClassifier | PosEncRegressor":
+    """What `save`, `hf-posenc train` or `hf-posenc export` wrote, ready to predict.
+
+    Args:
+        folder: of the model.
+        backend: `torch`, `onnx` or `openvino`. None: the fastest installed that the folder has files for.
+        device: for `torch`: where it runs.
 
     Raises:
-        UserError: there is no such folder, or it holds no checkpoint.
+        UserError: there is no such folder, it holds no classifier, or the backend can't run it.
     """
     if not Path(folder).is_dir():
         raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
-    classifier = load_classifier(str(folder), "cpu")
+    classifier = load_classifier(str(folder), device, backend=backend)
     kind: Any = PosEncRegressor if classifier.task.problem_type == "regression" else PosEncClassifier
     return kind._loaded(classifier, folder)
 

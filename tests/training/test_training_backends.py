@@ -1,0 +1,241 @@
+"""Answers by ONNX Runtime and OpenVINO, and a stopped `hf-posenc predict` that goes on where it was."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from filelock import FileLock
+from training_harness import read_jsonl, rows, train, write_jsonl
+
+import hf_posenc
+from hf_posenc import cli
+from hf_posenc.data.inputs import Text
+from hf_posenc.errors import UserError
+from hf_posenc.finetuning import prediction, unfinished
+from hf_posenc.finetuning.prediction import load_classifier, predict
+
+TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
+FORMATS = ["onnx", "openvino"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classes")
+    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", rows("train", 48)))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint, tmp_path_factory):
+    for name in ("onnx", "onnxruntime", "onnxscript", "openvino"):
+        pytest.importorskip(name)
+    folder = tmp_path_factory.mktemp("exported")
+    for name in FORMATS:
+        hf_posenc.export(checkpoint, folder / name, name)
+    both = shutil.copytree(folder / "onnx", folder / "both")
+    shutil.copytree(folder / "openvino" / "openvino", both / "openvino")
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def answers(folder, **options):
+    return [one.answer for one in predict(load_classifier(str(folder), **options), map(Text, TEXTS))]
+
+
+def assert_close(answers, expected):
+    assert [answer["label"] for answer in answers] == [answer["label"] for answer in expected]
+    for answer, other in zip(answers, expected, strict=True):
+        assert answer["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_exported_folder_answers_as_the_checkpoint_does(checkpoint, exported, run, name):
+    expected = answers(checkpoint)
+    assert_close(answers(exported / name), expected)
+    code, out, err = run("predict", exported / name, *TEXTS, "--format", "jsonl")
+    assert code == 0
+    assert f"Backend: {name}, in float32." in err
+    assert_close([json.loads(line) for line in out.splitlines()], expected)
+    fitted, graph = hf_posenc.load(checkpoint), hf_posenc.load(exported / name)
+    assert fitted.predict_proba(TEXTS) == pytest.approx(graph.predict_proba(TEXTS), abs=1e-5)
+    assert list(fitted.predict(TEXTS)) == list(graph.predict(TEXTS))
+
+
+def test_the_fastest_that_there_is_runs_the_model(checkpoint, exported, monkeypatch):
+    assert load_classifier(str(checkpoint)).backend == "torch"
+    assert load_classifier(str(exported / "both")).backend == "openvino"
+    assert load_classifier(str(exported / "both"), backend="onnx").backend == "onnx"
+    find = prediction.fastest_backend.__globals__["importlib"].util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "openvino" else find(name))
+    assert load_classifier(str(exported / "both")).backend == "onnx"
+    with pytest.raises(UserError, match=r"openvino, which is not installed: pip install openvino"):
+        load_classifier(str(exported / "openvino"))
+
+
+def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
+    code, out, err = run("predict", exported / "openvino", *TEXTS, "--format", "jsonl", "--bf16", "true")
+    assert code == 0
+    assert "Backend: openvino, in bfloat16." in err
+    for line, answer in zip(out.splitlines(), answers(checkpoint), strict=True):
+        assert json.loads(line)["probabilities"] == pytest.approx(answer["probabilities"], abs=0.05)
+    code, _, err = run("predict", exported / "onnx", *TEXTS, "--bf16", "true")
+    assert code == 2
+    assert "ONNX Runtime computes the graph in float32" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--backend", "tensorrt"], "--backend 'tensorrt' is unknown. Choose torch, onnx or openvino"),
+        (["--backend", "onnx"], "has no onnx/model.onnx.*hf-posenc export"),
+        (["--backend", "onnx", "--device", "cuda"], "--backend onnx runs on the processor, not on --device cuda"),
+    ],
+)
+def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, said):
+    code, _, err = run("predict", checkpoint, "who", *options)
+    assert code == 2
+    assert re.search(said, " ".join(err.split()))
+
+
+# ---- a run that was stopped
+
+
+def stop_after(count, monkeypatch):
+    """The next prediction is interrupted after so many answers; returns how many texts each later one was given."""
+    given, real = [], prediction.predict
+
+    def interrupted(classifier, inputs, *arguments, **options):
+        given.append(0)
+        for number, one in enumerate(real(classifier, inputs, *arguments, **options)):
+            if len(given) == 1 and number == count:
+                raise KeyboardInterrupt
+            given[-1] += 1
+            yield one
+
+    monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", interrupted)
+    return given
+
+
+def many(path, count=40):
+    examples = [{"id": n, "text": f"{TEXTS[n % 4]} {n}"} for n in range(count)]
+    if path.suffix == ".csv":
+        pd.DataFrame(examples).to_csv(path, index=False)
+    else:
+        write_jsonl(path, examples)
+    return path
+
+
+def probabilities(row):
+    flat = {name: float(value) for name, value in row.items() if name.startswith("probability_")}
+    return row.get("probabilities", flat)
+
+
+def read(path):
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path).to_dict("records")
+    return read_jsonl(path) if path.suffix == ".jsonl" else list(csv.DictReader(path.open()))
+
+
+@pytest.mark.parametrize(
+    ("source", "output"), [("in.csv", "out.csv"), ("in.jsonl", "out.jsonl"), ("in.csv", "out.parquet")]
+)
+def test_a_stopped_run_goes_on_and_gives_the_same_file(run, checkpoint, tmp_path, monkeypatch, source, output):
+    source = many(tmp_path / source)
+    whole, output = tmp_path / f"whole{Path(output).suffix}", tmp_path / output
+    assert run("predict", checkpoint, "-f", source, "-o", whole)[0] == 0
+    counts = stop_after(25, monkeypatch)
+    code, _, err = run("predict", checkpoint, "-f", source, "-o", output)
+    assert code != 0
+    assert f"25 answers are kept in {output}.unfinished: the same command goes on." in err
+    assert not output.exists()
+    code, _, err = run("predict", checkpoint, "-f", source, "-o", output)
+    assert (code, counts) == (0, [25, 15])
+    assert "Going on after 25 answers of a run that was stopped." in err
+    assert "40 answers are in" in err
+    rows, expected = read(output), read(whole)
+    assert [(row["id"], row["text"], row["label"]) for row in rows] == [
+        (row["id"], row["text"], row["label"]) for row in expected
+    ]
+    for row, other in zip(rows, expected, strict=True):  # other batches: other rounding
+        assert probabilities(row) == pytest.approx(probabilities(other), abs=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({source.name, whole.name, output.name})
+
+
+def test_a_line_that_was_being_written_is_answered_again(run, checkpoint, tmp_path, monkeypatch):
+    source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+    counts = stop_after(25, monkeypatch)
+    run("predict", checkpoint, "-f", source, "-o", output)
+    kept = tmp_path / "out.jsonl.unfinished"
+    kept.write_bytes(kept.read_bytes()[:-5])
+    assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 0
+    assert counts == [25, 16]
+    assert [row["id"] for row in read(output)] == list(range(40))
+
+
+@pytest.mark.parametrize("change", ["file", "checkpoint", "option", "garbage"])
+def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_path, monkeypatch, change):
+    source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+    model = shutil.copytree(checkpoint, tmp_path / "model")
+    counts = stop_after(25, monkeypatch)
+    run("predict", model, "-f", source, "-o", output)
+    options = []
+    if change == "file":
+        many(source, 41)
+    elif change == "checkpoint":
+        os.utime(model / "model.safetensors", ns=(0, 0))
+    elif change == "option":
+        options = ["--top-k", "1"]
+    else:
+        (tmp_path / "out.jsonl.unfinished").write_text("mine\nand mine\n")
+    code, _, err = run("predict", model, "-f", source, "-o", output, *options)
+    assert (code, counts[1:]) == (0, [41 if change == "file" else 40])
+    assert "Going on" not in err
+    assert len(read(output)) == counts[1]
+
+
+def test_two_processes_do_not_write_one_output(run, checkpoint, tmp_path):
+    source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+    with FileLock(f"{output}{unfinished.ENDING}.lock"):
+        code, _, err = run("predict", checkpoint, "-f", source, "-o", output)
+    assert code == 2
+    assert "Another process is writing --output" in err
+    assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 0
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on_where_it_was(checkpoint, tmp_path):
+    source, output = many(tmp_path / "in.jsonl", 200_000), tmp_path / "out.jsonl"
+    kept = tmp_path / "out.jsonl.unfinished"
+    command = [sys.executable, "-m", "hf_posenc.cli", "predict", checkpoint, "-f", source, "-o", output]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (kept.exists() and kept.stat().st_size > 100_000):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not output.exists()
+    before = kept.read_bytes().count(b"\n") - 1
+    assert 0 < before < 200_000
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"Going on after {before:,} answers" in done.stderr
+    assert [row["id"] for row in read(output)] == list(range(200_000))
