@@ -192,6 +192,15 @@ def test_a_line_that_was_being_written_is_answered_again(run, checkpoint, tmp_pa
     assert [row["id"] for row in read(output)] == list(range(40))
 
 
+def test_half_a_line_is_cut_off_before_anything_is_written(tmp_path):
+    output, facts = str(tmp_path / "out.jsonl"), {"file": 1}
+    kept = tmp_path / f"out.jsonl{unfinished.ENDING}"
+    kept.write_text('{"file": 1}\n{"label": "a"}\n{"label": "a much longer lab')
+    with pytest.raises(KeyboardInterrupt), unfinished.unfinished_answers(output, facts):
+        raise KeyboardInterrupt
+    assert kept.read_text() == '{"file": 1}\n{"label": "a"}\n'
+
+
 @pytest.mark.parametrize("change", ["file", "checkpoint", "option", "garbage"])
 def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_path, monkeypatch, change):
     source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
