@@ -110,7 +110,7 @@ def predict(
     )
     with loading():
         _check_options(texts, text_pair, file, output, output_format, bf16, backend, options)
-        from rich.progress import Progress
+        from tqdm import tqdm
 
         from hf_posenc.data import remembered_columns
         from hf_posenc.data.inputs import NO_TEXT, Text, read_inputs
@@ -135,43 +135,23 @@ def predict(
     if texts and text_pair is None and columns is not None and columns.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
-    how: dict[str, Any] = {"threshold": threshold, "top_k": top_k}
+    how: dict[str, Any] = {"threshold": threshold, "top_k": top_k, "bf16": in_bf16}
     with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(
-            Progress(console=errors, transient=True, disable=output is None or not errors.is_terminal)
-        )
-        labelling = bar.add_task("Labelling", total=len(inputs) if read is None else read.count)
+        total, hidden = len(inputs) if read is None else read.count, output is None or not errors.is_terminal
+        bar = stack.enter_context(tqdm(desc="Labelling", total=total, unit=" texts", leave=False, disable=hidden))
 
         def answers(texts: Any) -> Any:
-            return run(
-                classifier,
-                texts,
-                batch_size,
-                **how,
-                bf16=in_bf16,
-                window=1 if file == "-" else 32,  # standard input is answered as it comes
-                progress=lambda count: bar.advance(labelling, count),
-            )
+            window = 1 if file == "-" else 32  # standard input is answered as it comes
+            return run(classifier, texts, batch_size, **how, window=window, progress=bar.update)
 
         if read is None or file == "-" or output is None:
-            _give_answers(answers(inputs), classifier.task, inputs, output, output_format)
+            predictions = answers(inputs)
         else:
-            commit = getattr(classifier.model.config, "_commit_hash", None)
-            facts = facts_of(
-                checkpoint, str(file), commit, **how, bf16=in_bf16, backend=classifier.backend, data=asdict(options)
-            )
-            unfinished = stack.enter_context(unfinished_answers(output, facts))
-            if unfinished.kept:
-                errors.print(f"Going on after {unfinished.kept:,} answers of a run that was stopped.")
-                bar.advance(labelling, unfinished.kept)
-            try:
-                _give_answers(unfinished.go_on(inputs, answers), classifier.task, inputs, output, output_format)
-            except BaseException:
-                if unfinished.count:
-                    errors.print(
-                        f"{unfinished.count:,} answers are kept in {unfinished.path}: the same command goes on."
-                    )
-                raise
+            facts = facts_of(checkpoint, str(file), classifier, data=asdict(options), **how)
+            unfinished = stack.enter_context(unfinished_answers(output, facts, errors.print))
+            bar.update(unfinished.kept)
+            predictions = unfinished.go_on(inputs, answers)
+        _give_answers(predictions, classifier.task, inputs, output, output_format)
     for remark in [read.line(), *read.remarks()] if read is not None else ():
         errors.print(remark)
     for number, text in enumerate(texts or [], 1):

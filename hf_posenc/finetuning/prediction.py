@@ -34,7 +34,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Task:
+class PredictionTask:
     """The kind of answer that a classifier gives."""
 
     problem_type: str
@@ -62,13 +62,15 @@ class Classifier:
     """What runs it: `torch`, `onnx` or `openvino`."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> PredictionTask:
         """What it answers."""
         config = self.model.config
         names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
         if WORD_CLASSIFIER.is_in(config):
-            return Task(TOKENS, names)
-        return Task(config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names)
+            return PredictionTask(TOKENS, names)
+        return PredictionTask(
+            config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names
+        )
 
 
 class ExportedModel:

@@ -17,7 +17,7 @@ from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
 
 if TYPE_CHECKING:  # where answers go is checked before PyTorch is imported
-    from .prediction import Prediction, Task
+    from .prediction import Prediction, PredictionTask
 
 WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
 """What `--output` writes; the first three also as .gz."""
@@ -62,20 +62,20 @@ def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def answered_row(prediction: "Prediction", task: "Task") -> dict[str, Any]:
+def answered_row(prediction: "Prediction", task: "PredictionTask") -> dict[str, Any]:
     """A row of JSON: the columns of the input, then the answer."""
     columns = prediction.input.columns
     kept = kept_names(columns, task.columns)
     return {kept[name]: value for name, value in columns.items()} | prediction.answer
 
 
-def json_line(prediction: "Prediction", task: "Task") -> str:
+def json_line(prediction: "Prediction", task: "PredictionTask") -> str:
     """One line of JSON."""
     return json.dumps(answered_row(prediction, task), ensure_ascii=False, default=str)
 
 
 def write_answers(
-    path: str, predictions: Iterable["Prediction"], task: "Task", inputs: Iterable[Text], names: Sequence[str]
+    path: str, predictions: Iterable["Prediction"], task: "PredictionTask", inputs: Iterable[Text], names: Sequence[str]
 ) -> int:
     """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
 
@@ -121,7 +121,7 @@ def _flat(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return flat
 
 
-def _flat_columns(task: "Task") -> dict[str, pa.DataType]:
+def _flat_columns(task: "PredictionTask") -> dict[str, pa.DataType]:
     several = task.problem_type in (TOKENS, "multi_label_classification")
     kinds = dict.fromkeys(task.names, pa.float64())
     text = pa.list_(pa.string()) if several else pa.string()
@@ -129,7 +129,7 @@ def _flat_columns(task: "Task") -> dict[str, pa.DataType]:
     return _flat({name: kinds if name in _NESTED else kind.get(name, text) for name in task.columns}, task.names)
 
 
-def _flat_row(prediction: "Prediction", task: "Task", kept: Mapping[str, str]) -> dict[str, Any]:
+def _flat_row(prediction: "Prediction", task: "PredictionTask", kept: Mapping[str, str]) -> dict[str, Any]:
     columns = {kept[name]: value for name, value in prediction.input.columns.items()}
     return columns | _flat(prediction.answer, task.names)
 

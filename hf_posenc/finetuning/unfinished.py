@@ -13,7 +13,7 @@ from ..data.inputs import Text
 from ..errors import UserError, disk_error, is_local, one_line
 
 if TYPE_CHECKING:
-    from .prediction import Prediction
+    from .prediction import Classifier, Prediction
 
 ENDING = ".unfinished"
 """What the file of answers is called beside the output: a line that says what they are of, and one for each."""
@@ -70,12 +70,13 @@ class Unfinished:
 
 
 @contextlib.contextmanager
-def unfinished_answers(output: str, facts: Mapping[str, Any]) -> Iterator[Unfinished]:
+def unfinished_answers(output: str, facts: Mapping[str, Any], say: Callable[[str], object]) -> Iterator[Unfinished]:
     """The unfinished answers for an output file; if the block ends without an error, nothing is unfinished.
 
     Args:
         output: the file that the whole run writes.
         facts: see `facts_of`.
+        say: gets a line where a run goes on, and where it is stopped.
 
     Raises:
         UserError: another process is writing the same output, or the folder can't be written.
@@ -94,10 +95,14 @@ def unfinished_answers(output: str, facts: Mapping[str, Any]) -> Iterator[Unfini
             raise UserError(f"--output {output!r} can't be written: {disk_error(error) or one_line(error)}.") from error
         done = False
         try:
+            if unfinished.kept:
+                say(f"Going on after {unfinished.kept:,} answers of a run that was stopped.")
             yield unfinished
             done = True
         finally:
             unfinished.close(done)
+            if unfinished.count and not done:
+                say(f"{unfinished.count:,} answers are kept in {path}: the same command goes on.")
 
 
 def _line(value: Any) -> str:
@@ -115,13 +120,14 @@ def _whole_lines(path: Path, facts: Mapping[str, Any]) -> tuple[int, int]:
     return max(count, 0), size
 
 
-def facts_of(checkpoint: str, file: str, commit: str | None, **options: Any) -> dict[str, Any]:
-    """What answers depend on: the file and the checkpoint, by size and time of change, and the options."""
-    of_checkpoint: Any = commit
+def facts_of(checkpoint: str, file: str, classifier: "Classifier", **options: Any) -> dict[str, Any]:
+    """What answers depend on: the file and the checkpoint, by size and time of change, the backend and the options."""
+    of_checkpoint: Any = getattr(classifier.model.config, "_commit_hash", None)
     if is_local(checkpoint):
         paths = sorted(path for path in Path(checkpoint).rglob("*") if path.is_file())
         of_checkpoint = [[str(path.relative_to(checkpoint)), *_stamp(path)] for path in paths]
-    return {"file": [str(Path(file).resolve()), *_stamp(Path(file))], "checkpoint": of_checkpoint, **options}
+    of_file = [str(Path(file).resolve()), *_stamp(Path(file))]
+    return {"file": of_file, "checkpoint": of_checkpoint, "backend": classifier.backend, **options}
 
 
 def _stamp(path: Path) -> tuple[int, int]:

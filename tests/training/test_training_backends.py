@@ -196,7 +196,7 @@ def test_half_a_line_is_cut_off_before_anything_is_written(tmp_path):
     output, facts = str(tmp_path / "out.jsonl"), {"file": 1}
     kept = tmp_path / f"out.jsonl{unfinished.ENDING}"
     kept.write_text('{"file": 1}\n{"label": "a"}\n{"label": "a much longer lab')
-    with pytest.raises(KeyboardInterrupt), unfinished.unfinished_answers(output, facts):
+    with pytest.raises(KeyboardInterrupt), unfinished.unfinished_answers(output, facts, print):
         raise KeyboardInterrupt
     assert kept.read_text() == '{"file": 1}\n{"label": "a"}\n'
 
