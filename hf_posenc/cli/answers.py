@@ -66,8 +66,8 @@ _Bf16 = Annotated[
 _Backend = Annotated[
     str | None,
     typer.Option(
-        metavar="[torch|onnx|openvino]",
-        help="What runs the model (default: the fastest installed that the folder has files for).",
+        metavar="NAME",
+        help="torch, onnx or openvino. Default: the fastest installed that the folder has files for.",
         show_default=False,
     ),
 ]
