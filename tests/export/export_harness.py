@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 import hf_posenc
 from hf_posenc.conversion.measure import own_texts
 
-pytest.importorskip("transformers.exporters", reason="exports of graphs need transformers 5.23")
+pytest.importorskip("transformers.exporters.exporter_openvino", reason="exports of graphs need transformers 5.23")
 
 TEXTS = ["A cat.", "Every dog chased the cat that saw a bird.", "no"]
 

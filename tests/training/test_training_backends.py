@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(checkpoint, tmp_path_factory):
-    for name in ("transformers.exporters", "onnx", "onnxruntime", "onnxscript", "openvino"):
+    for name in ("transformers.exporters.exporter_openvino", "onnx", "onnxruntime", "onnxscript", "openvino"):
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("exported")
     for name in FORMATS:
