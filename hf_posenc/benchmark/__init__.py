@@ -8,8 +8,8 @@ from .contenders import MODES, PEERS, SIZES, VARIANTS, LinearLayers, build_model
 from .parts import PARTS, profile_parts, sum_parts
 from .run import machine, run_benchmark
 from .startup import measure_startup
-from .tables import plot_results, profile_table, speed_table, startup_table, targets_table, write_results
-from .targets import TARGETS, judge, run_targets
+from .tables import plot_results, profile_table, serving_table, speed_table, startup_table, targets_table, write_results
+from .targets import TARGETS, Target, judge, run_targets
 from .work import make_batches, peak_memory, ratio, take_turns
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "TARGETS",
     "VARIANTS",
     "LinearLayers",
+    "Target",
     "build_model",
     "count_flops",
     "judge",
@@ -35,6 +36,7 @@ __all__ = [
     "ratio",
     "run_benchmark",
     "run_targets",
+    "serving_table",
     "speed_table",
     "startup_table",
     "sum_parts",

@@ -42,6 +42,22 @@ def speed_table(results: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def serving_table(results: dict[str, Any]) -> str:
+    """The results of `run_serving` as a table, below it who was left out, and the targets."""
+    settings = results["settings"]
+    head = ("work", "model:runtime:precision", "ms", "texts/s", f"times as fast as {settings['reference']}")
+    head += ("share of the linear layers", "accuracy", "agreement with float32")
+    rows = []
+    for row in results["rows"]:
+        share, score = row["linear_share"], row["accuracy"]
+        numbers = (f"{row['milliseconds']:.1f}", f"{row['texts_per_second']:,}", f"{row['ratio']:.2f}")
+        quality = ("" if score is None else f"{score:.4f}", f"{row['agreement']:.4f}")
+        rows.append((row["work"], row["contender"], *numbers, "" if share is None else f"{share:.0%}", *quality))
+    parts = [markdown_table(head, rows, align="llrrrrrr")]
+    parts += [f"`{row['contender']}` is left out: {row['why']}" for row in results["left_out"]]
+    return "\n\n".join([*parts, targets_table(results)])
+
+
 def targets_table(results: dict[str, Any]) -> str:
     """What `judge` says of each target."""
     rows = [
@@ -91,9 +107,11 @@ def write_results(results: dict[str, Any], path: str | Path) -> list[Path]:
         raise UserError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
     written = [path, path.with_suffix(".md")]
     write_bytes(path, (json.dumps(results, indent=1) + "\n").encode())
-    if "seconds" in results:
-        write_bytes(written[1], (startup_table(results) + "\n").encode())
-        return written
+    plain_table = {"seconds": startup_table, "reference": serving_table}
+    for key, table in plain_table.items():
+        if key in results or key in results["settings"]:
+            write_bytes(written[1], (table(results) + "\n").encode())
+            return written
     write_bytes(written[1], (speed_table(results) + "\n").encode())
     try:
         save_figure(plot_results(results), path.with_suffix(".png"))

@@ -64,22 +64,26 @@ TARGETS = (
 )
 
 
-def judge(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Judges each of `TARGETS`.
+def judge(
+    rows: Iterable[dict[str, Any]], targets: Iterable[Target] = TARGETS, mode: str = "training"
+) -> list[dict[str, Any]]:
+    """Judges each target.
 
     Args:
-        rows: of `run_benchmark`; those of training count.
+        rows: of `run_benchmark`.
+        targets: what is wanted.
+        mode: of the rows that count.
 
     Returns:
         `target`, `value` (None: not measured), `bound` and `outcome` (`pass`, `fail`, `not measured`) of each.
     """
-    measured = {(row["work"], row["contender"]): row for row in rows if row["mode"] == "training"}
+    measured = {(row["work"], row["contender"]): row for row in rows if row["mode"] == mode}
     judged = []
-    for target in TARGETS:
+    for target in targets:
         bound = f"{'<=' if target.at_most else '>='} {target.bound}"
         try:
             value: float | None = round(target.value(measured), 3)
-        except (KeyError, TypeError):  # no such row, or no figure of memory in it
+        except (KeyError, TypeError):  # no such row, or no figure of memory or accuracy in it
             value = None
         outcome = "not measured"
         if value is not None:

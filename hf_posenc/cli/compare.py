@@ -193,15 +193,16 @@ def quickstart(
 @app.command()
 def benchmark(
     contenders: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Schemes and peers (bert, roformer, modernbert, nomic_bert), the reference first; NAME:eager, "
             "NAME:flex_attention, NAME:pure (weights in --dtype in training too), PEER:equal_dropout, "
             "SCHEME:frozen_words, SCHEME:plain (as without this package), modernbert:varlen, modernbert:global. "
-            "Default: bert, bert:equal_dropout, none, rope, alibi, t5.",
+            "Default: bert, bert:equal_dropout, none, rope, alibi, t5. With --serving MODEL:RUNTIME:PRECISION, such as "
+            "posenc:openvino:int8; default: all.",
             show_default=False,
         ),
-    ] = "bert,bert:equal_dropout,none,rope,alibi,t5",
+    ] = None,
     sizes: Annotated[str, typer.Option(help="tiny, mini (256x4), minilm (384x6), base (768x12).")] = "minilm",
     works: Annotated[
         str, typer.Option(help="sst2 (32 sentences of real lengths), mixed (64 to 4,096 tokens) or ROWSxTOKENS.")
@@ -212,7 +213,9 @@ def benchmark(
     dtype: Annotated[str, typer.Option(help="Of all but the first: float32, bfloat16, float16.")] = "float32",
     reference_dtype: Annotated[str, typer.Option(help="Of the first: float32, bfloat16, float16.")] = "float32",
     no_dropout: Annotated[bool, typer.Option("--no-dropout", help="No dropout in any contender.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 8,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Turns of each contender; default: 8, with --serving 3.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default: PyTorch's.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time goes, too.")] = False,
@@ -220,6 +223,36 @@ def benchmark(
     targets: Annotated[
         bool, typer.Option("--targets", help="Measure what is wanted of a GPU instead, and say pass or fail.")
     ] = False,
+    serving: Annotated[
+        bool,
+        typer.Option(
+            "--serving",
+            help="Measure PyTorch, ONNX Runtime and OpenVINO instead, each alone in a process, on a file of texts.",
+        ),
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="With --serving: a text classifier. Default: random weights of --sizes."),
+    ] = None,
+    stock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --serving: a BERT with the checkpoint's tokenizer and labels. Default: random weights.",
+        ),
+    ] = None,
+    evaluate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --serving: labelled texts. Default: random tokens in SST-2's lengths, no accuracy.",
+        ),
+    ] = None,
+    texts: Annotated[int, typer.Option(min=1, help="With --serving: how many texts are predicted.")] = 1600,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="With --serving: texts for OpenVINO's int8, as `export` takes them."),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -236,12 +269,21 @@ def benchmark(
         measure_startup,
         run_benchmark,
         run_targets,
+        serving_table,
         speed_table,
         startup_table,
         write_results,
     )
     from hf_posenc.machine import processor_slug
 
+    own: dict[str, Any] = {"checkpoint": checkpoint, "stock": stock, "evaluate": evaluate, "calibrate": calibrate}
+    for name, value in own.items():
+        if value is not None and not serving:
+            raise UserError(f"--{name} {value!r} is for --serving. Give both, or neither.")
+    if serving and (threads is not None or device not in (None, "cpu")):
+        raise UserError(
+            "--serving lets each runtime take its own threads on the processor. Leave --threads and --device out."
+        )
     if threads is not None:
         torch.set_num_threads(threads)
     if output is not None and not output.endswith(".json"):
@@ -256,23 +298,30 @@ def benchmark(
         "save": lambda results: write_results(results, output) if output else None,
     }
     size = sizes.partition(",")[0].strip()
-    if startup:
-        results = measure_startup(size, rounds)
+    chosen: dict[str, Any] = {} if contenders is None else {"contenders": words(contenders)}
+    if serving:
+        from hf_posenc.export.serving import run_serving
+
+        report_and_save = {name: common[name] for name in ("report", "save")}
+        results = run_serving(**chosen, **own, size=size, texts=texts, rounds=rounds or 3, **report_and_save)
+    elif startup:
+        results = measure_startup(size, rounds or 8)
     elif targets:
-        results = run_targets(size, rounds, **common)
+        results = run_targets(size, rounds or 8, **common)
     else:
         results = run_benchmark(
-            words(contenders),
+            **chosen,
             sizes=words(sizes),
             works=words(works),
             modes=words(modes),
             dtype=dtype,
             reference_dtype=reference_dtype,
             dropout=not no_dropout,
-            rounds=rounds,
+            rounds=rounds or 8,
             **common,
         )
-    print(startup_table(results) if startup else speed_table(results))
+    table = serving_table if serving else startup_table if startup else speed_table
+    print(table(results))
     for path in write_results(results, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)
     if targets and any(row["outcome"] != "pass" for row in results["targets"]):
