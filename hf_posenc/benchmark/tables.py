@@ -45,7 +45,13 @@ def speed_table(results: dict[str, Any]) -> str:
 def serving_table(results: dict[str, Any]) -> str:
     """The results of `run_serving` as a table, below it who was left out, and the targets."""
     settings = results["settings"]
-    head = ("work", "model:runtime:precision", "ms", "texts/s", f"times as fast as {settings['reference']}")
+    head: tuple[str, ...] = (
+        "work",
+        "model:runtime:precision",
+        "ms",
+        "texts/s",
+        f"times as fast as {settings['reference']}",
+    )
     head += ("share of the linear layers", "accuracy", "agreement with float32")
     rows = []
     for row in results["rows"]:

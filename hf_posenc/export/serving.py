@@ -37,8 +37,8 @@ CONTENDERS = (
     *("posenc:torch:float32", "posenc:torch:bf16", "posenc:onnx:float32", "posenc:onnx:int8"),
     *("posenc:openvino:float32", "posenc:openvino:bf16", "posenc:openvino:int8"),
 )
-"""MODEL:RUNTIME:PRECISION. All sort a file into batches of like lengths, as `hf-posenc predict` does, but the reference,
-which is PyTorch in float32 on batches as they come. bf16 in PyTorch is weights in bfloat16."""
+"""MODEL:RUNTIME:PRECISION. All sort a file into batches of like lengths, as `hf-posenc predict` does, but the
+reference, which is PyTorch in float32 on batches as they come. bf16 in PyTorch is weights in bfloat16."""
 
 LARGEST_DROP = 0.01
 _TEXTS, _BATCH = 1600, 32

@@ -7,7 +7,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.benchmark import profile_table, speed_table, startup_table, targets_table
+from hf_posenc.benchmark import profile_table, serving_table, speed_table, startup_table, targets_table
 from hf_posenc.comparison.references import WORD_PAIRS
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_text
@@ -116,6 +116,14 @@ def gpu_tables(folder: Path) -> str:
     return f"Measured on one {machine_line(results)}\n\n{targets_table(results)}\n\n{speed_table(without)}"
 
 
+def serving_part(folder: Path) -> str:
+    """What `hf-posenc benchmark --serving` measured; a sentence where it hasn't run."""
+    if not (folder / "results" / "benchmark_serving.json").is_file():
+        return "Serving hasn't been measured yet."
+    results = read_results(folder, "benchmark_serving")
+    return f"{serving_table(results)}\n\nMeasured on an {machine_line(results)}"
+
+
 def linear_line(profiled: dict[str, Any]) -> str:
     """How much of the gain is the library that multiplies matrices: without padding both have the same products."""
     rows = {(row["work"], row["mode"], row["contender"]): row["parts"] for row in profiled["rows"]}
@@ -162,6 +170,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
         "bfloat16": ratio_table(found["_bfloat16"]),
         "processors": "\n\n".join(processor_tables(folder)),
         "gpu": gpu_tables(folder),
+        "serving": serving_part(folder),
         "schemes": cost_table(found["_schemes"]),
         "memory": memory_table([found["_2048"], found["_8192"]]),
         "profile": profile_table(found["_profile"]),
