@@ -187,6 +187,8 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         if config.classifier_hidden_act is not None:
             fields["pooler_hidden_act"] = config.classifier_hidden_act
     fields |= summary(family, task, config.hidden_act)
+    if params := getattr(config, "task_specific_params", None):  # the columns that `predict` and `evaluate` read
+        fields["task_specific_params"] = params
     if task in ("text-classification", "token-classification"):
         fields |= {"id2label": config.id2label, "label2id": config.label2id}
         if config.problem_type is not None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import hf_posenc
 from hf_posenc import cli
 from hf_posenc.conversion.families import TARGETS
-from hf_posenc.data.columns import remembered_columns
+from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
 from hf_posenc.export import native, run
 from hf_posenc.export.native import to_native, write
@@ -296,6 +296,13 @@ def test_labels_dropouts_and_the_problem_come_along():
             assert any("hidden_dropout_prob=0.2 before the classifier, not classifier_dropout=0.4" in n for n in notes)
         else:
             assert getattr(native.config, where) == 0.4
+
+
+def test_the_columns_that_were_trained_on_come_along():
+    model = posenc("bert", "learned", "text-classification")
+    columns = Columns(("title", "body"), "grade", " ")
+    remember_columns(model.config, columns)
+    assert remembered_columns(to_native(model)[0].config) == columns
 
 
 def test_a_tokenizer_that_pads_on_the_left_is_written_to_pad_on_the_right(tmp_path):
