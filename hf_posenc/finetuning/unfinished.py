@@ -110,14 +110,21 @@ def _line(value: Any) -> str:
 
 
 def _whole_lines(path: Path, facts: Mapping[str, Any]) -> tuple[int, int]:
-    """How many answers a file has, and bytes in whole lines; (0, 0) if they are of other facts."""
+    """How many answers a file has before the first damaged line, and their bytes; (0, 0) if they are of other facts."""
     count, size = -1, 0
     with contextlib.suppress(FileNotFoundError), path.open("rb") as handle:
         for line in handle:
-            if not line.endswith(b"\n") or (count < 0 and line != _line(facts).encode()):
+            if not line.endswith(b"\n") or (count < 0 and line != _line(facts).encode()) or not _is_object(line):
                 break
             count, size = count + 1, size + len(line)
     return max(count, 0), size
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line.decode()), dict)
+    except ValueError:
+        return False
 
 
 def facts_of(checkpoint: str, file: str, classifier: "Classifier", **options: Any) -> dict[str, Any]:
