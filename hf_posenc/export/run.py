@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..checkpoint_files import GRAPHS
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder, read_config
 from ..errors import UserError, check_is_checkpoint
-from ..finetuning.backends import GRAPHS, open_backend, torch_backend
+from ..finetuning.backends import open_backend, torch_backend
 from ..finetuning.loading import load_any
 from ..finetuning.model import input_length
 from ..quiet import without_bars

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoint_files import GRAPHS, graph_places, graphs_in
 from ..errors import UserError, one_line, sentence
 from ..files import sha256
 
@@ -15,8 +16,6 @@ MANIFEST = "export.json"
 """What an exported folder says of its graph; `transformers.exporters` reads it too."""
 OWN_PART = "hf_posenc"
 """The manifest's part that this package writes: `max_length`, and the SHA-256 of the graph's files."""
-GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
-"""The graph of each format, where servers look for it."""
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 """What runs each format."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -77,12 +76,12 @@ def fastest_backend(folder: str | Path) -> str:
     A Hub name, and a folder with none of their files, is PyTorch's to load or to refuse.
     """
     folder = Path(folder)
-    runs = {name: _has_graph(folder, name) and importlib.util.find_spec(PACKAGES[name]) is not None for name in GRAPHS}
-    if runs["openvino"]:
+    graphs = graphs_in(folder)
+    runs = [name for name in graphs if importlib.util.find_spec(PACKAGES[name]) is not None]
+    if "openvino" in runs:
         return "openvino"
     has_weights = any(folder.glob("*.safetensors")) or not folder.is_dir()
-    graphs = [name for name in GRAPHS if _has_graph(folder, name)]
-    return "torch" if has_weights or not graphs else "onnx" if runs["onnx"] else graphs[0]
+    return "torch" if has_weights or not graphs else (runs or graphs)[0]
 
 
 def open_backend(
@@ -205,22 +204,14 @@ def _graph_in(folder: Path, name: str) -> Path:
     Raises:
         UserError: there is none.
     """
-    for path in _places(folder, name):
+    for path in graph_places(folder, name):
         if path.is_file():
             return path
-    holds = [other for other in GRAPHS if _has_graph(folder, other)]
+    holds = graphs_in(folder)
     also = f" It holds one for {' and '.join(holds)}." if holds else ""
     raise UserError(
         f"{str(folder)!r} has no {GRAPHS[name]}.{also} Write one with `hf-posenc export CHECKPOINT OUT --to {name}`."
     )
-
-
-def _places(folder: Path, name: str) -> tuple[Path, Path]:
-    return folder / GRAPHS[name], folder / Path(GRAPHS[name]).name
-
-
-def _has_graph(folder: Path, name: str) -> bool:
-    return any(path.is_file() for path in _places(folder, name))
 
 
 def _damaged(path: Path, reason: str) -> UserError:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging
 
+from ..checkpoint_files import graphs_in
 from ..errors import UserError, check_is_checkpoint, check_local, sentence
 from ..model.configuration_posenc import PosEncConfig
 from ..quiet import errors_alone
@@ -114,6 +116,11 @@ def load_model(arguments: ModelArguments, config: Any, head: Head) -> PreTrained
             ) from error
         if "trust_remote_code=True" in str(error):
             raise UserError(sentence(error)) from error
+        if "no file named" in str(error) and (graphs := graphs_in(Path(name))):
+            raise UserError(
+                f"{name!r} is an export for {' and '.join(graphs)}, without weights for PyTorch. Give the checkpoint "
+                f"that was exported, or predict with --backend {graphs[0]}."
+            ) from error
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
         raise UserError(f"{name!r} can't be loaded: {kind}{sentence(error)} Download or train it anew.") from error
     check_complete(model, loaded, source, saved_with)

@@ -192,6 +192,17 @@ def test_a_line_that_was_being_written_is_answered_again(run, checkpoint, tmp_pa
     assert [row["id"] for row in read(output)] == list(range(40))
 
 
+def test_a_folder_with_a_graph_alone_says_what_runs_it(run, exported, tmp_path):
+    source = write_jsonl(tmp_path / "test.jsonl", rows("test", 4))
+    for name in FORMATS:
+        folder, words = exported / name, f"is an export for {name}, without weights for PyTorch.*--backend {name}"
+        for command in (("predict", folder, "a", "--backend", "torch"), ("evaluate", folder, "-f", source)):
+            code, _, err = run(*command)
+            assert (code, bool(re.search(words, err))) == (2, True), err
+        code, _, err = run("export", folder, tmp_path / "out", "--to", "onnx")
+        assert (code, bool(re.search(words, err))) == (2, True), err
+
+
 def test_half_a_line_is_cut_off_before_anything_is_written(tmp_path):
     output, facts = str(tmp_path / "out.jsonl"), {"file": 1}
     kept = tmp_path / f"out.jsonl{unfinished.ENDING}"
@@ -199,6 +210,20 @@ def test_half_a_line_is_cut_off_before_anything_is_written(tmp_path):
     with pytest.raises(KeyboardInterrupt), unfinished.unfinished_answers(output, facts, print):
         raise KeyboardInterrupt
     assert kept.read_text() == '{"file": 1}\n{"label": "a"}\n'
+
+
+@pytest.mark.parametrize("damaged", [b"\0\0\0\0\n", b"7\n", b"{'label': \"a\"}\n", b'{"label": "\xff"}\n'])
+def test_answers_are_kept_up_to_the_first_damaged_line(tmp_path, damaged):
+    kept = tmp_path / f"out.jsonl{unfinished.ENDING}"
+    kept.write_bytes(b'{"file": 1}\n{"label": "a"}\n' + damaged + b'{"label": "b"}\n')
+    with unfinished.unfinished_answers(str(tmp_path / "out.jsonl"), {"file": 1}, print) as earlier:
+        texts = (Text(letter) for letter in "xyz")
+        answers = earlier.go_on(texts, lambda rest: (prediction.Prediction(text, {"label": "c"}) for text in rest))
+        assert [(answer.input.text, answer.answer["label"]) for answer in answers] == [
+            ("x", "a"),
+            ("y", "c"),
+            ("z", "c"),
+        ]
 
 
 @pytest.mark.parametrize("change", ["file", "checkpoint", "option", "garbage"])
