@@ -1,6 +1,7 @@
 """Answers that a stopped run leaves behind, so that the same command goes on where it was."""
 
 import contextlib
+import glob
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -88,8 +89,12 @@ def unfinished_answers(output: str, facts: Mapping[str, Any], say: Callable[[str
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock.acquire(timeout=0))
             stack.callback(Path(lock.lock_file).unlink, missing_ok=True)
+            for left in path.parent.glob(f".{glob.escape(Path(output).name)}-*"):
+                left.unlink()  # the output of a run that was killed, as far as it had come
             unfinished = Unfinished(path, facts)
         except Timeout as error:
+            if not Path(lock.lock_file).exists():  # the lock waits for a folder that nobody may write to
+                raise UserError(f"--output {output!r}: its folder can't be written. Name another file.") from error
             raise UserError(f"Another process is writing --output {output!r}. Wait for it, or name another.") from error
         except OSError as error:
             raise UserError(f"--output {output!r} can't be written: {disk_error(error) or one_line(error)}.") from error

@@ -183,8 +183,10 @@ def test_a_stopped_run_goes_on_and_gives_the_same_file(run, checkpoint, tmp_path
 
 def test_a_line_that_was_being_written_is_answered_again(run, checkpoint, tmp_path, monkeypatch):
     source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+    (tmp_path / ".out.jsonl-killed").write_text("half")
     counts = stop_after(25, monkeypatch)
     run("predict", checkpoint, "-f", source, "-o", output)
+    assert not (tmp_path / ".out.jsonl-killed").exists()
     kept = tmp_path / "out.jsonl.unfinished"
     kept.write_bytes(kept.read_bytes()[:-5])
     assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 0
@@ -254,6 +256,13 @@ def test_two_processes_do_not_write_one_output(run, checkpoint, tmp_path):
     assert code == 2
     assert "Another process is writing --output" in err
     assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that root can't write to")
+def test_a_folder_that_cannot_be_written_is_said(run, checkpoint, tmp_path):
+    code, _, err = run("predict", checkpoint, "-f", many(tmp_path / "in.jsonl"), "-o", "/proc/self/out.jsonl")
+    assert code == 2
+    assert "'/proc/self/out.jsonl': its folder can't be written" in err
 
 
 @pytest.mark.slow
