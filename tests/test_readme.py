@@ -62,6 +62,13 @@ RUN_ELSEWHERE = {
     "hf-posenc export runs/mine runs/mine-openvino --to openvino": "tests/export/test_export_graphs.py",
     "hf-posenc export runs/mine runs/mine-int8 --to openvino --quantize int8 --evaluate test.csv": "tests/export/"
     "test_export_int8.py",
+    "hf-posenc predict runs/mine-openvino --backend openvino --file test.csv -o labelled.csv": "tests/training/"
+    "test_training_backends.py",
+    'pip install -e ".[ray]"': "is how this is installed",
+    'pip install -e ".[serve]"': "is how this is installed",
+    "python examples/ray_predict.py --checkpoint runs/mine --input texts.parquet --output labelled --actors 2": "tests/"
+    "export/test_serving_ray.py",
+    "python examples/serving/server.py runs/mine-openvino --port 8000": "tests/export/test_serving_server.py",
     "hf-posenc compare --quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc report results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
@@ -220,7 +227,14 @@ def _anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
-LINKED = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "examples/accelerate/README.md", "examples/space/README.md"]
+LINKED = [
+    *PAGES,
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "examples/accelerate/README.md",
+    "examples/serving/README.md",
+    "examples/space/README.md",
+]
 
 
 @pytest.mark.parametrize("page", LINKED)

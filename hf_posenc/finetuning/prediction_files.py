@@ -100,7 +100,7 @@ def write_answers(
             if kind == ".jsonl":
                 lines = (json_line(prediction, task) for prediction in predictions)
                 return _write_jsonl(temporary, path.endswith(".gz"), lines)
-            columns = _flat_columns(task)
+            columns = answer_columns(task)
             kept = kept_names(names, columns)
             rows = (_flat_row(prediction, task, kept) for prediction in predictions)
             if kind == ".parquet":
@@ -113,7 +113,7 @@ def write_answers(
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
 
 
-def _flat(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def flat_answer(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """An answer as columns of one value each: `probability_LABEL` and `prediction_NAME`; None where it has none."""
     flat = {name: value for name, value in answer.items() if name not in _NESTED}
     for nested in _NESTED.keys() & answer.keys():
@@ -121,17 +121,18 @@ def _flat(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return flat
 
 
-def _flat_columns(task: "PredictionTask") -> dict[str, pa.DataType]:
+def answer_columns(task: "PredictionTask") -> dict[str, pa.DataType]:
+    """The columns that a task's answers fill, with their types; see `flat_answer`."""
     several = task.problem_type in (TOKENS, "multi_label_classification")
     kinds = dict.fromkeys(task.names, pa.float64())
     text = pa.list_(pa.string()) if several else pa.string()
     kind = {"prediction": pa.float64()}
-    return _flat({name: kinds if name in _NESTED else kind.get(name, text) for name in task.columns}, task.names)
+    return flat_answer({name: kinds if name in _NESTED else kind.get(name, text) for name in task.columns}, task.names)
 
 
 def _flat_row(prediction: "Prediction", task: "PredictionTask", kept: Mapping[str, str]) -> dict[str, Any]:
     columns = {kept[name]: value for name, value in prediction.input.columns.items()}
-    return columns | _flat(prediction.answer, task.names)
+    return columns | flat_answer(prediction.answer, task.names)
 
 
 def _open_to_write(path: Path, zipped: bool) -> Any:

@@ -1,0 +1,106 @@
+#!/usr/bin/env python
+"""Labels the texts of files on several processes or machines, with Ray Data.
+
+pip install "hf-posenc[ray]"
+python examples/ray_predict.py --checkpoint runs/mine --input texts.parquet --output labelled --actors 2
+python examples/ray_predict.py --checkpoint /shared/mine-openvino --input /shared/texts --output /shared/labelled \
+    --actors 32 --address auto      # on a running cluster, whose machines have hf_posenc and see these folders
+
+Each actor loads the model once. The output is a folder of parquet files with all columns and the answers, in the columns
+that `hf-posenc predict` writes, and rows in another order. An actor that dies is replaced and its rows are answered
+again, so each row comes out once. The folder appears when all rows are in it, or not at all.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}  # read by the import that follows
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+
+from hf_posenc.data import remembered_columns
+from hf_posenc.data.columns import Columns
+from hf_posenc.data.inputs import Text
+from hf_posenc.errors import UserError, run_script
+from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction_files import answer_columns, flat_answer, kept_names
+
+READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
+
+
+class Labeller:
+    """An actor's model, and what it makes of a batch of rows."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.classifier = load_classifier(options.checkpoint, backend=options.backend)
+        self.columns, self.batch_size = options.columns, options.batch_size
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        task = self.classifier.task
+        texts = (Text(*self.columns.text_of(cells)) for cells in rows.select(self.columns.text).to_pylist())
+        answers = [
+            flat_answer(answer.answer, task.names) for answer in predict(self.classifier, texts, self.batch_size)
+        ]
+        kinds = answer_columns(task)
+        kept = kept_names(rows.column_names, kinds)
+        labelled = pa.Table.from_pylist(answers, schema=pa.schema(kinds))
+        return pa.table([*rows.columns, *labelled.columns], [*(kept[n] for n in rows.column_names), *kinds])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--input", required=True, help="a .parquet, .csv or .jsonl file, or a folder of .parquet files")
+    parser.add_argument("--output", required=True, help="a folder that doesn't exist yet")
+    parser.add_argument("--text-columns", nargs="+", help="one, or two for pairs; default: as trained, else text")
+    parser.add_argument("--actors", type=int, default=2, help="each holds a copy of the model")
+    parser.add_argument("--batch-size", type=int, default=32, help="texts per forward pass")
+    parser.add_argument("--backend", help="torch, onnx or openvino; default: the fastest, as of hf-posenc predict")
+    parser.add_argument("--address", default="local", help="of a Ray cluster; default: Ray on this machine alone")
+    options = parser.parse_args()
+    source, output, started = Path(options.input).resolve(), Path(options.output).resolve(), time.time()
+    options.checkpoint = str(Path(options.checkpoint).resolve())  # an actor works in another folder
+    if output.exists():
+        raise UserError(f"--output {options.output!r} exists. Name a folder that doesn't.")
+    if not source.exists() or (source.suffix or ".parquet") not in READERS:
+        raise UserError(f"--input {options.input!r} can't be read. Give a folder, or a {', '.join(READERS)} file.")
+    classifier = load_classifier(options.checkpoint, backend=options.backend)  # what is wrong with it shows now
+    options.backend = classifier.backend
+    options.columns = remembered_columns(classifier.model.config) or Columns(("text",), "label")
+    if options.text_columns:
+        options.columns = Columns(tuple(options.text_columns[:2]), "label")
+
+    # Beside the actors, each with a processor, one reads and writes. Texts are small: so is the store.
+    local = {"num_cpus": options.actors + 1, "include_dashboard": False, "object_store_memory": 2**29}
+    ray.init(options.address, **(local | {"_node_ip_address": "127.0.0.1"} if options.address == "local" else {}))
+    ray.data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
+    rows = READERS[source.suffix or ".parquet"](str(source))
+    kinds = dict(zip(rows.schema().names, rows.schema().types, strict=True))
+    for name in options.columns.text:
+        if name not in kinds or pa.types.is_nested(kinds[name]):
+            raise UserError(f"--input {options.input!r} has no text in column {name!r}. Name another: --text-columns.")
+    staging = output.with_name(f"{output.name}.unfinished")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        block = 32 * options.batch_size  # texts of like lengths among so many share a forward pass
+        pool = ray.data.ActorPoolStrategy(size=options.actors)
+        rows.repartition(target_num_rows_per_block=block).map_batches(
+            Labeller, fn_constructor_args=[options], compute=pool, batch_size=block, batch_format="pyarrow"
+        ).write_parquet(str(staging))
+        count = sum(pq.read_metadata(path).num_rows for path in staging.glob("*.parquet"))
+        staging.rename(output)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        ray.shutdown()
+    seconds = f"{time.time() - started:.0f} s"
+    print(f"{count:,} rows of {options.input} are in {output}: {options.actors} actors, {options.backend}, {seconds}")
+
+
+if __name__ == "__main__":
+    run_script(main)

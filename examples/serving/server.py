@@ -1,0 +1,96 @@
+#!/usr/bin/env python
+"""A classifier behind HTTP; texts that arrive within a few milliseconds of each other are answered in one batch.
+
+pip install "hf-posenc[export,serve]"
+python examples/serving/server.py runs/mine-openvino --port 8000
+curl localhost:8000/predict -H 'Content-Type: application/json' -d '{"inputs": ["A text to classify."]}'
+"""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from hf_posenc.data.inputs import Text
+from hf_posenc.errors import UserError, run_script
+from hf_posenc.finetuning.prediction import Classifier, load_classifier, predict
+
+MOST = 1000  # texts in a request
+EXPECTED = f'Send {{"inputs": [...]}} with 1 to {MOST} texts, or pairs of texts: ["a text", ["a text", "its pair"]].'
+
+
+class Question(BaseModel):
+    inputs: Annotated[list[str | tuple[str, str]], Field(min_length=1, max_length=MOST)]
+
+
+def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) -> FastAPI:
+    """The application; `wait` is how many seconds the first text of a batch waits for others."""
+    waiting: asyncio.Queue[tuple[Text, asyncio.Future[Any]]] = asyncio.Queue()
+    counts = {"texts": 0, "batches": 0}
+
+    def answer(texts: list[Text]) -> list[Any]:
+        try:
+            return [prediction.answer for prediction in predict(classifier, texts, batch_size)]
+        except Exception as error:  # of one text: the others get their answers
+            return [error] if len(texts) == 1 else [one for text in texts for one in answer([text])]
+
+    async def answer_in_batches() -> None:
+        while True:
+            batch = [await waiting.get()]
+            await asyncio.sleep(wait)
+            while len(batch) < batch_size and not waiting.empty():
+                batch.append(waiting.get_nowait())
+            answers = await asyncio.to_thread(answer, [text for text, _ in batch])
+            counts.update(texts=counts["texts"] + len(batch), batches=counts["batches"] + 1)
+            for (_, future), own in zip(batch, answers, strict=True):
+                if not future.done():  # whoever asked may have left
+                    future.set_exception(own) if isinstance(own, Exception) else future.set_result(own)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(answer_in_batches())
+        yield
+        task.cancel()
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.post("/predict")
+    async def label(question: Question) -> dict[str, list[Any]]:
+        futures = [asyncio.get_running_loop().create_future() for _ in question.inputs]
+        for given, future in zip(question.inputs, futures, strict=True):
+            waiting.put_nowait((Text(given) if isinstance(given, str) else Text(*given), future))
+        return {"answers": await asyncio.gather(*futures)}
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"backend": classifier.backend, **counts}
+
+    @app.exception_handler(UserError)
+    @app.exception_handler(RequestValidationError)
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": str(error) if isinstance(error, UserError) else EXPECTED}, 422)
+
+    return app
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a checkpoint, or what hf-posenc export wrote")
+    parser.add_argument("--backend", help="torch, onnx or openvino; default: the fastest, as of hf-posenc predict")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    options = parser.parse_args()
+    classifier = load_classifier(options.checkpoint, backend=options.backend)
+    uvicorn.run(make_app(classifier, options.batch_size), host=options.host, port=options.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    run_script(main)

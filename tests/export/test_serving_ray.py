@@ -1,0 +1,107 @@
+"""examples/ray_predict.py on a local Ray with two actors, one of which is killed."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from export_harness import TEXTS, checkpoint
+
+from hf_posenc.data.inputs import Text
+from hf_posenc.finetuning.prediction import load_classifier, predict
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
+ROWS, BLOCK = 6_400, 64  # two texts a batch, 32 batches a block
+LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Starts the script in a folder with a checkpoint and 6,400 rows."""
+    pytest.importorskip("ray", reason="ray isn't installed: pip install 'hf-posenc[ray]'")
+    checkpoint(tmp_path / "model", **LABELS)
+    texts = [TEXTS[number % 3] for number in range(ROWS)]
+    table = pa.table({"id": pa.array(range(ROWS), pa.int32()), "text": texts, "label": ["old"] * ROWS})
+    pq.write_table(table, tmp_path / "texts.parquet")
+
+    def start(*options):
+        # Ray's own files are the test's: a killed run's would be taken for a running cluster.
+        environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled", "CUDA_VISIBLE_DEVICES": ""}
+        words = ["--checkpoint", "model", "--input", "texts.parquet", "--output", "labelled", "--batch-size", "2"]
+        command = [sys.executable, str(SCRIPT), *words, *options]
+        return subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    return start
+
+
+def rows_in(folder):
+    try:
+        return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    except (OSError, pa.ArrowInvalid):  # one is being written
+        return 0
+
+
+def actors_of(process):
+    import psutil
+
+    names = ((child, " ".join(child.cmdline())) for child in psutil.Process(process.pid).children(recursive=True))
+    return [child for child, name in names if "Labeller" in name]
+
+
+@pytest.mark.slow  # Ray, and three processes that import PyTorch
+def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
+    process, staging, killed = run("--actors", "2"), tmp_path / "labelled.unfinished", None
+    deadline = time.monotonic() + 150
+    while process.poll() is None and killed is None and time.monotonic() < deadline:
+        if rows_in(staging) and len(actors := actors_of(process)) == 2:
+            before, killed = rows_in(staging), actors[0]
+            killed.kill()
+        time.sleep(0.02)
+    try:
+        out, err = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert killed is not None
+    assert 0 < before <= ROWS - 3 * BLOCK  # there was work left
+    assert not killed.is_running()
+    assert f"6,400 rows of texts.parquet are in {tmp_path / 'labelled'}: 2 actors, torch" in out
+    assert not staging.exists()
+    labelled = pq.read_table(tmp_path / "labelled").sort_by("id")
+    assert labelled["id"].to_pylist() == list(range(ROWS))
+    assert labelled.schema.field("id").type == pa.int32()
+    assert set(labelled["input_label"].to_pylist()) == {"old"}
+    answers = [one.answer for one in predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))]
+    for row in labelled.to_pylist():
+        expected = answers[row["id"] % 3]
+        assert (row["text"], row["label"]) == (TEXTS[row["id"] % 3], expected["label"])
+        shares = {label: row[f"probability_{label}"] for label in LABELS["label2id"]}
+        assert shares == pytest.approx(expected["probabilities"], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--text-columns", "body"], "--input 'texts.parquet' has no text in column 'body'"),
+        (["--output", "model"], "--output 'model' exists"),
+        (["--input", "texts.xlsx"], "--input 'texts.xlsx' can't be read"),
+        (["--backend", "onnx"], "has no onnx/model.onnx"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(run, tmp_path, options, said):
+    process = run(*options)
+    try:
+        _, err = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode == 2
+    assert said in err.strip().splitlines()[-1]
+    assert not (tmp_path / "labelled").exists()
+    assert not (tmp_path / "labelled.unfinished").exists()

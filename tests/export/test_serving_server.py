@@ -1,0 +1,146 @@
+"""examples/serving/server.py on a loopback port, asked by many at once."""
+
+import importlib.util
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from export_harness import TEXTS, checkpoint, tokenizer
+
+import hf_posenc
+from hf_posenc.data.inputs import Text
+from hf_posenc.finetuning.prediction import load_classifier, predict
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "serving" / "server.py"
+LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
+CLIENTS, REQUESTS = 20, 5
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """An export to OpenVINO."""
+    for name in ("openvino", "fastapi", "uvicorn"):
+        pytest.importorskip(name)
+    folder = tmp_path_factory.mktemp("served")
+    checkpoint(folder / "model", **LABELS)
+    hf_posenc.export(folder / "model", folder / "out", "openvino")
+    return load_classifier(str(folder / "out"))
+
+
+@pytest.fixture(scope="module")
+def address(classifier):
+    """The server, in a thread of its own, on a free port; it waits long enough for 20 clients."""
+    import uvicorn
+
+    spec = importlib.util.spec_from_file_location("server", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    app = module.make_app(classifier, batch_size=16, wait=0.02)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    yield "http://127.0.0.1:{}".format(server.servers[0].sockets[0].getsockname()[1])
+    server.should_exit = True
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def ask(address, body=None):
+    data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    path = "/health" if body is None else "/predict"
+    request = urllib.request.Request(address + path, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def assert_answers(answers, expected):
+    assert [answer["label"] for answer in answers] == [one.answer["label"] for one in expected]
+    for answer, one in zip(answers, expected, strict=True):
+        assert answer["probabilities"] == pytest.approx(one.answer["probabilities"], abs=1e-5)
+
+
+def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(classifier, address):
+    words = [word for word in tokenizer().get_vocab() if word.isalpha()]
+
+    def texts_of(client, number):
+        start = 7 * client + number
+        return [" ".join(words[(start + place) % len(words)] for place in range(size)) for size in (1, 9, 4)][
+            : 1 + client % 3
+        ]
+
+    def client(name):
+        return [ask(address, {"inputs": texts_of(name, number)}) for number in range(REQUESTS)]
+
+    before = ask(address)[1]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        replies = list(pool.map(client, range(CLIENTS), timeout=60))
+    count = 0
+    for name, own in enumerate(replies):
+        for number, (status, reply) in enumerate(own):
+            texts = texts_of(name, number)
+            assert status == 200
+            assert_answers(reply["answers"], list(predict(classifier, map(Text, texts))))
+            count += len(texts)
+    after = ask(address)[1]
+    assert after["backend"] == "openvino"
+    assert after["texts"] - before["texts"] == count
+    batches = after["batches"] - before["batches"]
+    assert count / 16 <= batches < CLIENTS * REQUESTS / 2  # full ones, and fewer than requests
+
+
+def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(classifier, address):
+    inputs = [TEXTS[0], [TEXTS[0], TEXTS[1]], *TEXTS * 20]
+    status, reply = ask(address, {"inputs": inputs})
+    assert status == 200
+    expected = [Text(given) if isinstance(given, str) else Text(*given) for given in inputs]
+    assert_answers(reply["answers"], list(predict(classifier, expected)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"inputs": []},
+        {"inputs": "a text"},
+        {"inputs": [1]},
+        {"inputs": [["a", "b", "c"]]},
+        b"{",
+        {"inputs": ["a"] * 1001},
+    ],
+    ids=["none", "empty", "text", "number", "three", "no JSON", "too many"],
+)
+def test_a_request_that_is_none_gets_a_sentence(address, body):
+    status, reply = ask(address, body)
+    assert status == 422
+    assert reply["error"].startswith('Send {"inputs": [...]} with 1 to 1000 texts, or pairs of texts')
+
+
+def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address, monkeypatch):
+    import numpy as np
+
+    graph, vocabulary = classifier.model.backend.logits, tokenizer().get_vocab()
+    word, bad = next((word, number) for word, number in vocabulary.items() if number > 4 and word.isalpha())
+
+    def spoilt(batch):
+        logits = graph(batch)
+        logits[(batch["input_ids"] == bad).any(-1)] = np.nan
+        return logits
+
+    monkeypatch.setattr(classifier.model.backend, "logits", spoilt)
+    with ThreadPoolExecutor(3) as pool:
+        replies = list(pool.map(lambda text: ask(address, {"inputs": [text]}), ["zzz", word, "zzz zzz"]))
+    assert [status for status, _ in replies] == [200, 422, 200]
+    assert "NaN" in replies[1][1]["error"]
+    monkeypatch.undo()
+    assert_answers(replies[0][1]["answers"], list(predict(classifier, [Text("zzz")])))
