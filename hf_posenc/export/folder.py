@@ -90,8 +90,25 @@ def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, st
             "1_Pooling/config.json": json.dumps(pooling, indent=2).encode(),
         }
         notes = notes or ["As a sentence-transformer it takes the mean of the token vectors."]
-    write_modules(staging, files)
+    write_modules(staging, {name: _for_servers(name, content, model) for name, content in files.items()})
     return notes
+
+
+def _for_servers(name: str, content: bytes, model: PreTrainedModel) -> bytes:
+    """A module's file with the keys of older sentence-transformers too, without which embedding servers don't start."""
+    values: dict[str, Any] = {}
+    if name == "1_Pooling/config.json":
+        values = json.loads(content)
+        modes = values.get("pooling_mode")
+        if modes is not None:
+            modes = [modes] if isinstance(modes, str) else modes
+            keys = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
+            values |= {f"pooling_mode_{key}": mode in modes for mode, key in keys.items()}
+    elif name == "sentence_bert_config.json":
+        values = json.loads(content)
+        if not values.get("max_seq_length"):
+            values["max_seq_length"] = position_limit(model) or model.config.max_position_embeddings
+    return json.dumps(values, indent=2).encode() if values else content
 
 
 def write_card(report: "ExportReport", model: PreTrainedModel, staging: Path) -> None:

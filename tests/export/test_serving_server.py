@@ -47,7 +47,7 @@ def address(classifier):
     deadline = time.monotonic() + 30
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
-    yield "http://127.0.0.1:{}".format(server.servers[0].sockets[0].getsockname()[1])
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join(30)
     assert not thread.is_alive()
