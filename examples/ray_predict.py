@@ -6,9 +6,9 @@ python examples/ray_predict.py --checkpoint runs/mine --input texts.parquet --ou
 python examples/ray_predict.py --checkpoint /shared/mine-openvino --input /shared/texts --output /shared/labelled \
     --actors 32 --address auto      # on a running cluster, whose machines have hf_posenc and see these folders
 
-Each actor loads the model once. The output is a folder of parquet files with all columns and the answers, in the columns
-that `hf-posenc predict` writes, and rows in another order. An actor that dies is replaced and its rows are answered
-again, so each row comes out once. The folder appears when all rows are in it, or not at all.
+Each actor loads the model once. The output is a folder of parquet files with all columns and those that `hf-posenc
+predict` writes, and rows in any order. An actor that dies is replaced and its rows are answered again: each comes out
+once. The folder appears when all rows are in it, or not at all.
 """
 
 import argparse
@@ -42,6 +42,7 @@ class Labeller:
         self.columns, self.batch_size = options.columns, options.batch_size
 
     def __call__(self, rows: pa.Table) -> pa.Table:
+        """The rows with the columns of their answers."""
         task = self.classifier.task
         texts = (Text(*self.columns.text_of(cells)) for cells in rows.select(self.columns.text).to_pylist())
         answers = [

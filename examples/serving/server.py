@@ -27,6 +27,8 @@ EXPECTED = f'Send {{"inputs": [...]}} with 1 to {MOST} texts, or pairs of texts:
 
 
 class Question(BaseModel):
+    """What is sent to /predict."""
+
     inputs: Annotated[list[str | tuple[str, str]], Field(min_length=1, max_length=MOST)]
 
 

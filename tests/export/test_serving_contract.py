@@ -1,6 +1,6 @@
 """Text Embeddings Inference (TEI) on a CPU, as the source of 1.9.3 reads a folder, without TEI, which can't run here.
 
-It parses config.json and the files of sentence-transformers with the types below, takes `tokenizer.json` with truncation
+It parses config.json and the files of sentence-transformers with the types below, takes tokenizer.json with truncation
 at the longest input and without padding, pads batches itself, and feeds ONNX Runtime what the graph asks for. A
 classifier's logits go through a softmax, or a sigmoid where there is one; embeddings are pooled from the hidden states.
 """
@@ -120,7 +120,7 @@ def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, schem
 def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export, tmp_path):
     fields = {"num_labels": 1, "problem_type": "regression", "label_mean": 40.0, "label_std": 9.0}
     _, out = export(**fields)
-    scores = [list(scores.values())[0] for scores in Server(out).predict(TEXTS, raw_scores=True)]
+    scores = [next(iter(scores.values())) for scores in Server(out).predict(TEXTS, raw_scores=True)]
     answers = predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))
     assert scores == pytest.approx([one.answer["prediction"] for one in answers], abs=1e-3)
 
