@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
@@ -41,10 +41,15 @@ def write_config(model: PreTrainedModel, staging: Path) -> None:
     values |= {
         "model_type": _READ_AS if model.config.model_type == PosEncConfig.model_type else model.config.model_type,
         "architectures": [type(model).__name__],
-        "max_position_embeddings": position_limit(model) or model.config.max_position_embeddings,
+        "max_position_embeddings": _longest_input(model),
         "dtype": "float32",
     }
     write_json(staging / "config.json", values)
+
+
+def _longest_input(model: PreTrainedModel) -> int:
+    """The length that servers truncate to."""
+    return position_limit(model) or model.config.max_position_embeddings
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str, staging: Path) -> None:
@@ -90,11 +95,12 @@ def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, st
             "1_Pooling/config.json": json.dumps(pooling, indent=2).encode(),
         }
         notes = notes or ["As a sentence-transformer it takes the mean of the token vectors."]
-    write_modules(staging, {name: _for_servers(name, content, model) for name, content in files.items()})
+    longest = AutoTokenizer.from_pretrained(staging).model_max_length
+    write_modules(staging, {name: _for_servers(name, content, model, longest) for name, content in files.items()})
     return notes
 
 
-def _for_servers(name: str, content: bytes, model: PreTrainedModel) -> bytes:
+def _for_servers(name: str, content: bytes, model: PreTrainedModel, longest: int) -> bytes:
     """A module's file with the keys of older sentence-transformers too, without which embedding servers don't start."""
     values: dict[str, Any] = {}
     if name == "1_Pooling/config.json":
@@ -107,7 +113,7 @@ def _for_servers(name: str, content: bytes, model: PreTrainedModel) -> bytes:
     elif name == "sentence_bert_config.json":
         values = json.loads(content)
         if not values.get("max_seq_length"):
-            values["max_seq_length"] = position_limit(model) or model.config.max_position_embeddings
+            values["max_seq_length"] = min(_longest_input(model), longest)
     return json.dumps(values, indent=2).encode() if values else content
 
 
