@@ -76,6 +76,7 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
     assert difference > 1e-5  # it is the int8 graph
 
 
+@pytest.mark.slow
 def test_past_the_largest_drop_nothing_is_kept_and_the_exit_code_says_so(classifier, tmp_path, monkeypatch, capsys):
     folder, _, data = classifier
     monkeypatch.setattr(int8, "_quantize_onnx", spoil)
@@ -103,6 +104,7 @@ def test_thousands_of_texts_are_answered_in_their_order(classifier, tmp_path):
     assert report.int8.scores["accuracy"][0] == 1.0
 
 
+@pytest.mark.slow
 def test_without_labelled_data_there_is_a_warning_and_the_agreement(classifier, tmp_path):
     folder, _, _ = classifier
     report = export(folder, tmp_path / "out", "onnx", quantize="int8")

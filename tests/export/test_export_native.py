@@ -254,7 +254,7 @@ def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.E
     return report, result
 
 
-@pytest.mark.parametrize("name", ["bert", "jina_embeddings_v3", "roformer", "mpnet"])
+@pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "mpnet"], "bert", "roformer"))
 def test_half_precision_and_shards_stay_exact(name, tmp_path):
     scheme = next(iter(NATIVES[name].schemes))
     model = saved(tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=1)

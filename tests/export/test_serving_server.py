@@ -70,6 +70,7 @@ def assert_answers(answers, expected):
         assert answer["probabilities"] == pytest.approx(one.answer["probabilities"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(classifier, address):
     words = [word for word in tokenizer().get_vocab() if word.isalpha()]
 
