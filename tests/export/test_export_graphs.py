@@ -114,7 +114,8 @@ if to == "onnx":
     logits = session.run(["logits"], feed)[0]
 else:
     import openvino
-    compiled = openvino.Core().compile_model(f"{folder}/openvino/openvino_model.xml", "CPU")
+    path, hint = f"{folder}/openvino/openvino_model.xml", {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(path, "CPU", hint)
     logits = compiled(feed)["logits"]
 print(json.dumps(logits.tolist()))
 """
