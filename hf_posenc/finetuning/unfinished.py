@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from ..data.inputs import Text
 from ..errors import UserError, disk_error, is_local, one_line
+from ..files import WRITING
 
 if TYPE_CHECKING:
     from .prediction import Classifier, Prediction
@@ -89,7 +90,7 @@ def unfinished_answers(output: str, facts: Mapping[str, Any], say: Callable[[str
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock.acquire(timeout=0))
             stack.callback(Path(lock.lock_file).unlink, missing_ok=True)
-            for left in path.parent.glob(f".{glob.escape(Path(output).name)}-*"):
+            for left in path.parent.glob(f".{glob.escape(Path(output).name)}-????????{WRITING}"):
                 left.unlink()  # the output of a run that was killed, as far as it had come
             unfinished = Unfinished(path, facts)
         except Timeout as error:

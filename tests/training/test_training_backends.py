@@ -183,10 +183,15 @@ def test_a_stopped_run_goes_on_and_gives_the_same_file(run, checkpoint, tmp_path
 
 def test_a_line_that_was_being_written_is_answered_again(run, checkpoint, tmp_path, monkeypatch):
     source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
-    (tmp_path / ".out.jsonl-killed").write_text("half")
+    (tmp_path / ".out.jsonl-x1234567.writing").write_text("half")
+    (tmp_path / ".out.jsonl-mine").write_text("mine")
+    (tmp_path / ".out.jsonl-other.jsonl-x1234567.writing").write_text("another output's")
     counts = stop_after(25, monkeypatch)
     run("predict", checkpoint, "-f", source, "-o", output)
-    assert not (tmp_path / ".out.jsonl-killed").exists()
+    assert sorted(path.name for path in tmp_path.glob(".out*")) == [
+        ".out.jsonl-mine",
+        ".out.jsonl-other.jsonl-x1234567.writing",
+    ]
     kept = tmp_path / "out.jsonl.unfinished"
     kept.write_bytes(kept.read_bytes()[:-5])
     assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 0
