@@ -18,8 +18,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from . import configuration_posenc
 from .configuration_posenc import POSENC_VERSION, Check, one_of, require, whole
+from .configuration_posenc import PosEncConfig as CheckpointConfig
 from .hints import ARGUMENTS_ELSEWHERE, did_you_mean, field_meant, scheme_names, unknown_scheme
 from .position_combined import CombinedPosition
 from .position_rope import ROPE_TYPES
@@ -251,7 +251,7 @@ def _check_argument(scheme: str, name: str, value: Any, accepted: dict[str, Any]
 
 
 @strict
-class PosEncConfig(configuration_posenc.PosEncConfig):
+class PosEncConfig(CheckpointConfig):
     r"""Configuration of a PosEnc encoder: a BERT-shaped body whose positional scheme is one value.
 
     ```python
