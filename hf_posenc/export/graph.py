@@ -67,6 +67,10 @@ def write_openvino(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, s
     return []
 
 
+WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
+"""Each writes a model, in float32 and evaluation mode, into an empty folder; returns notes for the user."""
+
+
 def record_files(staging: Path, to: str, **facts: Any) -> None:
     """Writes the digests of the graph's files into the manifest, and further facts, whenever the files have changed."""
     manifest = json.loads((staging / MANIFEST).read_text(encoding="utf-8"))

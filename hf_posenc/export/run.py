@@ -1,9 +1,12 @@
 """`export`: a checkpoint to another runtime's folder, checked, whole or not at all."""
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import GRAPHS
 from ..conversion.heal import read_training_texts
@@ -11,23 +14,64 @@ from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder, read_config
 from ..errors import UserError, check_is_checkpoint
-from ..finetuning.backends import open_backend, torch_backend
+from ..finetuning.backends import Backend, open_backend, torch_backend
 from ..finetuning.loading import load_any
 from ..finetuning.model import input_length
 from ..quiet import without_bars
 from .folder import write_card, write_config, write_sentence_modules, write_tokenizer
-from .graph import check_packages, write_onnx, write_openvino
+from .graph import WRITERS, check_packages
 from .int8 import Int8Report, quantize_graph
 from .native import open_native, stored_dtype, what_holds, write
-from .parity import LARGEST, batches, largest_difference
-from .scoring import from_texts, read_labelled
+from .parity import LARGEST, Batch, batches, largest_difference
+from .scoring import Questions, from_texts, read_labelled
 
 logger = logging.getLogger(__name__)
 
-Writer = Callable[..., list[str]]
-"""Writes a model, in float32 and evaluation mode, into an empty folder; returns notes for the user."""
-TARGETS: dict[str, Writer] = {"native": write, "onnx": write_onnx, "openvino": write_openvino}
-"""What a checkpoint can be exported to. A target with a graph stands in `GRAPHS`, too."""
+
+@dataclass(frozen=True)
+class Loaded:
+    """The checkpoint that is exported."""
+
+    source: str
+    """What the user called it."""
+    folder: Path
+    model: PreTrainedModel
+    """In float32, in evaluation mode."""
+    tokenizer: PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a target has written into an empty folder."""
+
+    notes: list[str]
+    """For the user."""
+    exported: Backend
+    """It, opened anew."""
+    compared: list[Batch]
+    """Where it must answer as the checkpoint does."""
+    allowed: float
+    """The largest difference."""
+
+
+def _native(loaded: Loaded, staging: Path, like: str | None) -> Written:
+    notes = write(loaded.model, loaded.tokenizer, staging, like=like, dtype=stored_dtype(loaded.folder))
+    compared = batches(loaded.model, loaded.tokenizer, **what_holds(loaded.model, staging))
+    return Written(notes, torch_backend(open_native(staging)), compared, LARGEST / 10)
+
+
+def _graph(to: str, loaded: Loaded, staging: Path, like: None) -> Written:
+    notes = WRITERS[to](loaded.model, loaded.tokenizer, staging)
+    write_config(loaded.model, staging)
+    write_tokenizer(loaded.tokenizer, loaded.source, staging)
+    return Written(notes, open_backend(staging, to), batches(loaded.model, loaded.tokenizer), LARGEST)
+
+
+TARGETS: dict[str, Callable[..., Written]] = {
+    "native": _native,
+    **{to: functools.partial(_graph, to) for to in WRITERS},
+}
+"""What a checkpoint can be exported to: (loaded, an empty folder, like) -> what was written."""
 
 
 @dataclass
@@ -112,53 +156,32 @@ def export(
     check_is_checkpoint(source)
     check_free(out, overwrite, source)
     progress(f"Loading {source}")
-    folder = find_folder(source, revision)
-    model = load_any(str(folder), trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(folder, source)
-    if tokenizer is None:
-        raise UserError(
-            f"{source!r} has no tokenizer, and whatever loads the export needs one. Save it into that folder: "
-            f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({source!r})."
-        )
-    input_length(model, tokenizer)
+    loaded = _load(source, revision, trust_remote_code)
     questions = calibration = None
     if quantize is not None:  # read now: a bad file is told before minutes are spent
-        texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
-        calibration = from_texts(texts, model, tokenizer, size=1)
-        questions = from_texts(own_texts(256), model, tokenizer)
-        if evaluate is not None:
-            questions = read_labelled(evaluate, model, tokenizer)
+        questions, calibration = _questions(loaded, evaluate, calibrate)
     with model_written(out) as staging:
-        progress(f"Writing {type(model).__name__} for {to}")
-        own = {} if to in GRAPHS else {"like": like, "dtype": stored_dtype(folder)}
-        notes = TARGETS[to](model, tokenizer, staging, **own)
-        if to in GRAPHS:
-            write_config(model, staging)
-            write_tokenizer(tokenizer, source, staging)
-        notes += write_sentence_modules(model, folder, source, staging)
+        progress(f"Writing {type(loaded.model).__name__} for {to}")
+        written = TARGETS[to](loaded, staging, like)
+        notes = written.notes + write_sentence_modules(loaded.model, loaded.folder, source, staging)
         progress("Comparing it with PyTorch")
-        reference, exported = (
-            torch_backend(model),
-            open_backend(staging, to) if to in GRAPHS else torch_backend(open_native(staging)),
-        )
-        compared = batches(model, tokenizer, **({} if to in GRAPHS else what_holds(model, staging)))
-        allowed = LARGEST if to in GRAPHS else LARGEST / 10
+        difference = largest_difference(loaded.model, written.compared, torch_backend(loaded.model), written.exported)
+        if not difference <= written.allowed:
+            raise UserError(
+                f"The export differs from PyTorch by {difference:.1e}, more than {written.allowed}, so nothing was "
+                "kept. Try other versions of transformers and of the runtime, and please report it."
+            )
         report = ExportReport(
             checkpoint=source,
             out=str(out),
             target=to,
             architecture=read_config(staging, str(staging))["architectures"][0],
-            largest_difference=largest_difference(model, compared, reference, exported),
-            batches=len(compared),
+            largest_difference=difference,
+            batches=len(written.compared),
             megabytes=_megabytes(staging),
-            max_length=exported.max_length,
+            max_length=written.exported.max_length,
             notes=notes,
         )
-        if not report.largest_difference <= allowed:
-            raise UserError(
-                f"The export differs from PyTorch by {report.largest_difference:.1e}, more than {allowed}, so nothing "
-                "was kept. Try other versions of transformers and of the runtime, and please report it."
-            )
         if questions is not None and calibration is not None:
             progress("Quantising it to int8, and measuring both")
             report.int8 = quantize_graph(
@@ -171,8 +194,32 @@ def export(
                 calibrated_on="sentences that come along" if calibrate is None else Path(calibrate).name,
             )
             report.megabytes = report.int8.megabytes[1]
-        write_card(report, model, staging)
+        write_card(report, loaded.model, staging)
     return report
+
+
+def _load(source: str, revision: str | None, trust_remote_code: bool) -> Loaded:
+    folder = find_folder(source, revision)
+    model = load_any(str(folder), trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(folder, source)
+    if tokenizer is None:
+        raise UserError(
+            f"{source!r} has no tokenizer, and whatever loads the export needs one. Save it into that folder: "
+            f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({source!r})."
+        )
+    input_length(model, tokenizer)
+    return Loaded(source, folder, model, tokenizer)
+
+
+def _questions(loaded: Loaded, evaluate: str | None, calibrate: str | None) -> tuple[Questions, Questions]:
+    """What int8 is measured on, and what OpenVINO takes its ranges from."""
+    model, tokenizer = loaded.model, loaded.tokenizer
+    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
+    if evaluate is None:
+        questions = from_texts(own_texts(256), model, tokenizer)
+    else:
+        questions = read_labelled(evaluate, model, tokenizer)
+    return questions, from_texts(texts, model, tokenizer, size=1)
 
 
 def _check_int8(

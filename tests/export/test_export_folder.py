@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from hf_posenc import cli, export
 from hf_posenc.errors import UserError
-from hf_posenc.export import TARGETS
+from hf_posenc.export.graph import WRITERS
 from hf_posenc.finetuning import backends
 from hf_posenc.finetuning.backends import open_backend
 
@@ -181,7 +181,7 @@ def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, m
 
 
 def test_what_differs_from_pytorch_is_not_kept(source, tmp_path, monkeypatch):
-    write = TARGETS["onnx"]
+    write = WRITERS["onnx"]
 
     def write_another(model, reader, staging):
         weight = model.classifier.bias[:1]  # of one label: the others answer alike
@@ -193,7 +193,7 @@ def test_what_differs_from_pytorch_is_not_kept(source, tmp_path, monkeypatch):
             with torch.no_grad():
                 weight -= 1e-3
 
-    monkeypatch.setitem(TARGETS, "onnx", write_another)
+    monkeypatch.setitem(WRITERS, "onnx", write_another)
     with pytest.raises(UserError, match="differs from PyTorch by .*e-0[34].* nothing was kept"):
         export(source[0], tmp_path / "out", "onnx")
     assert not list(tmp_path.iterdir())
