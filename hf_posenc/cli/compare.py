@@ -190,8 +190,28 @@ def quickstart(
     run(output_dir, SCHEMES if schemes is None else words(schemes), seed)
 
 
+_SERVING_ALONE = ("checkpoint", "stock", "evaluate", "texts", "calibrate")
+_SERVING_TOO = ("serving", "contenders", "sizes", "rounds", "output")
+
+
+def _check_serving(context: typer.Context, serving: bool) -> None:
+    """Refuses options that `benchmark` would ignore: those of --serving without it, and the others with it."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        if name in _SERVING_ALONE and not serving:
+            raise UserError(f"{dashed(name)} is for --serving. Give both, or neither.")
+        if serving and name not in _SERVING_ALONE + _SERVING_TOO:
+            raise UserError(
+                f"{dashed(name)} doesn't go with --serving: each runtime takes its own threads and precisions, on the "
+                "processor, for works of its own. Leave it out."
+            )
+
+
 @app.command()
 def benchmark(
+    context: typer.Context,
     contenders: Annotated[
         str | None,
         typer.Option(
@@ -276,14 +296,7 @@ def benchmark(
     )
     from hf_posenc.machine import processor_slug
 
-    own: dict[str, Any] = {"checkpoint": checkpoint, "stock": stock, "evaluate": evaluate, "calibrate": calibrate}
-    for name, value in own.items():
-        if value is not None and not serving:
-            raise UserError(f"--{name} {value!r} is for --serving. Give both, or neither.")
-    if serving and (threads is not None or device not in (None, "cpu")):
-        raise UserError(
-            "--serving lets each runtime take its own threads on the processor. Leave --threads and --device out."
-        )
+    _check_serving(context, serving)
     if threads is not None:
         torch.set_num_threads(threads)
     if output is not None and not output.endswith(".json"):
@@ -303,7 +316,14 @@ def benchmark(
         from hf_posenc.export.serving import run_serving
 
         report_and_save = {name: common[name] for name in ("report", "save")}
-        results = run_serving(**chosen, **own, size=size, texts=texts, rounds=rounds or 3, **report_and_save)
+        own: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "stock": stock,
+            "evaluate": evaluate,
+            "calibrate": calibrate,
+            "texts": texts,
+        }
+        results = run_serving(**chosen, **own, size=size, rounds=rounds or 3, **report_and_save)
     elif startup:
         results = measure_startup(size, rounds or 8)
     elif targets:

@@ -73,9 +73,17 @@ def test_what_does_not_fit_is_refused(options, words):
         serving.run_serving(**options)
 
 
-@pytest.mark.parametrize(("option", "words"), [("--evaluate", "is for --serving"), ("--threads", "its own threads")])
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--evaluate", "is for --serving"),
+        ("--texts", "is for --serving"),
+        ("--threads", "its own threads"),
+        ("--dtype", "doesn't go with --serving"),
+    ],
+)
 def test_options_of_the_other_benchmark_are_refused(option, words):
-    arguments = ["--serving", option, "2"] if option == "--threads" else [option, "2"]
+    arguments = [option, "2"] if words == "is for --serving" else ["--serving", option, "2"]
     done = CliRunner().invoke(app, ["benchmark", *arguments])
     assert words in str(done.exception)
 
