@@ -305,6 +305,7 @@ def test_the_columns_that_were_trained_on_come_along():
     assert remembered_columns(to_native(model)[0].config) == columns
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_pads_on_the_left_is_written_to_pad_on_the_right(tmp_path):
     model = saved(tmp_path / "in", "mpnet", "t5", "text-classification")
     tiny_tokenizer(tmp_path / "in", padding_side="left", model_max_length=1000)

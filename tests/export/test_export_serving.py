@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused(options, words):
 )
 def test_options_of_the_other_benchmark_are_refused(option, words):
     arguments = [option, "2"] if words == "is for --serving" else ["--serving", option, "2"]
-    done = CliRunner().invoke(app, ["benchmark", *arguments])
+    done = CliRunner().invoke(app, ["benchmark", *arguments, "--contenders", "nothing"])
     assert words in str(done.exception)
 
 

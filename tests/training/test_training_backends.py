@@ -68,6 +68,7 @@ def assert_close(answers, expected):
         assert answer["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_exported_folder_answers_as_the_checkpoint_does(checkpoint, exported, run, name):
     expected = answers(checkpoint)
@@ -81,6 +82,7 @@ def test_an_exported_folder_answers_as_the_checkpoint_does(checkpoint, exported,
     assert list(fitted.predict(TEXTS)) == list(graph.predict(TEXTS))
 
 
+@pytest.mark.slow
 def test_the_fastest_that_there_is_runs_the_model(checkpoint, exported, monkeypatch):
     assert load_classifier(str(checkpoint)).backend == "torch"
     assert load_classifier(str(exported / "both")).backend == "openvino"
@@ -92,6 +94,7 @@ def test_the_fastest_that_there_is_runs_the_model(checkpoint, exported, monkeypa
         load_classifier(str(exported / "openvino"))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
     code, out, err = run("predict", exported / "openvino", *TEXTS, "--format", "jsonl", "--bf16", "true")
     assert code == 0
