@@ -1,15 +1,18 @@
 """hf_posenc: a BERT-style encoder whose positional encoding is one config value.
 
 Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoints load without `trust_remote_code`.
-Public names are loaded when they are first used: `import hf_posenc` itself imports neither PyTorch nor transformers.
+The command line prints its help before PyTorch is imported, so there the models' module registers when it is needed.
 """
 
 import logging
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ._auto_classes import register_when_imported
+import wrapt
+
 from ._lazy import lazy_names
 from .errors import is_main_process
 
@@ -118,4 +121,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-register_when_imported()
+@wrapt.when_imported("peft.utils.constants")
+def _register_adapters(constants: ModuleType) -> None:
+    """PEFT's default targets: those of BERT, whose names ours are."""
+    for name, targets in vars(constants).items():
+        if name.endswith("_TARGET_MODULES_MAPPING") and targets.get("bert") == ["query", "value"]:
+            targets.setdefault("posenc", targets["bert"])
+
+
+if Path(sys.argv[0]).stem != "hf-posenc":
+    from . import model as model
