@@ -12,7 +12,6 @@ from .position_math import (
     accumulation_dtype,
     constant,
     have_fixed_shapes,
-    is_transformed,
     one_of,
     positive,
     require,
@@ -127,19 +126,19 @@ class _FrequencySettings:
         """They are complete."""
 
 
-def _partner(x: Tensor, interleaved: bool) -> Tensor:
-    """The other entry of each entry's pair: (..., d) -> a new (..., d)."""
+def _quarter_turn(x: Tensor, interleaved: bool) -> Tensor:
+    """Each pair (a, b) turned by 90 degrees, (-b, a): (..., d) -> a new (..., d)."""
     if interleaved:
-        return torch.stack((x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    first, second = x.chunk(2, -1)
-    return torch.cat((second, first), -1)
+        return torch.stack((x[..., 1::2] * -1.0, x[..., ::2]), -1).flatten(-2)
+    half = x.shape[-1] // 2
+    return torch.cat((x[..., half:] * -1.0, x[..., :half]), -1)  # written so, OpenVINO runs it in one operation
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """x cos + partner sin; sin has the signs."""
-    if is_transformed(x) or is_transformed(sin):
-        return x * cos + _partner(x, interleaved) * sin
-    return _partner(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
+    """x cos + quarter turn sin."""
+    if have_fixed_shapes(x, sin):
+        return x * cos + _quarter_turn(x, interleaved) * sin
+    return _quarter_turn(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
 
 
 class RotaryPosition(PositionScheme):
@@ -287,13 +286,6 @@ class RotaryPosition(PositionScheme):
         angle = angle.repeat_interleave(2, -1) if self.interleaved else torch.cat((angle, angle), -1)
         return torch.cat((angle.cos(), angle.sin()), -1) * factor
 
-    def _signed(self, sin: Tensor) -> Tensor:
-        """sin, negative for the first of each pair."""
-        if self.interleaved:
-            return torch.stack((-sin[..., ::2], sin[..., 1::2]), -1).flatten(-2)
-        first, second = sin.chunk(2, -1)
-        return torch.cat((-first, second), -1)
-
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotates x (..., d) by the state of `rotary`, in float32, and gives x's dtype back."""
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
@@ -302,11 +294,11 @@ class RotaryPosition(PositionScheme):
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
     def rotary(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """cos and signed sin, with an axis for the heads: two float32 (..., 1, rotary_dim)."""
+        """cos and sin, with an axis for the heads: two float32 (..., 1, rotary_dim)."""
         lengths = tokens.lengths if self.needs_lengths else None
         both = tokens.at_each(self.cos_sin) if lengths is None else self.cos_sin(tokens.positions, lengths)
         cos, sin = both.unsqueeze(-2).chunk(2, -1)
-        return cos, self._signed(sin)
+        return cos, sin
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated."""

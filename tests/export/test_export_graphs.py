@@ -10,6 +10,7 @@ from common import EVERY_HOOK, others_slow
 from export_harness import batch, checkpoint, expected, tokenizer
 
 from hf_posenc import export
+from hf_posenc.checkpoint_files import GRAPHS
 from hf_posenc.finetuning.backends import open_backend
 
 SIZES = [((2, 9), False), ((1, 3), False), ((5, 40), True), ((4, 64), False)]
@@ -41,6 +42,19 @@ def test_every_scheme_runs_in_onnx_runtime_as_in_pytorch(scheme, tmp_path):
 def test_every_scheme_runs_in_openvino_as_in_pytorch(scheme, tmp_path):
     model = checkpoint(tmp_path / "model", scheme)
     assert export(tmp_path / "model", tmp_path / "out", "openvino").largest_difference < 1e-5
+    check_equal(model, tmp_path / "out", "openvino")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turned", [1.0, 0.5])
+def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(turned, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": turned}
+    model = checkpoint(tmp_path / "model", "rope", rope_parameters=rope)
+    export(tmp_path / "model", tmp_path / "out", "openvino")
+    graph = openvino.Core().compile_model(tmp_path / "out" / GRAPHS["openvino"], "CPU").get_runtime_model()
+    kinds = [node.get_rt_info()["layerType"].astype(str) for node in graph.get_ops()]
+    assert kinds.count("RoPE") == 2 * model.config.num_hidden_layers
     check_equal(model, tmp_path / "out", "openvino")
 
 
