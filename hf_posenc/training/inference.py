@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import DataCollatorForTokenClassification, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from .metrics import require_finite
 
@@ -50,7 +50,6 @@ def logits_of(
     """
     model.eval()
     name = repr(model.name_or_path) if model.name_or_path else "The model"
-    collate = DataCollatorForTokenClassification(tokenizer)  # pads labels too, where there are any
     iterator = iter(inputs)
     while chunk := list(islice(iterator, batch_size * window)):
         rows = _encode(tokenizer, chunk)
@@ -58,7 +57,8 @@ def logits_of(
         logits: dict[int, np.ndarray] = {}
         for start in range(0, len(rows), batch_size):
             chosen = longest_first[start : start + batch_size]
-            batch = {name: part.to(model.device) for name, part in collate([dict(rows[row]) for row in chosen]).items()}
+            padded = pad_rows([rows[row] for row in chosen], tokenizer.pad_token_id, tokenizer.padding_side)
+            batch: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
             labels = batch.pop("labels", None)
             with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
                 answers = model(**batch).logits
@@ -71,6 +71,22 @@ def logits_of(
             if progress is not None:
                 progress(len(chosen))
         yield from (logits[row] for row in range(len(rows)))
+
+
+def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = "right") -> dict[str, torch.Tensor]:
+    """One batch of rows of any lengths: each part int64 (B, S), with an attention mask; labels are padded with -100.
+
+    As a tokenizer's `pad` does, in a tenth of its time, which is a tenth of a small model's.
+    """
+    longest = max(len(row["input_ids"]) for row in rows)
+    fills = {"input_ids": pad_token_id or 0, "labels": -100}
+    rows = [{"attention_mask": [1] * len(row["input_ids"]), **row} for row in rows]
+    batch = {name: np.full((len(rows), longest), fills.get(name, 0)) for name in rows[0]}
+    for number, row in enumerate(rows):
+        for name, values in row.items():
+            place = slice(len(values)) if padding_side == "right" else slice(longest - len(values), None)
+            batch[name][number, place] = values
+    return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> Sequence[Row]:
