@@ -121,7 +121,13 @@ def predict(
 
     in_bf16 = bf16 == "true"
     classifier = load_classifier(
-        checkpoint, device, revision, backend=backend, bf16=in_bf16, trust_remote_code=trust_remote_code
+        checkpoint,
+        device,
+        revision,
+        backend=backend,
+        bf16=in_bf16,
+        throughput=file is not None,
+        trust_remote_code=trust_remote_code,
     )
     of_words = classifier.task.problem_type == TOKENS
     read, columns = None, remembered_columns(classifier.model.config)

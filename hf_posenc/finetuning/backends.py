@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,12 @@ class Backend:
     """A model in a runtime: from token ids to what its heads return."""
 
     def __init__(
-        self, name: str, run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], max_length: int | None
+        self, run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], max_length: int | None, streams: int = 1
     ) -> None:
-        self.name = name
-        """`torch`, `onnx` or `openvino`."""
         self.max_length = max_length
         """The most tokens that its table of positions takes. None: any number."""
+        self.streams = streams
+        """How many threads may run batches at once."""
         self._run = run
 
     def outputs(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -85,7 +86,13 @@ def fastest_backend(folder: str | Path) -> str:
 
 
 def open_backend(
-    folder: str | Path, name: str, *, bf16: bool = False, trust_remote_code: bool = False, revision: str | None = None
+    folder: str | Path,
+    name: str,
+    *,
+    bf16: bool = False,
+    throughput: bool = False,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
 ) -> Backend:
     """Opens a folder in a runtime.
 
@@ -94,6 +101,7 @@ def open_backend(
             or another folder with such a graph.
         name: `torch`, `onnx` or `openvino`.
         bf16: compute in bfloat16 where the runtime can (`torch`, `openvino`): faster, logits with about three digits.
+        throughput: for `openvino`: take several batches at once, each slower, rather than one as fast as can be.
         trust_remote_code: for `torch`: run the checkpoint's code.
         revision: for `torch`: branch, tag or commit on the Hub.
 
@@ -115,7 +123,7 @@ def open_backend(
         if not (folder / file).is_file() or sha256(folder / file) != digest:
             raise _damaged(folder / file, "it isn't what was exported")
     try:
-        inputs, run = (_open_onnx if name == "onnx" else _open_openvino)(path, bf16)
+        inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
     except UserError:
         raise
     except Exception as error:  # each runtime has its own kinds
@@ -131,7 +139,7 @@ def open_backend(
         zeros = {"token_type_ids": np.zeros_like(arrays["input_ids"])}
         return run({key: {**zeros, **arrays}[key] for key in inputs})
 
-    return Backend(name, run_known, own["max_length"] if "max_length" in own else _configured_length(folder))
+    return Backend(run_known, own["max_length"] if "max_length" in own else _configured_length(folder), streams)
 
 
 def require_packages(what: str, *packages: str) -> None:
@@ -167,10 +175,14 @@ def torch_backend(model: Any, *, bf16: bool = False) -> Backend:
             outputs = model(**batch)
         return {name: value.float().cpu().numpy() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
-    return Backend("torch", run, position_limit(model))
+    return Backend(run, position_limit(model))
 
 
-def _open_onnx(path: Path, bf16: bool) -> tuple[list[str], Callable[..., dict[str, np.ndarray]]]:
+_Opened = tuple[list[str], Callable[..., dict[str, np.ndarray]], int]
+"""A graph's inputs, what runs it, and how many batches it takes at once."""
+
+
+def _open_onnx(path: Path, bf16: bool) -> _Opened:
     import onnxruntime
 
     if bf16:
@@ -179,23 +191,30 @@ def _open_onnx(path: Path, bf16: bool) -> tuple[list[str], Callable[..., dict[st
     options.log_severity_level = 3  # errors alone
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return [item.name for item in session.get_inputs()], lambda feed: dict(
-        zip(names, session.run(names, feed), strict=True)
-    )
+
+    def run(feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(names, session.run(names, feed), strict=True))
+
+    return [item.name for item in session.get_inputs()], run, 1
 
 
-def _open_openvino(path: Path, bf16: bool) -> tuple[list[str], Callable[..., dict[str, np.ndarray]]]:
+def _open_openvino(path: Path, bf16: bool, throughput: bool) -> _Opened:
     import openvino
 
     # Said explicitly: by itself OpenVINO computes in bfloat16 on a processor that has it.
-    hint = {"INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32"}
-    compiled = openvino.Core().compile_model(str(path), "CPU", hint)
+    hints = {"INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32"}
+    hints["PERFORMANCE_HINT"] = "THROUGHPUT" if throughput else "LATENCY"
+    compiled = openvino.Core().compile_model(str(path), "CPU", hints)
+    of_thread = threading.local()
 
     def run(feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs = compiled(feed)
+        if not hasattr(of_thread, "request"):
+            of_thread.request = compiled.create_infer_request()
+        outputs = of_thread.request.infer(feed)
         return {port.get_any_name(): np.array(outputs[port], dtype=np.float32) for port in compiled.outputs}
 
-    return [item.get_any_name() for item in compiled.inputs], run
+    streams = int(compiled.get_property("NUM_STREAMS")) if throughput else 1
+    return [item.get_any_name() for item in compiled.inputs], run, streams
 
 
 def _graph_in(folder: Path, name: str) -> Path:

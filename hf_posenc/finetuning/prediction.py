@@ -80,6 +80,7 @@ class ExportedModel:
 
     def __init__(self, backend: Backend, config: Any, name: str) -> None:
         self.backend, self.config, self.name_or_path = backend, config, name
+        self.streams = backend.streams
 
     def eval(self) -> "ExportedModel":
         """Itself: a graph doesn't train."""
@@ -99,6 +100,7 @@ def load_classifier(
     *,
     backend: str | None = None,
     bf16: bool = False,
+    throughput: bool = False,
     trust_remote_code: bool = False,
 ) -> Classifier:
     """A model that labels texts or words, from a folder or Hub name, in float32 whatever its weights are stored in.
@@ -110,6 +112,7 @@ def load_classifier(
         backend: `torch`, `onnx` or `openvino`. None: the fastest that is installed and that the folder has files for,
             see `fastest_backend`; with a device PyTorch, where the folder has weights.
         bf16: let the graph compute in bfloat16; a PyTorch model gets that where it is run.
+        throughput: let an OpenVINO graph take several batches at once, for a file; a single one takes longer then.
         trust_remote_code: run the checkpoint's code.
 
     Raises:
@@ -132,7 +135,7 @@ def load_classifier(
         model = load_model(arguments, config, head)
         model.to(place)
     else:
-        model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16), config, checkpoint)
+        model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16, throughput=throughput), config, checkpoint)
     tokenizer = load_tokenizer(checkpoint, **hub_options(arguments))
     try:
         if backend == "torch":

@@ -6,6 +6,7 @@ best epoch, and stay in the training's precision.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -36,7 +37,8 @@ def logits_of(
     Inputs of like lengths share a batch; padding changes logits by rounding at most.
 
     Args:
-        model: any classifier; it is put into evaluation mode, and runs where it is.
+        model: any classifier; it is put into evaluation mode, and runs where it is. One with an attribute `streams`
+            runs as many batches at once.
         tokenizer: truncates texts to its `model_max_length`.
         inputs: texts, tuples of two, or token ids; may be a generator, which is read as it is needed.
         batch_size: inputs per forward pass.
@@ -50,27 +52,33 @@ def logits_of(
     """
     model.eval()
     name = repr(model.name_or_path) if model.name_or_path else "The model"
+
+    def answer(batch: list[Row]) -> list[np.ndarray]:
+        padded = pad_rows(batch, tokenizer.pad_token_id, tokenizer.padding_side)
+        parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
+        labels = parts.pop("labels", None)
+        with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            logits = model(**parts).logits
+            logits = (logits if reduce is None else reduce(logits, labels)).float().cpu().numpy()
+        sizes = [len(row["input_ids"]) for row in batch]
+        if logits.ndim > 2:  # of tokens, and of padding
+            is_right = tokenizer.padding_side == "right"
+            logits = [own[:size] if is_right else own[-size:] for own, size in zip(logits, sizes, strict=True)]
+        return [require_finite(own, name) for own in logits]
+
     iterator = iter(inputs)
-    while chunk := list(islice(iterator, batch_size * window)):
-        rows = _encode(tokenizer, chunk)
-        longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
-        logits: dict[int, np.ndarray] = {}
-        for start in range(0, len(rows), batch_size):
-            chosen = longest_first[start : start + batch_size]
-            padded = pad_rows([rows[row] for row in chosen], tokenizer.pad_token_id, tokenizer.padding_side)
-            batch: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
-            labels = batch.pop("labels", None)
-            with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-                answers = model(**batch).logits
-                answers = answers if reduce is None else reduce(answers, labels)
-            for row, own in zip(chosen, answers.float().cpu().numpy(), strict=True):
-                if own.ndim > 1:  # of tokens, and of padding
-                    size = len(rows[row]["input_ids"])
-                    own = own[:size] if tokenizer.padding_side == "right" else own[-size:]
-                logits[row] = require_finite(own, name)
-            if progress is not None:
-                progress(len(chosen))
-        yield from (logits[row] for row in range(len(rows)))
+    with ThreadPoolExecutor(getattr(model, "streams", 1)) as pool:
+        run = pool.map if getattr(model, "streams", 1) > 1 else map
+        while chunk := list(islice(iterator, batch_size * window)):
+            rows = _encode(tokenizer, chunk)
+            longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
+            batches = [longest_first[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+            logits: dict[int, np.ndarray] = {}
+            for numbers, answers in zip(batches, run(answer, [[rows[n] for n in b] for b in batches]), strict=True):
+                logits |= zip(numbers, answers, strict=True)
+                if progress is not None:
+                    progress(len(numbers))
+            yield from (logits[row] for row in range(len(rows)))
 
 
 def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = "right") -> dict[str, torch.Tensor]:

@@ -1,8 +1,10 @@
 """Exported graphs give PyTorch's logits: every scheme, every head, other batches and lengths, in a bare process."""
 
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -56,6 +58,20 @@ def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(turned, tmp_pat
     kinds = [node.get_rt_info()["layerType"].astype(str) for node in graph.get_ops()]
     assert kinds.count("RoPE") == 2 * model.config.num_hidden_layers
     check_equal(model, tmp_path / "out", "openvino")
+
+
+@pytest.mark.slow
+def test_openvino_takes_several_batches_at_once_and_answers_as_one_by_one(tmp_path):
+    checkpoint(tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "out", "openvino")
+    one, many = (open_backend(tmp_path / "out", "openvino", throughput=several) for several in (False, True))
+    assert one.streams == 1
+    if os.cpu_count() > 1:
+        assert many.streams > 1
+    batches = [batch(3, length) for length in range(2, 40)]
+    with ThreadPoolExecutor(many.streams) as pool:
+        for together, alone in zip(pool.map(many.logits, batches), map(one.logits, batches), strict=True):
+            np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
 @pytest.mark.slow

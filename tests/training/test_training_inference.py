@@ -1,5 +1,6 @@
 """One way from texts to logits: in order, in float32, whatever the batches, the model or the kind of input."""
 
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -54,6 +55,24 @@ def one_by_one(model: Any, tokenizer: Any, inputs: list[Any]) -> Iterator[np.nda
         with torch.no_grad():
             yield model(**batch).logits[0].numpy()
     model.float()
+
+
+def test_a_model_with_streams_runs_as_many_batches_at_once(tokenizer: Any) -> None:
+    model = model_of("texts")
+    expected = list(logits_of(model, tokenizer, TEXTS, 7))
+    together = threading.Barrier(3, timeout=20)  # a batch waits until three are under way
+
+    class Streams:
+        device, name_or_path, streams = model.device, "", 3
+
+        def eval(self) -> None: ...
+
+        def __call__(self, **batch: Any) -> Any:
+            together.wait()
+            return model(**batch)
+
+    answers = list(logits_of(Streams(), tokenizer, iter(TEXTS[:42]), 7))
+    np.testing.assert_allclose(answers, expected[:42], atol=1e-6)
 
 
 @pytest.mark.parametrize(
