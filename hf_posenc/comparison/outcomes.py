@@ -7,7 +7,7 @@ count. The metric is a function of the columns' sums, so that resampling is a pr
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,6 @@ _SAME = "x"
 MOST_UNITS = 1_000_000
 """Units of a test, at most: the bootstrap holds 2,000 weights for each."""
 _LARGEST = 1e15
-_COLUMNS = {"accuracy": ("right", "of"), "perplexity": ("nll", "tokens")}
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Outcome:
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest value that the metric can have."""
-        return {"accuracy": (0.0, 1.0), "matthews_correlation": (-1.0, 1.0), "perplexity": (1.0, np.inf)}[self.metric]
+        return _METRICS[self.metric].bounds
 
     def value(self) -> float:
         """The metric over all units."""
@@ -39,7 +38,7 @@ class Outcome:
 
     def scores(self, weights: np.ndarray) -> np.ndarray:
         """The metric with weighted units: (B, U) -> (B,)."""
-        return _METRICS[self.metric](weights @ self.units, self.columns)
+        return _METRICS[self.metric].of_sums(weights @ self.units, self.columns)
 
     def to_dict(self) -> dict[str, str]:
         """A string for each column: the units' counts, run-length encoded (`1x400`: 400 times 1)."""
@@ -54,10 +53,10 @@ def from_dict(metric: str, columns: dict[str, str]) -> Outcome:
     """
     if metric not in _METRICS:
         raise ValueError(f"the metric {metric!r:.40} is unknown")
-    names = _COLUMNS.get(metric, tuple(columns))
+    names = _METRICS[metric].columns or tuple(columns)
     if set(names) != set(columns) or not columns:
         raise ValueError(f"the {metric} has the columns {', '.join(map(repr, columns)):.80}")
-    if metric not in _COLUMNS and not all(re.fullmatch(r"\d{1,4}>\d{1,4}", name) for name in names):
+    if not _METRICS[metric].columns and not all(re.fullmatch(r"\d{1,4}>\d{1,4}", name) for name in names):
         raise ValueError(f"the {metric} has a column that is no pair of classes: {', '.join(map(repr, columns)):.80}")
     decoded = [_decode(columns[name]) for name in names]
     if len({len(column) for column in decoded}) > 1 or not len(decoded[0]):
@@ -98,24 +97,16 @@ def likelihood_outcome(nll: np.ndarray, tokens: np.ndarray) -> Outcome:
     return Outcome("perplexity", ("nll", "tokens"), np.stack([nll, tokens], axis=1).astype(np.float64))
 
 
-def confusion_outcome(
-    labels: np.ndarray, predictions: np.ndarray, classes: int, groups: Sequence[Any] | None = None
-) -> Outcome:
-    """Labels and predictions (n,) of examples, for the Matthews correlation."""
-    codes = labels.astype(np.int64) * classes + predictions
-    present = np.unique(codes)
-    columns = (codes[:, None] == present[None]).astype(np.float64)
-    names = tuple(f"{code // classes}>{code % classes}" for code in present)
-    return Outcome("matthews_correlation", names, _grouped(columns, groups))
-
-
 def classification_outcome(
     metric: str, labels: np.ndarray, predictions: np.ndarray, classes: int, groups: Sequence[Any] | None = None
 ) -> Outcome:
     """Labels and predictions (n,) of examples, for `accuracy` or `matthews_correlation`."""
     if metric == "accuracy":
         return right_outcome(predictions == labels, groups)
-    return confusion_outcome(labels, predictions, classes, groups)
+    codes = labels.astype(np.int64) * classes + predictions
+    present = np.unique(codes)
+    names = tuple(f"{code // classes}>{code % classes}" for code in present)
+    return Outcome(metric, names, _grouped((codes[:, None] == present[None]).astype(np.float64), groups))
 
 
 def _grouped(columns: np.ndarray, groups: Sequence[Any] | None) -> np.ndarray:
@@ -138,22 +129,24 @@ def _perplexity(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
 
 def _matthews(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
     """R_K of the cells (Gorodkin 2004): 0 where labels or predictions don't vary."""
-    cells = [tuple(map(int, name.split(">"))) for name in columns]
-    classes = 1 + max(max(cell) for cell in cells)
-    label, prediction = np.zeros((len(sums), classes)), np.zeros((len(sums), classes))
-    right, total = np.zeros(len(sums)), sums.sum(1)
-    for index, (row, column) in enumerate(cells):
-        label[:, row] += sums[:, index]
-        prediction[:, column] += sums[:, index]
-        if row == column:
-            right += sums[:, index]
+    cells = np.array([name.split(">") for name in columns], dtype=np.int64)  # (k, 2)
+    label, prediction = (sums @ np.eye(1 + cells.max())[numbers] for numbers in cells.T)  # (B, C) each
+    right, total = sums[:, cells[:, 0] == cells[:, 1]].sum(1), sums.sum(1)
     covariance = right * total - (label * prediction).sum(1)
     spread = (total**2 - (label**2).sum(1)) * (total**2 - (prediction**2).sum(1))
     return np.where(spread > 0, covariance / np.sqrt(np.maximum(spread, 1e-300)), 0.0)
 
 
-_METRICS: dict[str, Callable[[np.ndarray, tuple[str, ...]], np.ndarray]] = {
-    "accuracy": _accuracy,
-    "matthews_correlation": _matthews,
-    "perplexity": _perplexity,
+class _Metric(NamedTuple):
+    of_sums: Callable[[np.ndarray, tuple[str, ...]], np.ndarray]
+    """(B, k) sums of the columns, and their names -> (B,)."""
+    bounds: tuple[float, float]
+    columns: tuple[str, ...] = ()
+    """None: the cells that occur."""
+
+
+_METRICS = {
+    "accuracy": _Metric(_accuracy, (0.0, 1.0), ("right", "of")),
+    "matthews_correlation": _Metric(_matthews, (-1.0, 1.0)),
+    "perplexity": _Metric(_perplexity, (1.0, np.inf), ("nll", "tokens")),
 }

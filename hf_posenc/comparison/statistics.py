@@ -20,7 +20,7 @@ family are corrected by Holm's step-down rule (1979). What isn't found says litt
 
 import functools
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -49,6 +49,11 @@ class Interval:
     high: float | None
     seeds: int
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Its ends; the mean twice where there is one seed."""
+        return (self.mean, self.mean) if self.low is None or self.high is None else (self.low, self.high)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -67,11 +72,16 @@ class Difference:
     gap: float | None = None
     """The least true difference that the test finds in 80 % of cases, after correction; see `smallest_gap`."""
 
+    @property
+    def is_found(self) -> bool:
+        """Whether the schemes differ, by the corrected p-value."""
+        return self.corrected is not None and self.corrected < ALPHA
+
     def verdict(self, lower_is_better: bool = False) -> str:
         """`better`, `worse`, or that there is no evidence of a difference."""
         if self.corrected is None:
             return "one seed: can't be said"
-        if self.corrected >= ALPHA:
+        if not self.is_found:
             return NO_EVIDENCE
         return "better" if (self.interval.mean > 0) != lower_is_better else "worse"
 
@@ -80,34 +90,37 @@ Scores = Mapping[int, Mapping[str, Outcome]]
 """By seed, and by test (a part at a length): what a scheme did there."""
 
 
+@dataclass(frozen=True)
 class Sample:
     """The values of one scheme for a mean over tests: as measured, and in each bootstrap draw of the test units."""
 
-    def __init__(self, outcomes: Scores) -> None:
-        self.seeds = sorted(outcomes)
-        tests = sorted(outcomes[self.seeds[0]])
-        if any(sorted(outcomes[seed]) != tests for seed in self.seeds):
-            raise ValueError("The seeds have different tests.")
-        self.values = np.array(
-            [np.mean([outcomes[seed][test].value() for test in tests]) for seed in self.seeds], dtype=np.float64
-        )
-        """(n,): one per seed."""
-        self.bounds = outcomes[self.seeds[0]][tests[0]].bounds
-        drawn = np.zeros((DRAWS, len(self.seeds)))
-        for test in tests:
-            units = len(outcomes[self.seeds[0]][test].units)
-            weights = unit_weights(test, units)
-            drawn += np.stack([outcomes[seed][test].scores(weights) for seed in self.seeds], axis=1)
-        self.drawn = drawn / len(tests)
-        """(B, n): the same with resampled units."""
+    seeds: list[int]
+    values: np.ndarray
+    """(n,): one per seed."""
+    drawn: np.ndarray
+    """(B, n): the same with resampled units."""
+    bounds: tuple[float, float] = (-np.inf, np.inf)
+    """The least and the greatest value that there can be."""
 
-    def only(self, seeds: Sequence[int]) -> "Sample":
-        """The same for some of the seeds."""
-        chosen = [self.seeds.index(seed) for seed in seeds]
-        other = object.__new__(Sample)
-        other.seeds, other.values, other.drawn = list(seeds), self.values[chosen], self.drawn[:, chosen]
-        other.bounds = self.bounds
-        return other
+    @classmethod
+    def of(cls, outcomes: Scores) -> "Sample":
+        """The means over tests, which are the same for all seeds."""
+        seeds = sorted(outcomes)
+        tests = sorted(outcomes[seeds[0]])
+        if any(sorted(outcomes[seed]) != tests for seed in seeds):
+            raise ValueError("The seeds have different tests.")
+        values = np.array([np.mean([outcomes[seed][test].value() for test in tests]) for seed in seeds], np.float64)
+        drawn = np.zeros((DRAWS, len(seeds)))
+        for test in tests:
+            weights = unit_weights(test, len(outcomes[seeds[0]][test].units))
+            drawn += np.stack([outcomes[seed][test].scores(weights) for seed in seeds], axis=1)
+        return cls(seeds, values, drawn / len(tests), outcomes[seeds[0]][tests[0]].bounds)
+
+    def minus(self, other: "Sample") -> "Sample":
+        """The differences at the seeds that both have."""
+        seeds = [seed for seed in self.seeds if seed in other.seeds]
+        here, there = ([sample.seeds.index(seed) for seed in seeds] for sample in (self, other))
+        return Sample(seeds, self.values[here] - other.values[there], self.drawn[:, here] - other.drawn[:, there])
 
 
 @functools.lru_cache(maxsize=4)
@@ -121,13 +134,12 @@ def unit_weights(test: str, units: int) -> np.ndarray:
 
 def interval(sample: Sample) -> Interval:
     """The mean over seeds with its interval."""
-    return _interval(sample.values, sample.drawn, sample.bounds)[0]
+    return _interval(sample)[0]
 
 
-def _interval(
-    values: np.ndarray, drawn: np.ndarray, bounds: tuple[float, float] = (-np.inf, np.inf), others: float = 0.0
-) -> tuple[Interval, float, float]:
-    """The interval, the variance of the mean, and its degrees of freedom."""
+def _interval(sample: Sample, others: float = 0.0) -> tuple[Interval, float, float]:
+    """The interval, the variance of the mean, and its degrees of freedom; for `others` see `paired`."""
+    values = sample.values
     count, mean = len(values), float(values.mean())
     if count < 2:
         return Interval(mean, None, None, count), np.nan, np.nan
@@ -135,56 +147,39 @@ def _interval(
     is_borrowed = others > own
     over_seeds = ((own + others) / 2 if is_borrowed else own) / count
     freedom = (count - 1) * (2 if is_borrowed else 1)
-    variance = over_seeds + drawn.mean(1).var()
+    variance = over_seeds + sample.drawn.mean(1).var()
     # Equal to the last digit in every seed and draw: what is left is the rounding of float64.
     if variance < 1e-24:
         return Interval(mean, mean, mean, count), 0.0, freedom
     freedom *= (variance / max(over_seeds, 1e-12 * variance)) ** 2
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance)
-    low, high = np.clip([mean - half, mean + half], *bounds)
+    low, high = np.clip([mean - half, mean + half], *sample.bounds)
     return Interval(mean, float(low), float(high), count), float(variance), float(min(freedom, 1e9))
 
 
-def difference(sample: Sample, baseline: Sample, others: float = 0.0) -> Difference:
-    """A scheme minus the baseline, seed by seed.
+def paired(family: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Difference]:
+    """The differences of a family: the first of each pair minus the second, seed by seed; p-values as they are.
 
-    Args:
-        sample, baseline: the two.
-        others: the median variance over seeds of all differences of the family, see `paired`.
-
-    Raises:
-        ValueError: they have no seed in common.
+    Pairs without a common seed are left out. A spread below the family's median is moved halfway there.
     """
-    values, drawn = _differences(sample, baseline)
-    mean, variance, freedom = _interval(values, drawn, others=others)
-    if len(values) < 2:
+    shared = {name: pair for name, pair in family.items() if set(pair[0].seeds) & set(pair[1].seeds)}
+    differences = {name: sample.minus(other) for name, (sample, other) in shared.items()}
+    spreads = [difference.values.var(ddof=1) for difference in differences.values() if len(difference.seeds) > 1]
+    others = float(np.median(spreads)) if spreads else 0.0
+    return {name: _test(difference, others, shared[name][0].bounds) for name, difference in differences.items()}
+
+
+def _test(difference: Sample, others: float, bounds: tuple[float, float]) -> Difference:
+    """Whether the mean of the seeds' differences is 0: a t-test; where nothing varies, any difference counts."""
+    mean, variance, freedom = _interval(difference, others)
+    if mean.seeds < 2:
         return Difference(mean, None)
     error = float(np.sqrt(variance))
     if error == 0:
         p = 0.0 if abs(mean.mean) > 1e-12 else 1.0
     else:
         p = float(2 * stats.t.sf(abs(mean.mean) / error, freedom))
-    least, greatest = sample.bounds
-    return Difference(mean, p, error=error, freedom=freedom, widest=greatest - least)
-
-
-def _differences(sample: Sample, baseline: Sample) -> tuple[np.ndarray, np.ndarray]:
-    common = [seed for seed in sample.seeds if seed in baseline.seeds]
-    if not common:
-        raise ValueError("The scheme and the baseline have no seed in common.")
-    first, second = sample.only(common), baseline.only(common)
-    return first.values - second.values, first.drawn - second.drawn
-
-
-def paired(family: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Difference]:
-    """The differences of a family: the first of each pair minus the second; p-values as they are.
-
-    Raises:
-        ValueError: two have no seed in common.
-    """
-    spreads = [values.var(ddof=1) for pair in family.values() if len(values := _differences(*pair)[0]) > 1]
-    others = float(np.median(spreads)) if spreads else 0.0
-    return {name: difference(*pair, others) for name, pair in family.items()}
+    return Difference(mean, p, error=error, freedom=freedom, widest=bounds[1] - bounds[0])
 
 
 def holm(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:

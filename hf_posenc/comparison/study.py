@@ -1,7 +1,7 @@
 """A results folder as numbers: scores by scheme, part and length, their differences, and costs."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,11 @@ from hf_posenc.errors import UserError
 
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
+from .records import name_of
 from .references import MAJORITY
 from .results_folder import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .run import PICTURE_NAME
-from .statistics import Difference, Interval, Name, Sample, holm, interval, learned, paired
+from .statistics import Difference, Interval, Sample, holm, interval, learned, paired
 
 logger = logging.get_logger(__name__)
 
@@ -38,6 +39,7 @@ class Study:
     """The cost of a step by task, see `speed.measure_speed`."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Runs and files that couldn't be read, with the reason."""
+    _outcomes: dict[Any, dict[int, dict[str, Outcome]]] = field(default_factory=dict, repr=False)
     _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -70,8 +72,7 @@ class Study:
     @property
     def missing(self) -> list[str]:
         """Runs of the plan that aren't there."""
-        read = {f"{run['task']}-{run['scheme']}-seed{run['seed']}" for run in (*self.done, *self.failed)}
-        made = read | self.damaged.keys()
+        made = {*map(name_of, (*self.done, *self.failed)), *self.damaged}
         return [run.name for run in self.plan.runs() if run.name not in made]
 
     @cached_property
@@ -144,36 +145,41 @@ class Study:
         key = (task.name, scheme, length, part)
         if key not in self._samples:
             wanted = self.averaged(task, length) if part is None else [part] if isinstance(part, str) else list(part)
-            scores: dict[int, dict[str, Outcome]] = {}
-            for run in self.runs(task, scheme):
-                tests = {
+            # The same texts, cut to each length, are drawn together: what length brings is paired by text.
+            drawn = "" if task.kind == "text" and task.lengths == "cut" else f" {length}"
+            scores = {
+                seed: {f"{task.name} {name}{drawn}": outcomes[name] for name in wanted}
+                for seed, outcomes in self.outcomes(task, scheme, length).items()
+                if wanted and outcomes.keys() >= set(wanted)
+            }
+            self._samples[key] = Sample.of(scores) if scores else None
+        return self._samples[key]
+
+    def outcomes(self, task: Task, scheme: str, length: int) -> dict[int, dict[str, Outcome]]:
+        """What a scheme did in each part, by seed."""
+        key = (task.name, scheme, length)
+        if key not in self._outcomes:
+            self._outcomes[key] = {
+                run["seed"]: {
                     test["part"]: from_dict(test["metric"], test["units"])
                     for test in run["tests"]
-                    if test["length"] == length and test["part"] in wanted and "units" in test
+                    if test["length"] == length and "units" in test
                 }
-                if len(tests) == len(wanted) > 0:
-                    # The same texts, cut to each length, are drawn together: what length brings is paired by text.
-                    drawn = "" if task.kind == "text" and task.lengths == "cut" else f" {length}"
-                    scores[run["seed"]] = {f"{task.name} {name}{drawn}": outcome for name, outcome in tests.items()}
-            self._samples[key] = Sample(scores) if scores else None
-        return self._samples[key]
+                for run in self.runs(task, scheme)
+            }
+        return self._outcomes[key]
 
     def learned(self, task: Task, scheme: str, length: int, part: str) -> tuple[int, int] | None:
         """How many runs of how many learned a part, see `statistics.learned`; None: it doesn't come in such pairs."""
         if task.kind != "probes" and not self._is_in_pairs(task, length, part):
             return None
-        outcomes = self._outcomes(task, scheme, length, part)
+        outcomes = [tests[part] for tests in self.outcomes(task, scheme, length).values() if part in tests]
         return (sum(map(learned, outcomes)), len(outcomes)) if outcomes else None
 
     def _is_in_pairs(self, task: Task, length: int, part: str) -> bool:
         """Whether examples come in twos with two answers: who always says the same is right in one of each."""
-        outcomes = self._outcomes(task, MAJORITY, length, part) if self.references.get(task.name) else []
-        return bool(outcomes) and outcomes[0].metric == "accuracy" and bool((outcomes[0].units == (1, 2)).all())
-
-    def _outcomes(self, task: Task, scheme: str, length: int, part: str) -> list[Outcome]:
-        tests = (test for run in self.runs(task, scheme) for test in run["tests"])
-        wanted = (test for test in tests if (test["part"], test["length"]) == (part, length) and "units" in test)
-        return [from_dict(test["metric"], test["units"]) for test in wanted]
+        majority = next(iter(self.outcomes(task, MAJORITY, length).values()), {}).get(part)
+        return majority is not None and majority.metric == "accuracy" and bool((majority.units == (1, 2)).all())
 
     def why_not(self, task: Task, scheme: str, length: int) -> str:
         """The reason why a scheme has no score at a length."""
@@ -190,24 +196,17 @@ class Study:
 
     def differences(self, task: Task, length: int, part: Parts = None) -> dict[str, Difference]:
         """Each scheme against the baseline; the p-values are corrected for their number."""
-        return holm(self._against_baseline(task, length, part))
-
-    def _against_baseline(self, task: Task, length: int, part: Parts) -> dict[str, Difference]:
-        samples = self._samples_at(task, length, part)
-        baseline = samples.pop(self.plan.baseline, None)
-        return {} if baseline is None else _family({scheme: (sample, baseline) for scheme, sample in samples.items()})
+        return holm(self._against(self.plan.baseline, task, length, part))
 
     def above(self, task: Task, length: int, name: str, part: Parts = None) -> dict[str, Difference]:
         """Each scheme against one of `references`, on the same examples; corrected for their number."""
-        if name not in self.references.get(task.name, {}):
+        return holm(self._against(name, task, length, part))
+
+    def _against(self, name: str, task: Task, length: int, part: Parts) -> dict[str, Difference]:
+        other, samples = self.sample(task, name, length, part), self._samples_at(task, length, part)
+        if other is None:
             return {}
-        reference = self.sample(task, name, length, part)
-        samples = self._samples_at(task, length, part)
-        return (
-            {}
-            if reference is None
-            else holm(_family({scheme: (sample, reference) for scheme, sample in samples.items()}))
-        )
+        return paired({scheme: (sample, other) for scheme, sample in samples.items() if scheme != name})
 
     def _samples_at(self, task: Task, length: int, part: Parts = None) -> dict[str, Sample]:
         samples = {scheme: self.sample(task, scheme, length, part) for scheme in self.schemes}
@@ -218,31 +217,32 @@ class Study:
         differences = {}
         for task in self.tasks:
             for part in self.parts(task, length_of(task)):
-                for scheme, value in self._against_baseline(task, length_of(task), part).items():
+                for scheme, value in self._against(self.plan.baseline, task, length_of(task), part).items():
                     differences[task.name, part, scheme] = value
         return holm(differences)
 
     def pairs(self, task: Task, length: int) -> dict[tuple[str, str], Difference]:
         """Each scheme against each other one, in the plan's order: one family, corrected together."""
         samples = self._samples_at(task, length)
-        return holm(_family({two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}))
+        return holm(paired({two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}))
 
     def changes(self, task: Task, start: int, end: int) -> dict[str, Difference]:
         """Each scheme at one length minus itself at another: what longer inputs cost; corrected for their number."""
         before, after = (self._samples_at(task, length, self.curve_parts(task)) for length in (start, end))
-        return holm(_family({scheme: (after[scheme], before[scheme]) for scheme in before if scheme in after}))
+        return holm(paired({scheme: (after[scheme], before[scheme]) for scheme in before if scheme in after}))
 
     def ranking(self, task: Task, length: int) -> list[tuple[str, Interval]]:
         """The schemes with a value, the best first."""
-        rows = [(scheme, self.score(task, scheme, length)) for scheme in self.schemes]
-        scored = [(scheme, value) for scheme, value in rows if value is not None]
-        return sorted(scored, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
+        return self._ranked(task, length, self.schemes)
 
     def rows(self, task: Task, length: int) -> list[tuple[str, Interval]]:
         """The ranking, with what every scheme has to beat at its place."""
-        scores = [(name, self.score(task, name, length)) for name in self.references.get(task.name, {})]
-        every = [*self.ranking(task, length), *((name, value) for name, value in scores if value is not None)]
-        return sorted(every, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
+        return self._ranked(task, length, [*self.schemes, *self.references.get(task.name, {})])
+
+    def _ranked(self, task: Task, length: int, names: Iterable[str]) -> list[tuple[str, Interval]]:
+        scores = ((name, self.score(task, name, length)) for name in names)
+        rows = [(name, score) for name, score in scores if score is not None]
+        return sorted(rows, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
 
     def unbeaten(self, task: Task, length: int) -> tuple[str, Interval] | None:
         """A baseline that no scheme's mean is above."""
@@ -253,17 +253,10 @@ class Study:
         """A picture of what each scheme learned, from its first run that has one."""
         paths: dict[str, Path] = {}
         for run in self.done:
-            path = self.folder / RUNS_NAME / f"{run['task']}-{run['scheme']}-seed{run['seed']}" / PICTURE_NAME
+            path = self.folder / RUNS_NAME / name_of(run) / PICTURE_NAME
             if path.is_file() and run["scheme"] not in paths:
                 paths[run["scheme"]] = path
         return {scheme: paths[scheme] for scheme in self.schemes if scheme in paths}
-
-
-def _family(pairs: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Difference]:
-    """The pairs that share a seed."""
-    return paired(
-        {name: (sample, other) for name, (sample, other) in pairs.items() if set(sample.seeds) & set(other.seeds)}
-    )
 
 
 def lower_is_better(task: Task) -> bool:
