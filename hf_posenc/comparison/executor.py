@@ -1,8 +1,10 @@
 """Runs a plan: skips finished runs, resumes interrupted ones, records failures."""
 
 import contextlib
+import itertools
 import math
 import shutil
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,9 +22,9 @@ from hf_posenc.quiet import silence
 
 from .checkpoints import convert_checkpoints
 from .plan import Plan, PlannedRun
-from .records import ENDED, read_run, read_speed
+from .records import ENDED, read_speed
 from .references import REFERENCES_NAME, measure_references
-from .results_folder import load_plan, load_runs, read_status, record_plan, run_folder
+from .results_folder import load_plan, load_runs, read_result, record_plan, run_folder
 from .run import MODEL_NAME, RUN_NAME, finish, learning_rate, run_one
 from .speed import SPEED_NAME, measure_speed
 from .tasks import check_data
@@ -70,27 +72,27 @@ def execute(
     console = console or Console()
     folder, runs, execution = Path(results), plan.work(*shard), Execution()
     _prepare(plan, folder, console)
-    pending = [run for run in runs if read_status(folder, run) not in ENDED]
+    pending = [run for run in runs if read_result(folder, run).get("status") not in ENDED]
     execution.skipped = [run.name for run in runs if run not in pending]
     if execution.skipped:
         console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.")
     if len(plan.seeds) < 2:
         console.print("One seed gives no intervals and no comparisons. Give 2 seeds or more.")
-    clock = Clock(pending)
+    seconds: dict[str, list[float]] = {}
     for number, run in enumerate(pending, start=1):
         with _lock(folder, run.name) as mine:
-            if mine and read_status(folder, run) in ENDED:
+            if mine and read_result(folder, run).get("status") in ENDED:
                 execution.skipped.append(run.name)
                 continue
-            line = f"[{number} of {len(pending)}] {run.name}{clock.left(number - 1)}: "
+            line = f"[{number} of {len(pending)}] {run.name}{time_left(pending[number - 1 :], seconds)}: "
             console.print(line, markup=False, highlight=False, end="")
             if not mine:
                 execution.elsewhere.append(run.name)
                 console.print("another process is making it", highlight=False)
                 continue
             started = time.time()
-            outcome = _interruptible(plan, run, folder, keep_models, console)
-            clock.add(run, time.time() - started)
+            outcome = _attempt(plan, run, folder, keep_models, console)
+            seconds.setdefault(run.task.name, []).append(time.time() - started)
             if isinstance(outcome, str):
                 execution.failed[run.name] = outcome
                 console.print(f"[red]failed[/red]: {escape(outcome)}", highlight=False)
@@ -143,8 +145,9 @@ def _add_speed(plan: Plan, folder: Path, console: Console) -> None:
     for task in plan.tasks:
         runs: dict[str, dict[str, Any]] = {}
         for run in plan.runs():
-            if run.task == task and run.scheme not in runs and read_status(folder, run) == "done":
-                runs[run.scheme] = read_run(run_folder(folder, run) / RUN_NAME)
+            if run.task == task and run.scheme not in runs:
+                result = read_result(folder, run)
+                runs |= {run.scheme: result} if result.get("status") == "done" else {}
         known = measured.get(task.name, {})
         if known.get("baseline") == plan.baseline and set(runs) <= set(known["schemes"]):
             continue
@@ -178,31 +181,27 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield True
 
 
-def _interruptible(
-    plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console
-) -> dict[str, Any] | str:
-    """`_attempt`; Ctrl-C says what is kept."""
-    try:
-        return _attempt(plan, run, folder, keep_models)
-    except KeyboardInterrupt as interrupt:
-        console.print()  # what is said next has a line of its own
-        raise Interrupted(
-            f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on there."
-        ) from interrupt
+def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console) -> dict[str, Any] | str:
+    """Makes a run, and records it. Returns what was recorded, or the error, recorded where the disk allows.
 
-
-def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any] | str:
-    """Makes a run, and records it. Returns what was recorded, or the error, recorded where the disk allows."""
+    Raises:
+        Interrupted: Ctrl-C; says what is kept.
+    """
     place, trials = run_folder(folder, run), plan.trials(run.task, run.scheme) if run.factor is None else []
-    for trial in trials:
-        with _lock(folder, trial.name, wait=True):  # another process may be making it
-            pass
     try:
+        for trial in trials:
+            with _lock(folder, trial.name, wait=True):  # another process may be making it
+                pass
         with silence():
             chosen = choose_rate(plan, run, folder) if trials else None
             result = run_one(plan, run, place, folder / DATA_NAME, chosen)
             finish(place, result, keep_models and run.factor is None)
         return result
+    except KeyboardInterrupt as interrupt:
+        console.print()  # what is said next has a line of its own
+        raise Interrupted(
+            f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on there."
+        ) from interrupt
     except Exception as error:  # whatever it is, the other runs don't depend on it
         message = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
         reason = disk_error(error)
@@ -224,11 +223,8 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any]:
     Raises:
         UserError: none of the trials is done.
     """
-    trials = []
-    for tried in plan.trials(run.task, run.scheme):
-        path = run_folder(folder, tried) / RUN_NAME
-        if path.is_file():
-            trials.append(read_run(path))
+    results = (read_result(folder, trial) for trial in plan.trials(run.task, run.scheme))
+    trials = [result for result in results if result]
     ended = [trial for trial in trials if trial["status"] in ENDED]
     done = [trial for trial in ended if trial["status"] == "done"]
     if len(ended) < len(plan.search) or not done:
@@ -253,28 +249,17 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any]:
     return {"learning_rate": max(scores, key=worth), "search": search}
 
 
-class Clock:
-    """Estimates the time left from the runs so far: from those of the same task, where there are some."""
+def time_left(pending: list[PlannedRun], seconds: dict[str, list[float]]) -> str:
+    """The time left, in words; empty before the first run has ended.
 
-    def __init__(self, pending: list[PlannedRun]) -> None:
-        self.pending = pending
-        self.seconds: dict[str, list[float]] = {}
-
-    def add(self, run: PlannedRun, seconds: float) -> None:
-        """Adds a finished run."""
-        self.seconds.setdefault(run.task.name, []).append(seconds)
-
-    def left(self, made: int) -> str:
-        """The time left, in words; empty before the first run."""
-        every = [value for values in self.seconds.values() for value in values]
-        if not every:
-            return ""
-        mean = sum(every) / len(every)
-        total = 0.0
-        for run in self.pending[made:]:
-            own = self.seconds.get(run.task.name)
-            total += sum(own) / len(own) if own else mean
-        return f", about {duration(total)} left"
+    Args:
+        pending: the runs to be made.
+        seconds: what each run so far took, by task; the others take the mean over all.
+    """
+    every = [*itertools.chain.from_iterable(seconds.values())]
+    if not every:
+        return ""
+    return f", about {duration(sum(statistics.mean(seconds.get(run.task.name, every)) for run in pending))} left"
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ A run is one task, one scheme and one seed. All that differs between the runs of
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -191,14 +191,11 @@ class Plan:
 
     def settings(self, scheme: str = "", task: Task | None = None) -> dict[str, Any]:
         """What comparable runs share: all fields but the lists that may grow; the task; a scheme's own code."""
-        grow = ["tasks", "schemes", "seeds", "baseline", "chosen_baseline", "scheme_files"]
-        if not self.search:  # as it was written before there was one
-            grow.append("search")
+        grow = ("tasks", "schemes", "seeds", "baseline", "chosen_baseline", "scheme_files")
         values = {name: value for name, value in asdict(self).items() if name not in grow}
-        if task is not None:  # where its data lies may differ by machine, see `Study.read`
-            values["task"] = {name: value for name, value in _written(task).items() if name != "data"}
-        code = {name: sha256 for name, sha256 in self.code().items() if name in scheme.split("+")}
-        return {**values, "scheme_code": code} if code else values
+        values["task"] = {} if task is None else compact({**asdict(task), "data": None})  # it may lie elsewhere
+        values["scheme_code"] = {name: digest for name, digest in self.code().items() if name in scheme.split("+")}
+        return compact(values)
 
     def code(self) -> dict[str, str]:
         """SHA-256 of the defining file, for each scheme that isn't built in."""
@@ -206,12 +203,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
-        values = json.loads(json.dumps({**asdict(self), "tasks": [_written(task) for task in self.tasks]}))
-        del values["chosen_baseline"]
-        for name in ("scheme_files", "search"):
-            if not values[name]:  # as it was written before there were any
-                del values[name]
-        return values
+        values = {**asdict(self), "tasks": [compact(asdict(task)) for task in self.tasks], "chosen_baseline": None}
+        return compact(json.loads(json.dumps(values)))
 
 
 @dataclass(frozen=True)
@@ -231,12 +224,9 @@ class PlannedRun:
         return f"{self.task.name}-{self.scheme}{trial}-seed{self.seed}"
 
 
-def _written(task: Task) -> dict[str, Any]:
-    """A task as plain values; without a file as it was written before there could be one."""
-    values = asdict(task)
-    if task.sha256 is None:
-        del values["sha256"]
-    return values
+def compact(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without those that are None or empty, as if the field weren't there."""
+    return {name: value for name, value in values.items() if value or isinstance(value, bool | int | float)}
 
 
 def _same_content(first: Task, second: Task) -> bool:

@@ -1,8 +1,9 @@
 """Reads and checks the JSON files of a results folder, so that no other module has to."""
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, Required, TypedDict
 
@@ -21,24 +22,23 @@ ENDED = ("done", "diverged")
 """The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
 
 
-class _Failed(TypedDict):
-    """A run that ended in an error."""
-
+class _Run(TypedDict):
     task: Required[str]
     scheme: Required[str]
     seed: Required[int]
     settings: Required[dict[str, Any]]
+
+
+class _Failed(_Run):
+    """A run that ended in an error."""
+
     error: Required[str]
     learning_rate: NotRequired[int | float]
 
 
-class _Done(TypedDict):
+class _Done(_Run):
     """A run that was trained and tested."""
 
-    task: Required[str]
-    scheme: Required[str]
-    seed: Required[int]
-    settings: Required[dict[str, Any]]
     tests: Required[list[dict[str, Any]]]
     loss: Required[list[list[int | float]]]
     parameters: Required[int]
@@ -110,6 +110,11 @@ class _Cost(TypedDict):
     high: Required[int | float]
 
 
+def name_of(run: Mapping[str, Any]) -> str:
+    """The name of a run's folder, by what its record says."""
+    return f"{run['task']}-{run['scheme']}-seed{run['seed']}"
+
+
 class Damaged(UserError):
     """A file of a results folder doesn't hold what it should."""
 
@@ -117,6 +122,17 @@ class Damaged(UserError):
         """The file, and what is wrong with it."""
         self.reason = reason if isinstance(reason, str) else one_line(reason) or type(reason).__name__
         super().__init__(f"{str(path)!r} is damaged: {self.reason} Delete it, and run `compare` again.")
+
+
+@contextlib.contextmanager
+def _naming(path: Path, where: str = "") -> Iterator[None]:
+    """Makes what is wrong with a record `Damaged`, which names the file."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except ValueError as error:
+        raise Damaged(path, f"{where}{sentence(error)}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -129,12 +145,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(
             path.read_text(encoding="utf-8-sig"), parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole
         )
-    except UnicodeDecodeError as error:
-        raise Damaged(path, f"it isn't UTF-8 text ({one_line(error)}).") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Damaged(path, f"it can't be read: {sentence(error)}") from error
-    except RecursionError as error:
-        raise Damaged(path, "it can't be read: it is nested too deep.") from error
     if not isinstance(value, dict):
         raise Damaged(path, f"it holds {_shown(value)}, which is no object.")
     return value
@@ -163,7 +175,7 @@ def read_run(path: Path, *, searched: bool = False) -> dict[str, Any]:
         Damaged: it can't be read, a field is missing, or is of another type.
     """
     run = read_json(path)
-    try:
+    with _naming(path):
         if run.get("status") not in (*ENDED, "failed"):
             raise ValueError(f"its status is {_shown(run.get('status'))}, neither 'done' nor 'failed'.")
         if run["status"] != "done":
@@ -176,12 +188,10 @@ def read_run(path: Path, *, searched: bool = False) -> dict[str, Any]:
             raise ValueError("Field 'loss' holds something else than pairs of a step and a number.")
         if searched:
             _check(run.get("search"), _Searched, "search")
-            if not isinstance(run.get("learning_rate"), int | float) or not run["search"]["scores"]:
-                raise ValueError("Field 'learning_rate' is missing, or what it was chosen from.")
+            if not run["search"]["scores"]:
+                raise ValueError("Field 'search' holds nothing that the learning rate was chosen from.")
             for name in run["search"]["scores"]:
                 float(name)
-    except ValueError as error:
-        raise Damaged(path, error) from error
     return run
 
 
@@ -192,17 +202,13 @@ def read_baselines(path: Path) -> list[dict[str, Any]]:
         Damaged: it can't be read, a field is missing, is of another type, or holds counts that can't be.
     """
     baselines = read_json(path).get("baselines")
-    try:
+    with _naming(path):
         if not isinstance(baselines, list):
             raise ValueError("Field 'baselines' is no list.")
         for place, baseline in enumerate(baselines):
             _check(baseline, _Baseline, f"baselines[{place}]")
             _check_tests(baseline["tests"])
             check_counts(path, baseline["tests"])
-    except Damaged:
-        raise
-    except ValueError as error:
-        raise Damaged(path, error) from error
     return baselines
 
 
@@ -213,7 +219,7 @@ def read_speed(path: Path) -> dict[str, dict[str, Any]]:
         Damaged: it can't be read, a field is missing, or is of another type.
     """
     speeds = read_json(path)
-    try:
+    with _naming(path):
         for task, speed in speeds.items():
             _check(speed, _Speed, task)
             _check(speed["machine"], _Machine, f"{task}: machine")
@@ -221,8 +227,6 @@ def read_speed(path: Path) -> dict[str, dict[str, Any]]:
                 _check(cost, _Cost, f"{task}: {scheme}")
                 if not cost["low"] <= cost["cost"] <= cost["high"]:
                     raise ValueError(f"{task}: {scheme}: the cost {cost['cost']} isn't between its quartiles.")
-    except ValueError as error:
-        raise Damaged(path, error) from error
     return speeds
 
 
@@ -235,12 +239,10 @@ def check_counts(path: Path, tests: list[dict[str, Any]]) -> None:
     for place, test in enumerate(tests):
         if "skipped" in test:
             continue
-        try:
+        with _naming(path, f"tests[{place}]: "):
             units = len(from_dict(test["metric"], test["units"]).units)
             if units > test["examples"]:
                 raise ValueError(f"it has {units} units, and {test['examples']} examples")
-        except ValueError as error:
-            raise Damaged(path, f"tests[{place}]: {sentence(error)}") from error
 
 
 def _check_tests(tests: list[dict[str, Any]]) -> None:

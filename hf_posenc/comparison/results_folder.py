@@ -9,9 +9,9 @@ from typing import Any
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import write_json
 
-from .plan import Plan, PlannedRun, extend
+from .plan import Plan, PlannedRun, compact, extend
 from .plan_file import PLAN_NAME, check_folder, read_plan
-from .records import Damaged, check_counts, read_baselines, read_json, read_run, read_speed
+from .records import Damaged, check_counts, name_of, read_baselines, read_json, read_run, read_speed
 from .references import REFERENCES_NAME
 from .run import RUN_NAME
 from .speed import SPEED_NAME
@@ -59,10 +59,10 @@ def load_plan(folder: str | Path) -> Plan:
         raise UserError(f"{str(path)!r} is no plan: {one_line(error)}") from error
 
 
-def read_status(folder: Path, run: PlannedRun) -> str | None:
-    """The status in a run's JSON (`done`, `failed`, ...); None where there is no run."""
+def read_result(folder: Path, run: PlannedRun) -> dict[str, Any]:
+    """A run's JSON; empty where there is no run."""
     path = run_folder(folder, run) / RUN_NAME
-    return str(read_run(path)["status"]) if path.is_file() else None
+    return read_run(path) if path.is_file() else {}
 
 
 def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = None) -> list[dict[str, Any]]:
@@ -78,14 +78,14 @@ def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = N
         UserError: one of them is damaged, or of another plan.
     """
     runs = []
-    consistency = ConsistencyCheck(plan)
+    seen: dict[Any, tuple[Any, Path]] = {}
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
         with _collect_damage(path, damaged):
             result = read_run(path, searched=bool(plan.search))
             _check_plan(plan, result, path)
             if result["status"] == "done":
                 _check_tests(plan, result, path)
-                consistency.check(result, path)
+                _check_consistent(plan, result, path, seen)
             runs.append(result)
     return runs
 
@@ -94,11 +94,11 @@ def _check_plan(plan: Plan, result: dict[str, Any], path: Path) -> None:
     """Refuses a run of another plan, and a copied run, which would count twice."""
     task = next((task for task in plan.tasks if task.name == result["task"]), None)
     expected = json.loads(json.dumps(plan.settings(result["scheme"], task)))
-    recorded = result["settings"]
-    different = [
-        name for name in {**expected, "scheme_code": None, "search": None} if recorded.get(name) != expected.get(name)
-    ]
-    named = f"{result['task']}-{result['scheme']}-seed{result['seed']}"
+    recorded = compact(result["settings"])
+    if isinstance(recorded.get("task"), dict):
+        recorded["task"] = compact(recorded["task"])
+    different = [name for name in {**recorded, **expected} if recorded.get(name) != expected.get(name)]
+    named = name_of(result)
     if named not in {run.name for run in plan.runs()}:
         different.append("its tasks, schemes or seeds")
     if different:
@@ -120,45 +120,36 @@ def _check_tests(plan: Plan, result: dict[str, Any], path: Path) -> None:
     check_counts(path, tests)
 
 
-class ConsistencyCheck:
-    """What all runs of a folder share beyond their plan; of two that differ, neither is known to be wrong."""
+def _check_consistent(plan: Plan, result: dict[str, Any], path: Path, seen: dict[Any, tuple[Any, Path]]) -> None:
+    """Refuses a run whose test examples, learning rate or starting weights aren't those of the runs before it.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.data: dict[tuple[str, str, int], tuple[Any, Path]] = {}
-        self.starts: dict[str, tuple[str, Path]] = {}
-        self.rates: dict[tuple[str, str], tuple[float, Path]] = {}
+    Args:
+        plan, result, path: the run and its file.
+        seen: what the runs before it had, and the file of the first; this run is added. Of two that differ, neither is
+            known to be wrong.
 
-    def check(self, result: dict[str, Any], path: Path) -> None:
-        """Refuses a run whose test examples, learning rate or starting weights differ from those of earlier runs.
+    Raises:
+        UserError: naming both.
+    """
 
-        Raises:
-            UserError: naming both.
-        """
-        for test in result["tests"]:
-            key = (result["task"], test["part"], test["length"])
-            own = (test.get("data"), test["examples"])
-            before = self.data.setdefault(key, (own, path))
-            if before[0] != own:
-                raise UserError(
-                    f"{str(path.parent)!r} was tested on other examples of {test['part']!r} than "
-                    f"{str(before[1].parent)!r}: the data has changed in between. Delete the runs of one of them."
-                )
-        rate = result["learning_rate"]
-        other = self.rates.setdefault((result["task"], result["scheme"]), (rate, path))
-        if other[0] != rate:
+    def check(value: Any, key: tuple[Any, ...], what: str, why: str) -> None:
+        first, other = seen.setdefault((what, *key), (value, path))
+        if first != value:
             raise UserError(
-                f"{str(path.parent)!r} learned at {rate:g}, {str(other[1].parent)!r} at {other[0]:g}: each machine "
-                f"searched anew. Delete the runs of one of them, and copy {SEARCH_NAME} before the others start."
+                f"{str(path.parent)!r} {what} than {str(other.parent)!r} ({value} and {first}): {why}. Delete the runs "
+                "of one of them."
             )
-        if start := result.get("source_sha256"):
-            name = result["scheme"] if "{scheme}" in str(self.plan.pretrained) else ""
-            first = self.starts.setdefault(name, (start, path))
-            if first[0] != start:
-                raise UserError(
-                    f"{str(path.parent)!r} started from other weights than {str(first[1].parent)!r}: "
-                    f"{str(self.plan.pretrained)!r} has changed in between. Delete the runs of one of them."
-                )
+
+    task, scheme, changed = result["task"], result["scheme"], "has changed in between"
+    for test in result["tests"]:
+        examples = f"{test['examples']} of {test.get('data')}"
+        what = f"was tested on other examples of {test['part']!r}"
+        check(examples, (task, test["length"]), what, f"the data {changed}")
+    anew = f"each machine searched anew; copy {SEARCH_NAME} before the others start"
+    check(result["learning_rate"], (task, scheme), "learned at another rate", anew)
+    if start := result.get("source_sha256"):
+        key = (scheme,) if "{scheme}" in str(plan.pretrained) else ()
+        check(start[:12], key, "started from other weights", f"{str(plan.pretrained)!r} {changed}")
 
 
 def load_references(
@@ -180,9 +171,8 @@ def load_references(
         with _collect_damage(path, damaged):
             for reference in read_baselines(path):
                 for test in reference["tests"]:
-                    if tested.get((reference["task"], test["part"], test["length"]), test.get("data")) != test.get(
-                        "data"
-                    ):
+                    data, key = test.get("data"), (reference["task"], test["part"], test["length"])
+                    if tested.get(key, data) != data:
                         raise UserError(
                             f"{str(path)!r} was measured on other examples of {test['part']!r} than the runs. Delete "
                             "it, and run `compare` again."

@@ -24,7 +24,7 @@ from rich.console import Console
 import hf_posenc
 from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
-from hf_posenc.comparison.executor import Clock, duration
+from hf_posenc.comparison.executor import duration, time_left
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
@@ -387,12 +387,9 @@ def test_the_time_left_is_guessed_by_task():
         PlannedRun(fast, "rope", 0),
         PlannedRun(slow, "rope", 0),
     ]
-    clock = Clock(pending)
-    assert clock.left(0) == ""
-    clock.add(pending[0], 10)
-    assert clock.left(1) == ", about 30 s left"
-    clock.add(pending[1], 100)
-    assert clock.left(2) == ", about 2 min left"
+    assert time_left(pending, {}) == ""
+    assert time_left(pending[1:], {"halves": [10]}) == ", about 30 s left"
+    assert time_left(pending[2:], {"halves": [10], "probes": [100]}) == ", about 2 min left"
     assert (duration(89), duration(600), duration(7200)) == ("89 s", "10 min", "2.0 h")
 
 
