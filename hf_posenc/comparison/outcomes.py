@@ -142,7 +142,7 @@ class _Metric(NamedTuple):
     """(B, k) sums of the columns, and their names -> (B,)."""
     bounds: tuple[float, float]
     columns: tuple[str, ...] = ()
-    """None: the cells that occur."""
+    """Empty: the cells that occur."""
 
 
 _METRICS = {

@@ -24,6 +24,8 @@ from hf_posenc.errors import UserError
 
 DATA_VARIABLE = "HF_POSENC_DATA"
 
+GENERATED_KINDS = ("probes", "halves")
+"""Tasks whose data are generated."""
 GENERATED: dict[str, Any] = {"classifier_pooling": "cls", "num_train_epochs": 1}
 """Options of `hf-posenc train` for generated tasks: a mean over all tokens would hide order, and no example is seen
 twice."""
@@ -65,6 +67,11 @@ class Task:
     test_examples: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`, before those of the plan."""
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether its data are generated."""
+        return self.kind in GENERATED_KINDS
 
 
 @dataclass(frozen=True)
@@ -152,11 +159,11 @@ class Plan:
 
     def train_examples_of(self, task: Task) -> int | None:
         """How many training examples; None: all that there are."""
-        return task.train_examples or self.train_examples or (20_000 if task.kind in ("probes", "halves") else None)
+        return task.train_examples or self.train_examples or (20_000 if task.is_generated else None)
 
     def test_examples_of(self, task: Task) -> int | None:
         """How many test examples per part and length; None: all that there are."""
-        return task.test_examples or self.test_examples or (400 if task.kind in ("probes", "halves") else None)
+        return task.test_examples or self.test_examples or (400 if task.is_generated else None)
 
     def options_of(self, task: Task) -> dict[str, Any]:
         """The options of `hf-posenc train` for a task, without scheme, seed, data and folder.
@@ -176,7 +183,7 @@ class Plan:
         if self.pretrained is None:
             options["config_preset"] = self.preset
             options["max_position_embeddings"] = self.table_length or self.train_length_of(task)
-        if task.kind in ("probes", "halves"):
+        if task.is_generated:
             options |= GENERATED
         if task.kind == "masked_lm":
             options["line_by_line"] = False

@@ -4,9 +4,10 @@ import difflib
 import re
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
@@ -19,12 +20,17 @@ from hf_posenc.finetuning.options import make_arguments, read_options
 from hf_posenc.schemes.names import check_scheme_name, known_schemes
 from hf_posenc.training.options import ClassificationOptions, MaskedLMOptions
 
-from .plan import DEVELOPMENT_SEED, Plan, SchemeFile, Task, resolve_data
+from .plan import DEVELOPMENT_SEED, GENERATED_KINDS, Plan, SchemeFile, Task, resolve_data
 from .probes import PROBES, SHORTEST
 
 PLAN_NAME = "plan.json"
-KINDS = ("probes", "halves", "text", "masked_lm")
-METRICS = ("accuracy", "matthews_correlation", "perplexity")
+METRICS = {
+    "probes": ("accuracy",),
+    "halves": ("accuracy",),
+    "text": ("accuracy", "matthews_correlation"),
+    "masked_lm": ("perplexity",),
+}
+"""The kinds of tasks, and what each may be measured by."""
 LENGTHS = ("cut", "buckets")
 MOST_SEEDS = 10_000
 
@@ -68,22 +74,16 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     for name, option in (("tasks", "data"), ("schemes", "schemes")):
         if not values.get(name):
             raise UserError(f"The plan names no {name}. Give {name}: [...] in the file, or --{option}.")
-    _check_types(values, Plan, "The plan")
-    made = dict(values)
-    made["tasks"] = tuple(_task(entry, checked) for entry in _as_list(values["tasks"]))
-    schemes = _as_list(values["schemes"])
-    files = _as_list(values.get("scheme_files") or [])
-    made["scheme_files"] = tuple(_scheme_file(entry, schemes, checked) for entry in files)
-    made["schemes"] = tuple(_registered() if schemes == ["all"] else map(str, schemes))
-    if "seeds" in values:
-        seeds = values["seeds"]
-        if isinstance(seeds, int) and seeds > MOST_SEEDS:
+    made = _typed(values, Plan, "The plan")
+    made["tasks"] = tuple(_task(entry, checked) for entry in made["tasks"])
+    files = made.get("scheme_files") or ()
+    made["scheme_files"] = tuple(_scheme_file(entry, made["schemes"], checked) for entry in files)
+    if made["schemes"] == ("all",):
+        made["schemes"] = tuple(_registered())
+    if isinstance(seeds := values.get("seeds"), int):
+        if seeds > MOST_SEEDS:
             raise UserError(f"The plan has seeds: {seeds}. Give how many, up to {MOST_SEEDS:,}, or a list.")
-        made["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(_as_list(seeds))
-    if "test_lengths" in values:
-        made["test_lengths"] = tuple(_as_list(values["test_lengths"]))
-    if values.get("search") is not None:
-        made["search"] = tuple(_as_list(values["search"]))
+        made["seeds"] = tuple(range(seeds))
     made["chosen_baseline"] = bool(values.get("baseline"))
     made["baseline"] = values.get("baseline") or made["schemes"][0]
     plan = Plan(**made)
@@ -123,8 +123,7 @@ def _check_before_loading(plan: Plan) -> None:
     for task, data in [(task, data_arguments(plan, task)) for task in plan.tasks]:
         if task.sha256 is not None:
             check_data(data)
-    parts = () if plan.pretrained is not None else dict.fromkeys("+".join(plan.schemes).split("+"))
-    for name in parts:
+    for name in _parts(plan.schemes) if plan.pretrained is None else ():
         if name not in plan.code().keys() | _registered():
             check_scheme_name(name, "The scheme")
 
@@ -164,21 +163,16 @@ def _read_yaml(source: str | Path) -> dict[str, Any]:
     return values
 
 
-_WORDS = {dict: "fields", str: "a word", int: "a whole number", list: "a list"}
+_WORDS = {dict: "fields", str: "a word", int: "a whole number", float: "a number"}
 
 
-def _accepted(hint: Any) -> tuple[type, ...]:
-    """The types in which YAML may give a field; a list of one may stand without brackets."""
-    kind = next((part for part in get_args(hint) if isinstance(hint, UnionType) and part is not NoneType), hint)
-    if get_origin(kind) is not tuple:
-        return (get_origin(kind) or kind,)
-    alone = {str: (str,), int: (int,), Task: (str, dict, Task), SchemeFile: (str, dict)}
-    return (*alone.get(get_args(kind)[0], ()), list, tuple)
+def _typed(values: dict[str, Any], made: type, what: str) -> dict[str, Any]:
+    """The fields, lists as tuples. Refuses unknown ones, and values of a type that their field can't have.
 
-
-def _check_types(values: dict[str, Any], made: type, what: str) -> None:
-    """Refuses unknown fields, and values of a type that their field can't have; `field:` alone is None in YAML."""
+    A list of one may stand without brackets; `field:` alone is None in YAML.
+    """
     hints = {name: hint for name, hint in get_type_hints(made).items() if name != "chosen_baseline"}
+    typed = dict(values)
     for name, value in values.items():
         if name not in hints:
             near = difflib.get_close_matches(str(name), hints, n=1)
@@ -186,11 +180,21 @@ def _check_types(values: dict[str, Any], made: type, what: str) -> None:
                 f"{what} has a field {name!r}, which doesn't exist. {f'Did you mean {near[0]!r}? ' if near else ''}"
                 f"It takes {', '.join(hints)}."
             )
-        may_be_none = NoneType in get_args(hints[name]) or name in ("baseline", "scheme_files")
-        accepted = _accepted(hints[name])
-        if not (value is None and may_be_none) and (not isinstance(value, accepted) or isinstance(value, bool)):
-            shown = " or ".join(_WORDS[kind] for kind in accepted if kind in _WORDS)
-            raise UserError(f"{what} has {name}: {value!r}. Give {shown}, or leave it out.")
+        kind = hints[name]
+        may_be_none = name in ("baseline", "scheme_files")
+        if isinstance(kind, UnionType):
+            kind, may_be_none = get_args(kind)[0], True
+        if value is None and may_be_none:
+            continue
+        is_list = get_origin(kind) is tuple
+        kind = get_args(kind)[0] if is_list else get_origin(kind) or kind
+        items = _as_list(value) if is_list else [value]
+        accepted = (int, float) if kind is float else kind
+        if kind in _WORDS and not all(isinstance(item, accepted) and not isinstance(item, bool) for item in items):
+            several = " or a list of such" if is_list else ""
+            raise UserError(f"{what} has {name}: {value!r}. Give {_WORDS[kind]}{several}, or leave it out.")
+        typed[name] = tuple(items) if is_list else value
+    return typed
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -202,7 +206,7 @@ def _task(entry: Any, checked: bool) -> Task:
     if isinstance(entry, Task):
         return entry
     if isinstance(entry, str):
-        entry = {"kind": entry} if entry in ("probes", "halves") else {"data": entry}
+        entry = {"kind": entry} if entry in GENERATED_KINDS else {"data": entry}
     if not isinstance(entry, dict):
         raise UserError(f"The task {entry!r} is neither a name nor fields such as {{data: cola}}.")
     values = dict(entry)
@@ -211,29 +215,23 @@ def _task(entry: Any, checked: bool) -> Task:
     if "masked_lm" in values:
         values |= {"kind": "masked_lm", "data": values.pop("masked_lm")}
     values.setdefault("kind", "text")
-    _check_types(values, Task, "A task")
-    if values["kind"] not in KINDS:
-        raise UserError(f"The task's kind {values['kind']!r} is unknown. Choose one of {', '.join(KINDS)}.")
-    if values["kind"] in ("text", "masked_lm") and not isinstance(values.get("data"), str):
-        raise UserError(f"The task {entry!r} names no data. Give data: with a folder or a Hub name.")
-    if values["kind"] == "masked_lm":
+    values = _typed(values, Task, "A task")
+    kind, data = values["kind"], values.get("data")
+    if kind not in METRICS:
+        raise UserError(f"The task's kind {kind!r} is unknown. Choose one of {', '.join(METRICS)}.")
+    if kind == "masked_lm":
         values["metric"] = "perplexity"
-    default = values["kind"]
-    if values["kind"] in ("text", "masked_lm"):
-        word = Path(values["data"]).name or Path(values["data"]).resolve().name
-        if is_file(values["data"]):
-            word = word.partition(".")[0]
-            if checked:
-                values["sha256"] = _digest(values)
-        word = re.sub(r"[^\w.]+", "_", word)
-        default = word if values["kind"] == "text" else f"masked_lm_{word}"
-    values.setdefault("name", default)
-    for name in ("extra_tests", "probes", "test_lengths"):
-        if values.get(name) is not None:
-            values[name] = tuple(_as_list(values[name]))
-    if not all(isinstance(probe, str) for probe in values.get("probes") or ()):
-        raise UserError(f"A task has probes: {list(values['probes'])!r}. Give names.")
-    return Task(**values)
+    if kind in GENERATED_KINDS:
+        return Task(**{"name": kind, **values})
+    if data is None:
+        raise UserError(f"The task {entry!r} names no data. Give data: with a folder or a Hub name.")
+    word = Path(data).name or Path(data).resolve().name
+    if is_file(data):
+        word = word.partition(".")[0]
+        if checked:
+            values["sha256"] = _digest(data, values.get("sha256"))
+    word = re.sub(r"[^\w.]+", "_", word)
+    return Task(**{"name": word if kind == "text" else f"masked_lm_{word}", **values})
 
 
 def is_file(data: str) -> bool:
@@ -243,122 +241,95 @@ def is_file(data: str) -> bool:
     return not Path(data).is_dir() and (Path(data).is_file() or kind_of(Path(data)) in KINDS)
 
 
-def _digest(values: dict[str, Any]) -> str:
-    """SHA-256 of a task's file, by which the plan knows it: its path may be spelled in many ways."""
-    path = Path(values["data"])
-    if not path.is_file():
-        raise UserError(f"{str(path)!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
+def _digest(path: str, recorded: str | None) -> str:
+    """SHA-256 of a file, by which the plan knows it: its path may be spelled in many ways."""
+    if not Path(path).is_file():
+        raise UserError(f"{path!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
     content = sha256(path)
-    if values.get("sha256") not in (None, content):
-        raise UserError(f"The file {str(path)!r} isn't the one that the plan names: its content has changed.")
+    if recorded not in (None, content):
+        raise UserError(f"The file {path!r} isn't the one that the plan names: its content has changed.")
     return content
 
 
-def _scheme_file(entry: Any, schemes: list[Any], checked: bool) -> SchemeFile:
+def _scheme_file(entry: Any, schemes: tuple[str, ...], checked: bool) -> SchemeFile:
     """Registers the schemes of a file. Unless `checked`, takes the entry of `plan.json` without reading the file."""
-    recorded = entry if isinstance(entry, dict) else {"path": entry}
-    if isinstance(entry, dict):
-        _check_types(entry, SchemeFile, "A scheme file")
-    path = recorded.get("path")
-    if not isinstance(path, str | Path):
-        raise UserError(f"The scheme file {entry!r} is no path. Give scheme_files: [my_scheme.py].")
+    if not isinstance(entry, dict):
+        entry = {"path": str(entry) if isinstance(entry, Path) else entry}
+    recorded = _typed(entry, SchemeFile, "A scheme file")
+    if "path" not in recorded:
+        raise UserError(f"The scheme file {entry!r} has no path. Give scheme_files: [my_scheme.py].")
+    path = recorded["path"]
     if not checked:
-        names = recorded.get("schemes", ())
-        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"The scheme file {str(path)!r} has schemes: {names!r}. Give a list of names.")
-        return SchemeFile(str(path), str(recorded.get("sha256")), tuple(names))
+        return SchemeFile(path, str(recorded.get("sha256")), recorded.get("schemes", ()))
     from hf_posenc.schemes.scheme_file import register_scheme_file
 
     try:
-        parts = dict.fromkeys(part for scheme in schemes for part in str(scheme).split("+"))
-        names = register_scheme_file(path, "+".join(parts))
+        names = register_scheme_file(path, "+".join(_parts(schemes)))
     except ValueError as error:
         raise UserError(one_line(error)) from error
-    current = SchemeFile(str(path), sha256(path), tuple(names))
-    if recorded.get("sha256") not in (None, current.sha256):
-        raise UserError(f"The scheme file {str(path)!r} isn't the one that the plan names: its content has changed.")
-    return current
+    return SchemeFile(path, _digest(path, recorded.get("sha256")), tuple(names))
+
+
+def _parts(schemes: Iterable[str]) -> dict[str, None]:
+    """The schemes, and those that combinations are made of."""
+    return dict.fromkeys("+".join(schemes).split("+"))
 
 
 def _check_lists(plan: Plan) -> None:
-    for name, values in (
-        ("tasks", [task.name for task in plan.tasks]),
-        ("schemes", plan.schemes),
-        ("seeds", plan.seeds),
-    ):
+    tasks, schemes = [task.name for task in plan.tasks], ", ".join(plan.schemes)
+    lists: dict[str, Sequence[Any]] = {"tasks": tasks, "schemes": plan.schemes, "seeds": plan.seeds}
+    lists |= {"search": plan.search, **{f"probes of {task.name!r}": task.probes for task in plan.tasks}}
+    for name, values in lists.items():
         twice = next((value for value in values if list(values).count(value) > 1), None)
         if twice is not None:
             hint = " Give one of them a name: of its own." if name == "tasks" else ""
-            raise UserError(f"The plan's {name} hold {twice!r} twice. Leave one out.{hint}")
+            raise UserError(f"In the plan's {name} {twice!r} stands twice. Leave one out.{hint}")
+    for kind, names, letters in (("task", tasks, r"[\w.]+"), ("scheme", plan.schemes, r"[\w.+-]+")):
+        for name in names:
+            if not re.fullmatch(letters, name):
+                raise UserError(f"The {kind}'s name {name!r} can't name a folder. Use letters, digits, _ and dots.")
     for seed in plan.seeds:
-        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        if not 0 <= seed < 2**32:
             raise UserError(f"The seed {seed!r} is no whole number from 0 to 4294967295.")
-    for factor in plan.search:
-        if not isinstance(factor, int | float) or isinstance(factor, bool) or not 0 < factor < 1000:
-            raise UserError(f"search holds {factor!r}. Give factors of the learning rate, such as [0.3, 1, 3].")
-    if plan.search and (len(set(plan.search)) < 2 or len(set(plan.search)) < len(plan.search)):
-        raise UserError(f"search {list(plan.search)} is no choice. Give two factors or more, each once: [0.3, 1, 3].")
-    if plan.search and DEVELOPMENT_SEED in plan.seeds:
-        raise UserError(f"The seed {DEVELOPMENT_SEED} is the one that search chooses on. Report others.")
     if not plan.seeds:
         raise UserError("The plan has no seeds. Give one or more; intervals need two.")
-    if plan.baseline not in plan.schemes:
-        raise UserError(
-            f"The baseline {plan.baseline!r} isn't among the schemes {', '.join(plan.schemes)}. Add it, or name one."
-        )
-    for name in plan.scheme_arguments:
+    if not all(0 < factor < 1000 for factor in plan.search) or len(plan.search) == 1:
+        raise UserError(f"search {list(plan.search)} is no choice. Give two positive factors or more: [0.3, 1, 3].")
+    if plan.search and DEVELOPMENT_SEED in plan.seeds:
+        raise UserError(f"The seed {DEVELOPMENT_SEED} is the one that search chooses on. Report others.")
+    for field, name in (("baseline", plan.baseline), *(("scheme_arguments", name) for name in plan.scheme_arguments)):
         if name not in plan.schemes:
-            raise UserError(
-                f"scheme_arguments names {name!r}, which isn't among the schemes {', '.join(plan.schemes)}."
-            )
+            raise UserError(f"{field} names {name!r}, which isn't among the schemes {schemes}. Add it, or name one.")
     for file in plan.scheme_files:
-        if not set(file.schemes) & {part for scheme in plan.schemes for part in scheme.split("+")}:
+        if not set(file.schemes) & _parts(plan.schemes).keys():
             raise UserError(
-                f"The scheme file {file.path!r} defines {', '.join(file.schemes)}, and the schemes are "
-                f"{', '.join(plan.schemes)}. Add it to them, or leave the file out."
+                f"The scheme file {file.path!r} defines {', '.join(file.schemes)}, and the schemes are {schemes}. Add "
+                "it to them, or leave the file out."
             )
-    for task in plan.tasks:
-        if not re.fullmatch(r"[\w.]+", task.name):
-            raise UserError(f"The task's name {task.name!r} can't name a folder. Use letters, digits, _ and dots.")
-    for scheme in plan.schemes:
-        if not re.fullmatch(r"[\w.+-]+", scheme):
-            raise UserError(f"The scheme's name {scheme!r} can't name a folder. A scheme is called like a variable.")
 
 
 def _check_task(plan: Plan, task: Task) -> None:
     where = f"The task {task.name!r}"
-    if task.metric not in METRICS or (task.metric == "perplexity") != (task.kind == "masked_lm"):
-        raise UserError(
-            f"{where} has the metric {task.metric!r}. Choose accuracy or matthews_correlation; a masked_lm's is "
-            "perplexity."
-        )
-    if task.metric != "accuracy" and task.kind in ("probes", "halves"):
-        raise UserError(f"{where} is balanced: its metric is accuracy, not {task.metric!r}.")
+    if task.metric not in METRICS[task.kind]:
+        raise UserError(f"{where} has the metric {task.metric!r}. Choose {' or '.join(METRICS[task.kind])}.")
     if task.lengths not in LENGTHS:
         raise UserError(f"{where} has lengths: {task.lengths!r}. Choose one of {', '.join(LENGTHS)}.")
+    if task.is_generated and (task.extra_tests or task.part_column or task.lengths != "cut"):
+        raise UserError(f"{where} is generated: extra_tests, part_column and lengths are for text.")
     for name in task.probes:
         if name not in PROBES:
             raise UserError(f"{where} names the probe {name!r}. Choose from {', '.join(PROBES)}.")
-    train, tests = plan.train_length_of(task), plan.test_lengths_of(task)
+    tests = plan.test_lengths_of(task)
     least = SHORTEST if task.kind == "probes" else 8
-    for length in (train, *tests):
-        if not isinstance(length, int) or isinstance(length, bool) or length < least:
+    for length in (plan.train_length_of(task), *tests):
+        if length < least:
             raise UserError(f"{where} can't have inputs of {length!r} tokens. Give whole numbers from {least}.")
     if not tests or list(tests) != sorted(set(tests)):
         raise UserError(f"{where} has test_lengths {list(tests)}. Give one or more, each longer than the one before.")
-    for name, count in (
-        ("train_examples", plan.train_examples_of(task)),
-        ("test_examples", plan.test_examples_of(task)),
-    ):
-        if count is not None and (not isinstance(count, int) or count < 2):
-            raise UserError(f"{where} has {name} {count!r}. Give a whole number from 2, or leave it out for all.")
-    if task.kind in ("probes", "halves") and (task.extra_tests or task.part_column or task.lengths != "cut"):
-        raise UserError(f"{where} is generated: extra_tests, part_column and lengths are for text.")
-    for name, count in (("train_examples", task.train_examples), ("train_examples", plan.train_examples)):
-        if count == 0:
-            raise UserError(f"{where} has {name} 0. Give a whole number from 2, or leave it out for all.")
-    if len(set(task.probes)) != len(task.probes):
-        raise UserError(f"{where} names a probe twice: {', '.join(task.probes)}.")
+    for name in ("train_examples", "test_examples"):
+        for count in (getattr(task, name), getattr(plan, name)):
+            if count is not None and count < 2:
+                raise UserError(f"{where} has {name} {count}. Give a whole number from 2, or leave it out for all.")
     for name in (*plan.options, *task.options):
         if not isinstance(name, str):  # YAML reads {learning_rate: 0,001} so
             raise UserError(f"{where}: options hold {name!r}, which is no name. Write {{learning_rate: 0.001}}.")

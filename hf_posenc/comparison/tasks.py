@@ -73,7 +73,7 @@ def training_options(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any
         UserError: the data can't be generated.
     """
     task, seed = run.task, run.seed
-    if task.kind not in ("probes", "halves"):
+    if not task.is_generated:
         if run.factor is not None and (files := development_files(plan, task, folder)) is not None:
             return {"train_file": str(files[0]), **_OF_A_FILE}
         options: dict[str, Any] = {"dataset_name": resolve_data(str(task.data))}
@@ -157,7 +157,7 @@ def check_data(plan: Plan, task: Task) -> None:
     Raises:
         UserError: there is no such data, or a named column isn't there.
     """
-    if task.kind in ("probes", "halves"):
+    if task.is_generated:
         return
     splits = load_task(plan, task)
     if "train" not in splits:
@@ -212,8 +212,8 @@ def _test_splits(task: Task, splits: dict[str, Table]) -> dict[str, Table]:
         raise UserError(f"The task {task.name!r} has nothing to test on: {task.data!r} has {', '.join(splits)} alone.")
     tests = {"test": splits[name]}
     for file in task.extra_tests:
-        path = Path(resolve_data(str(task.data))) / str(file)
-        if Path(str(file)).name != file:  # a plan may be a stranger's
+        path = Path(resolve_data(str(task.data))) / file
+        if Path(file).name != file:  # a plan may be a stranger's
             raise UserError(f"The task {task.name!r} names {file!r}, a test file outside {str(task.data)!r}.")
         if not path.is_file():
             raise UserError(f"The task {task.name!r} names the test file {file!r}, which {str(path.parent)!r} lacks.")
@@ -243,7 +243,7 @@ def test_parts(
             length.
     """
     lengths = plan.test_lengths_of(task) if development is None else (plan.train_length_of(task),)
-    if task.kind in ("probes", "halves"):
+    if task.is_generated:
         for length in lengths:
             seed = TEST_SEED + length if development is None else TEST_SEED - length
             yield from _generated_parts(plan, task, length, tokenizer, labels, seed)

@@ -5,7 +5,7 @@ from comparison_harness import TOY, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison import PROBES, read_plan
-from hf_posenc.comparison.plan import Task, extend, resolve_data
+from hf_posenc.comparison.plan import DEVELOPMENT_SEED, Task, extend, resolve_data
 from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.probes import SHORTEST
 from hf_posenc.training import UserError
@@ -85,13 +85,16 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"seeds": True}, "The plan has seeds: True"),
         ({"seeds": None}, "The plan has seeds: None"),
         ({"train_length": None}, "The plan has train_length: None. Give a whole number, or leave it out."),
-        ({"search": None}, "The plan has search: None. Give a list, or leave it out."),
+        ({"search": None}, "The plan has search: None. Give a number or a list of such, or leave it out."),
         ({"pretrained": 3}, "The plan has pretrained: 3. Give a word"),
         ({"pretrained": "{x}/{scheme}"}, "is no path in which {scheme} stands for"),
         ({"train_examples": 0}, "has train_examples 0"),
         ({"tasks": [{"data": "x", "name": 5}]}, "A task has name: 5. Give a word"),
         ({"tasks": [{"kind": "probes", "options": None}]}, "A task has options: None"),
-        ({"tasks": [{"kind": "probes", "probes": ["order", "order"]}]}, "names a probe twice"),
+        (
+            {"tasks": [{"kind": "probes", "probes": ["order", "order"]}]},
+            "probes of 'probes' 'order' stands twice",
+        ),
         ({"tasks": [{"kind": "probes", "lengths": "buckets"}]}, "is generated: extra_tests, part_column and lengths"),
         ({"tasks": [{"masked_lm": "imdb", "data": "cola"}]}, "names masked_lm and data"),
         ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
@@ -100,22 +103,34 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"tasks": [{"kind": "text"}]}, "names no data"),
         ({"tasks": [3]}, "task 3 is neither a name nor fields"),
         ({"tasks": [{"kind": "probes", "probes": ["odrer"]}]}, "probe 'odrer'. Choose from order"),
-        ({"tasks": ["halves", "halves"]}, "hold 'halves' twice"),
+        ({"tasks": ["halves", "halves"]}, "'halves' stands twice. Leave one out. Give one of them a name: of its own"),
         ({"tasks": [{"kind": "halves", "name": "a-b"}]}, "'a-b' can't name a folder"),
         ({"tasks": [{"data": "x", "metric": "f1"}]}, "metric 'f1'. Choose accuracy"),
         ({"tasks": [{"data": "x", "metric": "perplexity"}]}, "metric 'perplexity'"),
-        ({"tasks": [{"kind": "halves", "metric": "matthews_correlation"}]}, "is balanced"),
+        (
+            {"tasks": [{"kind": "halves", "metric": "matthews_correlation"}]},
+            "'matthews_correlation'. Choose accuracy.",
+        ),
         ({"tasks": [{"data": "x", "lengths": "bucket"}]}, "lengths: 'bucket'. Choose one of cut, buckets"),
-        ({"schemes": ["rope", "rope"]}, "hold 'rope' twice"),
+        ({"schemes": ["rope", "rope"]}, "'rope' stands twice"),
         ({"schemes": ["ropes"]}, "Did you mean 'rope'?"),
         ({"schemes": ["none+rope"]}, "adds nothing"),
-        ({"baseline": "t5"}, "baseline 't5' isn't among the schemes none, rope"),
+        ({"baseline": "t5"}, "baseline names 't5', which isn't among the schemes none, rope"),
         ({"seeds": []}, "no seeds. Give one or more; intervals need two"),
         ({"seeds": [-1]}, "seed -1"),
-        ({"seeds": ["a"]}, "seed 'a'"),
+        ({"seeds": ["a"]}, "seeds: ['a']. Give a whole number or a list of such"),
         ({"train_length": 16}, "inputs of 16 tokens. Give whole numbers from 32"),
         ({"test_lengths": [64, 48]}, "test_lengths [64, 48]"),
-        ({"test_lengths": ["long"]}, "inputs of 'long' tokens"),
+        ({"test_lengths": ["long"]}, "test_lengths: ['long']. Give a whole number"),
+        ({"tasks": [{"data": "x", "extra_tests": [3]}]}, "A task has extra_tests: [3]. Give a word"),
+        ({"scheme_files": [3]}, "A scheme file has path: 3. Give a word"),
+        ({"scheme_files": [{"paths": "x.py"}]}, "has a field 'paths' ... Did you mean 'path'"),
+        ({"search": [1]}, "search [1] is no choice. Give two positive factors or more"),
+        ({"search": [1, 1]}, "In the plan's search 1 stands twice"),
+        ({"search": [0, 1]}, "search [0, 1] is no choice"),
+        ({"search": ["x", 1]}, "The plan has search: ['x', 1]. Give a number"),
+        ({"search": True}, "The plan has search: True. Give a number or a list of such"),
+        ({"search": [1, 2], "seeds": [DEVELOPMENT_SEED]}, "is the one that search chooses on. Report others"),
         ({"train_examples": 1}, "train_examples 1"),
         ({"table_length": 16, "schemes": ["learned"]}, "'learned' has 16 positions, the task 'probes' trains at 32"),
         ({"scheme_arguments": {"t5": {}}}, "scheme_arguments names 't5'"),

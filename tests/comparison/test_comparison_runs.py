@@ -603,7 +603,6 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
             {"data": "colours", "extra_tests": "../elsewhere.jsonl"},
             "names '../elsewhere.jsonl', a test file outside",
         ),
-        ({"data": "colours", "extra_tests": [3]}, "names 3, a test file outside"),
         ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
         (

@@ -158,12 +158,3 @@ def test_files_that_can_not_be_compared_are_refused_before_any_run(tmp_path, tex
         path.write_text(text)
     with pytest.raises(UserError, match=message):
         toy(schemes=schemes, scheme_files=[str(path)])
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [([3], "scheme file 3 is no path"), ([{"paths": "x.py"}], "has a field 'paths', .* Did you mean 'path'")],
-)
-def test_what_names_no_file_is_refused(given, message):
-    with pytest.raises(UserError, match=message):
-        toy(scheme_files=given)

@@ -158,22 +158,6 @@ def test_a_validation_split_that_is_not_reported_is_what_rates_are_chosen_on(tmp
     assert len(part.dataset) == 8
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"search": [1]}, "search \\[1\\] is no choice. Give two factors or more"),
-        ({"search": [1, 1]}, "is no choice"),
-        ({"search": [0, 1]}, "search holds 0. Give factors of the learning rate"),
-        ({"search": ["x", 1]}, "search holds 'x'"),
-        ({"search": True}, "The plan has search: True. Give a list"),
-        ({"search": [1, 2], "seeds": [DEVELOPMENT_SEED]}, "is the one that search chooses on. Report others"),
-    ],
-)
-def test_what_is_no_search_is_refused(fields, message):
-    with pytest.raises(UserError, match=message):
-        toy(**fields)
-
-
 def test_runs_with_and_without_a_search_do_not_mix(tmp_path):
     from hf_posenc.comparison.results_folder import record_plan
 
