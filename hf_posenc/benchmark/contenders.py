@@ -1,6 +1,5 @@
 """What is measured: schemes of ours and encoders of transformers, their variants, and what a turn does with a batch."""
 
-import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +24,8 @@ SIZES = {
 }
 """Dimensions of the encoders; MiniLM's are those of all-MiniLM-L6-v2, base's those of bert-base."""
 
-PEERS = ("bert", "roformer", "modernbert", "nomic_bert")
-"""Encoders of transformers, with their default dropouts."""
+PEERS = {"bert": "Bert", "roformer": "RoFormer", "modernbert": "ModernBert", "nomic_bert": "NomicBert"}
+"""Encoders of transformers, with their default dropouts; and what the names of their classes begin with."""
 
 BACKENDS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
 
@@ -94,11 +93,8 @@ def build_model(
     kind: Any
     config: Any
     if encoder in PEERS:
-        prefix = {"bert": "Bert", "roformer": "RoFormer", "modernbert": "ModernBert", "nomic_bert": "NomicBert"}[
-            encoder
-        ]
-        config = getattr(transformers, f"{prefix}Config")(**options)
-        kind = getattr(transformers, f"{prefix}ForSequenceClassification")
+        config = getattr(transformers, f"{PEERS[encoder]}Config")(**options)
+        kind = getattr(transformers, f"{PEERS[encoder]}ForSequenceClassification")
     else:
         config = PosEncConfig(**options, position_embedding_type=encoder)
         kind = PosEncForSequenceClassification
@@ -127,11 +123,7 @@ def make_step(
         raise UserError(f"mode={mode!r} is unknown. Choose one of {', '.join(MODES)}.")
     kind = next(model.parameters()).device.type
     weights_too = mode == "inference" or "pure" in variants
-
-    def cast() -> Any:
-        in_float32 = weights_too or dtype == torch.float32
-        return contextlib.nullcontext() if in_float32 else torch.autocast(kind, dtype=dtype)
-
+    in_float32 = weights_too or dtype == torch.float32
     model.train(mode != "inference")
     if weights_too:
         model.to(dtype)
@@ -142,7 +134,7 @@ def make_step(
             with torch.no_grad():
                 model(**batch)
             return
-        with cast():
+        with torch.autocast(kind, dtype, enabled=not in_float32):
             loss = model(**batch).loss
         loss.backward()
         if optimizer is not None:

@@ -1,6 +1,7 @@
 """Results as tables and a plot, and the files that hold them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,17 @@ from hf_posenc.markdown import markdown_table
 from hf_posenc.schemes.plots import save_figure
 
 from .parts import PARTS
+
+
+def results_table(results: dict[str, Any]) -> str:
+    """The table of what a command of the benchmark measured."""
+    return _table_of(results)(results)
+
+
+def _table_of(results: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
+    if "seconds" in results:
+        return startup_table
+    return serving_table if "reference" in results["settings"] else speed_table
 
 
 def startup_table(results: dict[str, Any]) -> str:
@@ -45,14 +57,8 @@ def speed_table(results: dict[str, Any]) -> str:
 def serving_table(results: dict[str, Any]) -> str:
     """The results of `run_serving` as a table, below it who was left out, and the targets."""
     settings = results["settings"]
-    head: tuple[str, ...] = (
-        "work",
-        "model:runtime:precision",
-        "ms",
-        "texts/s",
-        f"times as fast as {settings['reference']}",
-    )
-    head += ("share of the linear layers", "accuracy", "agreement with float32")
+    head = ["work", "model:runtime:precision", "ms", "texts/s", f"times as fast as {settings['reference']}"]
+    head += ["share of the linear layers", "accuracy", "agreement with float32"]
     rows = []
     for row in results["rows"]:
         share, score = row["linear_share"], row["accuracy"]
@@ -109,19 +115,24 @@ def plot_results(results: dict[str, Any]) -> Any:
 def write_results(results: dict[str, Any], path: str | Path) -> list[Path]:
     """Writes PATH (.json), and beside it the table (.md) and, where matplotlib is installed, the plot (.png)."""
     path = Path(path)
-    if path.suffix != ".json":
-        raise UserError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")
-    written = [path, path.with_suffix(".md")]
+    check_path(path)
+    table, plot = path.with_suffix(".md"), path.with_suffix(".png")
     write_bytes(path, (json.dumps(results, indent=1) + "\n").encode())
-    plain_table = {"seconds": startup_table, "reference": serving_table}
-    for key, table in plain_table.items():
-        if key in results or key in results["settings"]:
-            write_bytes(written[1], (table(results) + "\n").encode())
-            return written
-    write_bytes(written[1], (speed_table(results) + "\n").encode())
+    write_bytes(table, (results_table(results) + "\n").encode())
+    if _table_of(results) is not speed_table:
+        return [path, table]
     try:
-        save_figure(plot_results(results), path.with_suffix(".png"))
-        written.append(path.with_suffix(".png"))
+        save_figure(plot_results(results), plot)
     except ImportError:
-        pass
-    return written
+        return [path, table]
+    return [path, table, plot]
+
+
+def check_path(path: str | Path) -> None:
+    """Refuses a path that results can't be written to.
+
+    Raises:
+        UserError: it doesn't end in .json.
+    """
+    if Path(path).suffix != ".json":
+        raise UserError(f"{str(path)!r} doesn't end in .json. The table and the plot go beside it.")

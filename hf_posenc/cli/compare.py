@@ -289,19 +289,15 @@ def benchmark(
         measure_startup,
         run_benchmark,
         run_targets,
-        serving_table,
-        speed_table,
-        startup_table,
-        write_results,
     )
+    from hf_posenc.benchmark.tables import check_path, results_table, write_results
     from hf_posenc.machine import processor_slug
 
     _check_serving(context, serving)
     if threads is not None:
         torch.set_num_threads(threads)
-    if output is not None and not output.endswith(".json"):
-        raise UserError(f"--output {output!r} doesn't end in .json. The table and the plot go beside it.")
     if output is not None:
+        check_path(output)
         output = output.replace("{processor}", processor_slug())
     errors = Console(stderr=True)
     common: dict[str, Any] = {
@@ -340,8 +336,7 @@ def benchmark(
             rounds=rounds or 8,
             **common,
         )
-    table = serving_table if serving else startup_table if startup else speed_table
-    print(table(results))
+    print(results_table(results))
     for path in write_results(results, output) if output else ():
         errors.print(f"Wrote {path}", highlight=False, markup=False)
     if targets and any(row["outcome"] != "pass" for row in results["targets"]):
