@@ -85,8 +85,7 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
     figure, axes = _figure(WIDTH, 1.1 + 0.28 * len(rows))
     for place, (scheme, value) in enumerate(rows):
         style = _style(study, scheme)
-        if value.low is not None and value.high is not None:
-            axes.plot([value.low, value.high], [place, place], color=style["color"], linewidth=2)
+        axes.plot(value.ends, [place, place], color=style["color"], linewidth=2)
         axes.plot([value.mean], [place], color=style["color"], marker=style["marker"])
     others = [(name, value) for name, value in study.rows(task, length) if name not in study.schemes]
     for name, value in others:
@@ -95,7 +94,7 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
             literal(name), (value.mean, 1), (2, 0), xycoords=("data", "axes fraction"), textcoords="offset points"
         )
     if not lower_is_better(task):
-        axes.set_xlim(*_score_limits([value for _, value in (*rows, *others)]))
+        axes.set_xlim(*_score_limits([end for _, value in (*rows, *others) for end in value.ends]))
     axes.set_yticks(range(len(rows)), [literal(scheme) for scheme, _ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=SMALL)
@@ -103,10 +102,9 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
     return _png(figure)
 
 
-def _score_limits(values: Sequence[Interval]) -> tuple[float, float]:
+def _score_limits(ends: Sequence[float]) -> tuple[float, float]:
     """Limits of the axis: wide enough that 0.001 doesn't look large, and at most 1 for scores bounded by 1."""
-    low = min(value.mean if value.low is None else value.low for value in values)
-    high = max(value.mean if value.high is None else value.high for value in values)
+    low, high = min(ends), max(ends)
     pad = max(0.1 - (high - low), 0.1 * (high - low)) / 2
     return low - pad - max(high + pad - 1.01, 0), min(high + pad, 1.01)
 
@@ -120,20 +118,14 @@ def length_chart(study: Study, task: Task) -> bytes:
     lengths, parts = study.lengths(task), study.curve_parts(task)
     lines: dict[str, Line] = {}
     for place, scheme in enumerate(study.schemes):
-        scores = [(length, study.score(task, scheme, length, parts)) for length in lengths]
-        points = [(length, value) for length, value in scores if value is not None]
-        if points:
-            shift = (
-                1 if are_many(study) else 1.03 ** (place - len(study.schemes) / 2)
-            )  # so that bars stand side by side
-            lines[scheme] = (
-                [length * shift for length, _ in points],
-                [value.mean for _, value in points],
-                [value.mean if value.low is None else value.low for _, value in points],
-                [value.mean if value.high is None else value.high for _, value in points],
-            )
+        # Side by side, so that no bar hides another.
+        shift = 1.0 if are_many(study) else 1.03 ** (place - len(study.schemes) / 2)
+        points = {length * shift: study.score(task, scheme, length, parts) for length in lengths}
+        scores = {x: value for x, value in points.items() if value is not None}
+        if scores:
+            lows, highs = zip(*(value.ends for value in scores.values()), strict=True)
+            lines[scheme] = ([*scores], [value.mean for value in scores.values()], [*lows], [*highs])
     figure, every = _line_axes(study, lines, bars=True)
-    ends = [Interval(m, low, high, 0) for line in lines.values() for m, low, high in zip(*line[1:], strict=True)]
     for axes in every:
         axes.axvline(study.plan.train_length_of(task), color="0.6", linewidth=0.8)
         axes.set_xscale("log", base=2)
@@ -141,8 +133,8 @@ def length_chart(study: Study, task: Task) -> bytes:
         axes.minorticks_off()
         if lower_is_better(task):
             axes.set_yscale("log")
-        elif ends:
-            axes.set_ylim(*_score_limits(ends))
+        elif lines:
+            axes.set_ylim(*_score_limits([end for _, _, low, high in lines.values() for end in (*low, *high)]))
     _name_axes(figure, every, "tokens (the line: the train length)", metric_name(task))
     return _png(figure)
 
@@ -202,16 +194,8 @@ def cost_chart(study: Study, task: Task, length: int) -> bytes:
     for place, (cost, scheme, value) in enumerate(sorted(measured, key=lambda row: row[0]["cost"])):
         style = _style(study, scheme)
         x, y = cost["cost"], value.mean
-        low, high = (y if end is None else end for end in (value.low, value.high))
-        axes.errorbar(
-            [x],
-            [y],
-            [[y - low], [high - y]],
-            [[x - cost["low"]], [cost["high"] - x]],
-            color=style["color"],
-            marker=style["marker"],
-            linewidth=1,
-        )
+        y_error, x_error = [[abs(y - end)] for end in value.ends], [[abs(x - cost[end])] for end in ("low", "high")]
+        axes.errorbar([x], [y], y_error, x_error, color=style["color"], marker=style["marker"], linewidth=1)
         above = (6, 4 if place % 2 else -11)  # neighbours on both sides
         axes.annotate(literal(scheme), (x, y), above, textcoords="offset points", fontsize=SMALL, color=style["color"])
     axes.margins(x=0.12)
@@ -255,7 +239,9 @@ def heat_chart(
     for place, (_, _, values) in enumerate(columns):
         for line, value in enumerate(values):
             dark = value is not None and (colours[line, place] - low) / (high - low) < 0.55
-            text = "-" if value is None else f"{value.mean:.2f}{_spread(value)}"
+            text = "-" if value is None else f"{value.mean:.2f}"
+            if value is not None and value.low is not None:
+                text += f"\n±{(value.ends[1] - value.ends[0]) / 2:.2f}"
             colour = "0.4" if value is None else "white" if dark else "black"
             axes.text(place, line, text, ha="center", va="center", fontsize=SMALL, color=colour, linespacing=0.95)
             if (line, place) in marked:
@@ -266,7 +252,3 @@ def heat_chart(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return _png(figure)
-
-
-def _spread(value: Interval) -> str:
-    return "" if value.low is None or value.high is None else f"\n±{(value.high - value.low) / 2:.2f}"

@@ -6,7 +6,7 @@ from hf_posenc.markdown import code, plain
 
 from .charts import metric_name
 from .plan import Task
-from .statistics import ALPHA, NO_EVIDENCE, Difference, Interval
+from .statistics import NO_EVIDENCE, Difference, Interval
 from .study import Study, lower_is_better
 
 NOTHING = "Nothing: fewer than two schemes have a result at one length."
@@ -81,11 +81,8 @@ def _by_verdict(differences: Mapping[str, Difference], lower: bool) -> list[str]
 
 def gap_text(differences: Iterable[Difference]) -> str:
     """The range of the smallest gaps that the tests of these schemes would have found."""
-    ordered = sorted(
-        (difference for difference in differences if difference.gap is not None),
-        key=lambda difference: difference.gap or 0.0,
-    )
-    shown = dict.fromkeys(gap_number(difference) for difference in (*ordered[:1], *ordered[-1:]))
+    gaps = sorted((value.gap, gap_number(value)) for value in differences if value.gap is not None)
+    shown = dict.fromkeys(text for _, text in (*gaps[:1], *gaps[-1:]))
     return f"smallest gap found in 80 % of cases: {' to '.join(shown)}" if shown else ""
 
 
@@ -102,12 +99,8 @@ def compare_to_best(study: Study, task: Task, length: int) -> tuple[str, list[st
     (best, _), *others = study.ranking(task, length)
     pairs = study.pairs(task, length)
     differences = {scheme: pairs.get((best, scheme)) or pairs[scheme, best] for scheme, _ in others}
-    beaten = [
-        scheme
-        for scheme, difference in differences.items()
-        if difference.corrected is not None and difference.corrected < ALPHA
-    ]
-    return best, beaten, {scheme: difference for scheme, difference in differences.items() if scheme not in beaten}
+    beaten = [scheme for scheme, difference in differences.items() if difference.is_found]
+    return best, beaten, {scheme: difference for scheme, difference in differences.items() if not difference.is_found}
 
 
 def _best_scheme_sentence(study: Study, task: Task, length: int) -> str:

@@ -36,24 +36,10 @@ MOST_SEEDS = 10_000
 
 # The plan sets these itself, so that runs stay comparable.
 _OWN_OPTIONS = (
-    "output_dir",
-    "seed",
-    "data_seed",
-    "position_embedding_type",
-    "position_embedding_kwargs",
-    "max_seq_length",
-    "max_position_embeddings",
-    "config_preset",
-    "model_name_or_path",
-    "max_train_samples",
-    "max_predict_samples",
-    "dataset_name",
-    "train_file",
-    "do_train",
-    "do_eval",
-    "do_predict",
-    "resume_from_checkpoint",
-    "overwrite_output_dir",
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict"),
+    *("seed", "data_seed", "dataset_name", "train_file", "max_train_samples", "max_predict_samples"),
+    *("position_embedding_type", "position_embedding_kwargs", "max_seq_length", "max_position_embeddings"),
+    *("config_preset", "model_name_or_path"),
 )
 
 

@@ -205,7 +205,9 @@ def make_probes(
     Raises:
         UserError: a probe is unknown, or a number is out of range.
     """
-    chosen = [_known(name) for name in names or PROBES]
+    for name in names or ():
+        if name not in PROBES:
+            raise UserError(f"The probe {name!r} is unknown. Choose from {', '.join(PROBES)}.")
     shortest, longest = lengths
     if not SHORTEST <= shortest <= longest:
         raise UserError(
@@ -217,7 +219,7 @@ def make_probes(
     draw = random.Random(seed)
     rows = []
     for index in range(pairs):
-        for probe in chosen:
+        for probe in map(PROBES.__getitem__, names or PROBES):
             yes, no = probe.make(draw, draw.randint(shortest, longest) - 3)
             group = f"{probe.name}-{index}"
             for label, words in (("yes", yes), ("no", no)):
@@ -225,12 +227,6 @@ def make_probes(
                 rows.append({"text": text, "label": label, "probe": probe.name, "group": group})
     draw.shuffle(rows)
     yield from rows
-
-
-def _known(name: str) -> Probe:
-    if name not in PROBES:
-        raise UserError(f"The probe {name!r} is unknown. Choose from {', '.join(PROBES)}.")
-    return PROBES[name]
 
 
 def make_halves(examples: int, lengths: tuple[int, int], seed: int) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, NotRequired, Required, TypedDict, get_origin
 
 from huggingface_hub.dataclasses import validate_typed_dict
 from huggingface_hub.errors import StrictDataclassError
@@ -22,92 +22,44 @@ ENDED = ("done", "diverged")
 """The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
 
 
-class _Run(TypedDict):
-    task: Required[str]
-    scheme: Required[str]
-    seed: Required[int]
-    settings: Required[dict[str, Any]]
+_Number = int | float
+_Objects = list[dict[str, Any]]
 
 
-class _Failed(_Run):
-    """A run that ended in an error."""
-
-    error: Required[str]
-    learning_rate: NotRequired[int | float]
-
-
-class _Done(_Run):
-    """A run that was trained and tested."""
-
-    tests: Required[list[dict[str, Any]]]
-    loss: Required[list[list[int | float]]]
-    parameters: Required[int]
-    positional_parameters: Required[int]
-    seconds: Required[int | float]
-    versions: Required[dict[str, str]]
-    machine: Required[dict[str, Any]]
-    learning_rate: Required[int | float]
-    config: NotRequired[dict[str, Any]]
-    search: NotRequired[dict[str, Any]]
-    source_sha256: NotRequired[str]
-    steps: NotRequired[int]
-    train_examples: NotRequired[int | None]
+def _schema(**fields: Any) -> Any:
+    """The fields of a record, by their types; one that isn't `NotRequired` has to be there. There may be more."""
+    kinds = {name: kind if get_origin(kind) is NotRequired else Required[kind] for name, kind in fields.items()}
+    return TypedDict("Record", kinds)  # type: ignore[operator]
 
 
-class _Searched(TypedDict):
-    """How the learning rate of a run was found."""
-
-    seed: Required[int]
-    scores: Required[dict[str, int | float | None]]
-    seconds: Required[int | float]
-
-
-class _Test(TypedDict):
-    """A model's result on one part at one length."""
-
-    part: Required[str]
-    length: Required[int]
-    examples: Required[int]
-    data: NotRequired[str | None]
-
-
-class _Scored(_Test):
-    metric: Required[str]
-    value: Required[int | float | None]
-    units: Required[dict[str, str]]
-
-
-class _Skipped(_Test):
-    skipped: Required[str]
-
-
-class _Baseline(TypedDict):
-    """A baseline that every scheme has to beat."""
-
-    task: Required[str]
-    scheme: Required[str]
-    tests: Required[list[dict[str, Any]]]
-
-
-class _Machine(TypedDict):
-    device: Required[str]
-
-
-class _Speed(TypedDict):
-    """The cost of a training step in one task."""
-
-    baseline: Required[str]
-    schemes: Required[dict[str, dict[str, int | float]]]
-    rows: Required[int]
-    tokens: Required[int]
-    machine: Required[dict[str, Any]]
-
-
-class _Cost(TypedDict):
-    milliseconds: Required[int | float]
-    cost: Required[int | float]
-    low: Required[int | float]
-    high: Required[int | float]
+_RUN = {"task": str, "scheme": str, "seed": int, "settings": dict[str, Any]}
+_FAILED = _schema(**_RUN, error=str, learning_rate=NotRequired[_Number])
+_DONE = _schema(
+    **_RUN,
+    **dict.fromkeys(("parameters", "positional_parameters"), int),
+    **dict.fromkeys(("seconds", "learning_rate"), _Number),
+    tests=_Objects,
+    loss=list[list[_Number]],
+    versions=dict[str, str],
+    machine=dict[str, Any],
+    config=NotRequired[dict[str, Any]],
+    search=NotRequired[dict[str, Any]],
+    source_sha256=NotRequired[str],
+    steps=NotRequired[int],
+    train_examples=NotRequired[int | None],
+)
+_SEARCHED = _schema(seed=int, scores=dict[str, _Number | None], seconds=_Number)
+"""How the learning rate of a run was found."""
+_TEST = {"part": str, "length": int, "examples": int, "data": NotRequired[str | None]}
+"""A model's result on one part at one length."""
+_SCORED = _schema(**_TEST, metric=str, value=_Number | None, units=dict[str, str])
+_SKIPPED = _schema(**_TEST, skipped=str)
+_BASELINE = _schema(task=str, scheme=str, tests=_Objects)
+_MACHINE = _schema(device=str)
+_COSTS = dict[str, dict[str, _Number]]
+_SPEED = _schema(baseline=str, schemes=_COSTS, rows=int, tokens=int, machine=dict[str, Any])
+"""The cost of a training step in one task."""
+_COST = _schema(**dict.fromkeys(("milliseconds", "cost", "low", "high"), _Number))
 
 
 def name_of(run: Mapping[str, Any]) -> str:
@@ -179,15 +131,15 @@ def read_run(path: Path, *, searched: bool = False) -> dict[str, Any]:
         if run.get("status") not in (*ENDED, "failed"):
             raise ValueError(f"its status is {_shown(run.get('status'))}, neither 'done' nor 'failed'.")
         if run["status"] != "done":
-            _check(run, _Failed)
+            _check(run, _FAILED)
             return run
-        _check(run, _Done)
-        _check(run["machine"], _Machine, "machine")
+        _check(run, _DONE)
+        _check(run["machine"], _MACHINE, "machine")
         _check_tests(run["tests"])
         if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in run["loss"]):
             raise ValueError("Field 'loss' holds something else than pairs of a step and a number.")
         if searched:
-            _check(run.get("search"), _Searched, "search")
+            _check(run.get("search"), _SEARCHED, "search")
             if not run["search"]["scores"]:
                 raise ValueError("Field 'search' holds nothing that the learning rate was chosen from.")
             for name in run["search"]["scores"]:
@@ -206,7 +158,7 @@ def read_baselines(path: Path) -> list[dict[str, Any]]:
         if not isinstance(baselines, list):
             raise ValueError("Field 'baselines' is no list.")
         for place, baseline in enumerate(baselines):
-            _check(baseline, _Baseline, f"baselines[{place}]")
+            _check(baseline, _BASELINE, f"baselines[{place}]")
             _check_tests(baseline["tests"])
             check_counts(path, baseline["tests"])
     return baselines
@@ -221,10 +173,10 @@ def read_speed(path: Path) -> dict[str, dict[str, Any]]:
     speeds = read_json(path)
     with _naming(path):
         for task, speed in speeds.items():
-            _check(speed, _Speed, task)
-            _check(speed["machine"], _Machine, f"{task}: machine")
+            _check(speed, _SPEED, task)
+            _check(speed["machine"], _MACHINE, f"{task}: machine")
             for scheme, cost in speed["schemes"].items():
-                _check(cost, _Cost, f"{task}: {scheme}")
+                _check(cost, _COST, f"{task}: {scheme}")
                 if not cost["low"] <= cost["cost"] <= cost["high"]:
                     raise ValueError(f"{task}: {scheme}: the cost {cost['cost']} isn't between its quartiles.")
     return speeds
@@ -249,7 +201,7 @@ def _check_tests(tests: list[dict[str, Any]]) -> None:
     if not tests:
         raise ValueError("Field 'tests' is empty.")
     for place, test in enumerate(tests):
-        _check(test, _Skipped if "skipped" in test else _Scored, f"tests[{place}]")
+        _check(test, _SKIPPED if "skipped" in test else _SCORED, f"tests[{place}]")
 
 
 def _check(record: Any, schema: Any, where: str = "") -> None:

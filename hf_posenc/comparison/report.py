@@ -23,6 +23,7 @@ from .findings import (
 from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
 from .probes import PROBES
+from .records import name_of
 from .statistics import ALPHA, NO_EVIDENCE, Difference, Interval
 from .study import Study, lower_is_better
 
@@ -76,9 +77,8 @@ def make_report(study: Study) -> list[Block]:
 
 def _introduction(study: Study) -> str:
     plan = study.plan
-    start = (
-        f"{code(plan.preset)} encoders from scratch" if plan.pretrained is None else "pretrained, converted encoders"
-    )
+    scratch = plan.pretrained is None
+    start = f"{code(plan.preset)} encoders from scratch" if scratch else "pretrained, converted encoders"
     return (
         f"{len(study.schemes)} schemes, {_count(len(study.tasks), 'task')} and {_count(len(plan.seeds), 'seed')}: "
         f"{len(study.done)} runs, {start}. For a task and a seed the initial weights (but the scheme's own), the data, "
@@ -157,10 +157,7 @@ def _count(number: int, word: str) -> str:
 
 
 def _what_is_lacking(study: Study) -> list[str]:
-    lines = []
-    for run in study.failed:
-        name = code(f"{run['task']}-{run['scheme']}-seed{run['seed']}")
-        lines.append(f"**Failed**: {name}: {plain(run['error'])}")
+    lines = [f"**Failed**: {code(name_of(run))}: {plain(run['error'])}" for run in study.failed]
     lines += [f"**Damaged, and left out**: {code(name)}: {plain(reason)}" for name, reason in study.damaged.items()]
     if study.missing:
         shown = quoted(study.missing[:6])
@@ -225,45 +222,35 @@ def _task(study: Study, task: Task) -> list[Block]:
     ]
     if not any(study.ranking(task, length) for length in lengths):
         return [*blocks, Text(f"Nothing to rank: {plain(study.why_not(task, study.schemes[0], home))}.")]
-    several = len(study.parts(task)) > 1
+    metric, several = metric_name(task), len(study.parts(task)) > 1
     if study.ranking(task, home):
-        picture = ranking_chart(study, task, home)
+        blocks.append(Heading(3, ranking_heading(task, home)))
+        if (warning := baseline_warning(study, task, home)) is not None:
+            blocks.append(Text(warning))
+        if several:
+            blocks.append(Text(f"{mean_of(tuple(study.averaged(task, home)), study, task)}."))
+        picture, about = ranking_chart(study, task, home), f"{task.name}: {metric} by scheme"
         blocks += [
-            Heading(3, ranking_heading(task, home)),
-            *([Text(first)] if (first := baseline_warning(study, task, home)) else []),
-            *([Text(f"{mean_of(tuple(study.averaged(task, home)), study, task)}.")] if several else []),
             _ranking_table(study, task, home),
-            Picture(
-                f"{task.name}-ranking",
-                picture,
-                f"{task.name}: {metric_name(task)} by scheme",
-                f"Means, {_bars(study)}.",
-            ),
+            Picture(f"{task.name}-ranking", picture, about, f"Means, {_bars(study)}."),
         ]
     if len(lengths) > 1:
+        blocks.append(Heading(3, length_heading(task)))
+        if several:
+            blocks.append(Text(f"{mean_of(study.curve_parts(task), study, task)}."))
+        picture, about = length_chart(study, task), f"{task.name}: {metric} against length"
+        caption = f"{metric.capitalize()} at each length, {_bars(study)}{_greys(study)}."
         blocks += [
-            Heading(3, length_heading(task)),
-            *([Text(f"{mean_of(study.curve_parts(task), study, task)}.")] if several else []),
             Table(("scheme", *(f"{length:,}" for length in lengths)), tuple(length_rows(study, task))),
-            Picture(
-                f"{task.name}-lengths",
-                length_chart(study, task),
-                f"{task.name}: {metric_name(task)} against length",
-                f"{metric_name(task).capitalize()} at each length, {_bars(study)}{_greys(study)}.",
-                wide=are_many(study),
-            ),
+            Picture(f"{task.name}-lengths", picture, about, caption, wide=are_many(study)),
         ]
-    blocks += [
+    picture, about = curve_chart(study, task), f"{task.name}: training loss against steps"
+    caption = f"Training loss: the mean over seeds; the band reaches from the least to the greatest{_greys(study)}."
+    return [
+        *blocks,
         Heading(3, f"{plain(task.name)}: learning curves"),
-        Picture(
-            f"{task.name}-curves",
-            curve_chart(study, task),
-            f"{task.name}: training loss against steps",
-            f"Training loss: the mean over seeds; the band reaches from the least to the greatest{_greys(study)}.",
-            wide=are_many(study),
-        ),
+        Picture(f"{task.name}-curves", picture, about, caption, wide=are_many(study)),
     ]
-    return blocks
 
 
 def _ranking_table(study: Study, task: Task, length: int) -> Table:
@@ -321,7 +308,7 @@ def _heat(study: Study) -> list[Block]:
                 continue
             for line, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
                 difference = differences.get((task.name, part, scheme))
-                differs = difference is not None and difference.corrected is not None and difference.corrected < ALPHA
+                differs = difference is not None and difference.is_found
                 if differs:
                     marked.add((line, len(columns)))
                 text = "-" if value is None else f"{value.mean:.3f}"
@@ -375,14 +362,10 @@ def _cost(study: Study) -> list[Block]:
         head = ("scheme", "parameters", "positional", *measured)
         blocks += [Heading(3, f"{plain(task.name)}: cost"), Table(head, tuple(rows))]
         if speed and study.ranking(task, study.home_length(task)):
-            blocks.append(
-                Picture(
-                    f"{task.name}-cost",
-                    cost_chart(study, task, study.home_length(task)),
-                    f"{task.name}: {metric_name(task)} against the cost of a step",
-                    f"Across: the cost, with quartiles of the turns. Up: {metric_name(task)}, {_bars(study)}.",
-                )
-            )
+            picture, metric = cost_chart(study, task, study.home_length(task)), metric_name(task)
+            about = f"{task.name}: {metric} against the cost of a step"
+            caption = f"Across: the cost, with quartiles of the turns. Up: {metric}, {_bars(study)}."
+            blocks.append(Picture(f"{task.name}-cost", picture, about, caption))
     return blocks
 
 
@@ -413,11 +396,10 @@ def _schemes(study: Study) -> list[Block]:
             blocks.append(Text(f"{summary}."))
         blocks.append(Points(tuple(_standing(study, task, scheme) for task in study.tasks)))
         if scheme in pictures:
-            path = pictures[scheme]
+            picture = pictures[scheme].read_bytes()
             caption = "What it does after training, of one seed, as `hf-posenc plot` draws it."
-            blocks.append(
-                Picture(f"learned-{scheme}", path.read_bytes(), f"{scheme}, trained", caption, _is_wide(path))
-            )
+            wide = int.from_bytes(picture[16:20]) > 800  # pixels, from the header
+            blocks.append(Picture(f"learned-{scheme}", picture, f"{scheme}, trained", caption, wide))
     return blocks
 
 
@@ -429,19 +411,13 @@ def _standing(study: Study, task: Task, scheme: str) -> str:
     if place is None:
         return f"{plain(task.name)}: {plain(study.why_not(task, scheme, home))}."
     difference = study.differences(task, home).get(scheme)
-    verdict = (
-        ""
-        if difference is None
-        else f"; against {code(study.plan.baseline)}: {difference.verdict(lower_is_better(task))}"
-    )
-    verdict += "" if difference is None else in_brackets(gap_text([difference]))
+    verdict = ""
+    if difference is not None:
+        verdict = f"; against {code(study.plan.baseline)}: {difference.verdict(lower_is_better(task))}"
+        verdict += in_brackets(gap_text([difference]))
     where = f"[{plain(task.name)}](#{anchor(ranking_heading(task, home))})"
     score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"
     return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."
-
-
-def _is_wide(path: Path) -> bool:
-    return int.from_bytes(path.read_bytes()[16:20]) > 800  # pixels, from the header
 
 
 def _made_of(study: Study) -> list[Block]:

@@ -142,16 +142,8 @@ def _train(run: PlannedRun, options: dict[str, Any]) -> TrainingResult:
 
 def _config(model: PreTrainedModel) -> dict[str, Any]:
     """The config's values that differ from the defaults: enough to rebuild the model."""
-    skipped = (
-        "auto_map",
-        "architectures",
-        "id2label",
-        "label2id",
-        "transformers_version",
-        "dtype",
-        "_name_or_path",
-        "task_specific_params",
-    )
+    skipped = ["auto_map", "architectures", "id2label", "label2id", "task_specific_params"]
+    skipped += ["transformers_version", "dtype", "_name_or_path"]
     values = cast(PosEncConfig, model.config).to_diff_dict()
     return {name: value for name, value in values.items() if name not in skipped}
 
