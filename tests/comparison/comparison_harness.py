@@ -1,10 +1,13 @@
 """Plans that run in a second, and results that nobody has run."""
 
 import json
+from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from hf_posenc.comparison import Plan, read_plan
 from hf_posenc.comparison.outcomes import right_outcome
@@ -32,6 +35,51 @@ TOY: dict[str, Any] = {
 
 def toy(**overrides: Any) -> Plan:
     return read_plan({**TOY, **overrides})
+
+
+TEXT = {**TOY, "schemes": ["none", "learned"], "train_length": 24, "test_lengths": [24, 36, 48], "test_examples": None}
+"""For `write_text_data`."""
+
+
+def quiet() -> Console:
+    return Console(file=StringIO(), width=200)
+
+
+def printed(console: Console) -> str:
+    return console.file.getvalue()
+
+
+def write_text_data(folder: Path) -> Path:
+    """Two labels that one word gives away; test texts of 3 to 40 words, and longer ones in a file of their own."""
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for name, count, most in (("train", 64, 20), ("test", 40, 39), ("test_long", 10, 60)):
+        rows = []
+        for index in range(count):
+            label = ("good", "bad")[index % 2]
+            text = " ".join([label, *draw.choice(("red", "green", "blue", "black", "white"), size=2 + index % most)])
+            rows.append({"text": text, "label": label, "hard": index % 4 == 0, "pair": index // 2})
+        write_rows(folder / f"{name}.jsonl", rows)
+    return folder
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def change_json(path: Path, change: Callable[[dict[str, Any]], Any] | None = None, **fields: Any) -> None:
+    """Rewrites a JSON file: with other fields, or as what a function makes of it."""
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(change(value) if change else {**value, **fields}))
+
+
+def change_runs(folder: Path, change: Callable[[dict[str, Any]], Any], runs: str = "*") -> None:
+    for path in (folder / RUNS_NAME).glob(f"{runs}/{RUN_NAME}"):
+        change_json(path, change)
 
 
 def read_run(results: Path, name: str) -> dict[str, Any]:

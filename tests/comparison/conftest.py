@@ -1,9 +1,12 @@
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
+from comparison_harness import done_run
 
+from hf_posenc import cli
 from hf_posenc.comparison import run
 
 
@@ -21,3 +24,32 @@ def draw_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     draw = run._draw
     monkeypatch.setattr(run, "_draw", lambda *_: None)
     return draw
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """A command's exit code, standard output and standard error."""
+
+    def command(*words: Any) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Exception], list[str]]:
+    """Runs that take no time; those of a scheme in the dictionary end in its error, and the list names them all."""
+    broken: dict[str, Exception] = {}
+    made: list[str] = []
+
+    def pretend(plan: Any, run: Any, *_: Any) -> dict[str, Any]:
+        made.append(run.name)
+        if run.scheme in broken:
+            raise broken[run.scheme]
+        return done_run(plan, run)
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
+    return broken, made

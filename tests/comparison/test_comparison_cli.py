@@ -1,55 +1,40 @@
 """`hf-posenc compare` and `hf-posenc report`: exit codes, messages, and a small comparison from end to end."""
 
 import json
-import sys
 
 import pytest
 from comparison_harness import made_up, toy
 
-from hf_posenc import POSITIONS, cli
+from hf_posenc import POSITIONS
+from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """A command's exit code, standard output and standard error."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
-
-
-def test_runs_can_be_listed_without_being_made(run, tmp_path):
+def test_runs_can_be_listed_without_being_made(command, tmp_path):
     words = ("--data", "probes", "--data", "halves", "--masked-lm", "imdb", "--schemes", "rope,none", "--seeds", "3,4")
-    code, out, _ = run("compare", "-o", tmp_path / "new", *words, "--dry-run")
+    code, out, _ = command("compare", "-o", tmp_path / "new", *words, "--dry-run")
     assert code == 0
-    assert out.splitlines()[:4] == [
-        "probes-rope-seed3",
-        "probes-none-seed3",
-        "halves-rope-seed3",
-        "halves-none-seed3",
-    ]
-    assert len(out.splitlines()) == 12
+    first = ["probes-rope-seed3", "probes-none-seed3", "halves-rope-seed3", "halves-none-seed3"]
+    assert (out.splitlines()[:4], len(out.splitlines())) == (first, 12)
     assert not (tmp_path / "new").exists()
-    code, out, _ = run("compare", "-o", tmp_path / "new", *words, "--dry-run", "--shard", "2/4")
-    assert out.splitlines() == [
-        "probes-none-seed3",
-        "halves-rope-seed3",
-        "halves-none-seed4",
-        "masked_lm_imdb-rope-seed4",
-    ]
+    code, out, _ = command("compare", "-o", tmp_path / "new", *words, "--dry-run", "--shard", "2/4")
+    shard = ["probes-none-seed3", "halves-rope-seed3", "halves-none-seed4", "masked_lm_imdb-rope-seed4"]
+    assert out.splitlines() == shard
 
 
-def test_options_replace_the_plans(run, tmp_path):
+def test_trials_are_listed_before_the_runs_that_need_them(command, tmp_path):
+    words = ("--quick", "--schemes", "none", "--search", "--dry-run")
+    listed = command("compare", "-o", tmp_path / "new", *words)[1].split()
+    assert len(listed) == 2 * (3 + 2)
+    trials = [f"probes-none-rate{factor}x-seed{DEVELOPMENT_SEED}" for factor in ("0.3", "1", "3")]
+    assert listed[:4] == [*trials, "probes-none-seed0"]
+
+
+def test_options_replace_the_plans(command, tmp_path):
     given = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
-    code, out, _ = run("compare", "-o", tmp_path, *given, "--dry-run")
+    code, out, _ = command("compare", "-o", tmp_path, *given, "--dry-run")
     assert (code, len(out.splitlines())) == (0, len(POSITIONS))
     assert all(line.startswith("halves-") for line in out.splitlines())
-    assert len(run("compare", "-o", tmp_path, "--quick", "--dry-run")[1].splitlines()) == 12  # by itself: two seeds
+    assert len(command("compare", "-o", tmp_path, "--quick", "--dry-run")[1].splitlines()) == 12  # by itself: two seeds
 
 
 @pytest.mark.parametrize(
@@ -60,72 +45,52 @@ def test_options_replace_the_plans(run, tmp_path):
         (["--plan", "quick", "--quick"], "both given"),
         (["--quick", "--schemes", "ropee"], "Did you mean 'rope'?"),
         (["--quick", "--seeds", "many"], "--seeds 'many' are no whole numbers"),
-        (["--quick", "--test-lengths", "64,"], None),
         (["--quick", "--test-lengths", "64,x"], "--test-lengths '64,x'"),
-        (["--quick", "--test-lengths", "64,32"], "each longer than the one before"),
-        (["--quick", "--train-length", "8"], "inputs of 8 tokens"),
         (["--quick", "--options", "[1]"], "no JSON object"),
         (["--quick", "--options", '{"learning_rat": 1}'], "learning_rat"),
         (["--quick", "--shard", "two"], "--shard 'two' is no part. Write i/n"),
-        (
-            ["--data", "probes", "--schemes", "rope", "--pretrained", "{x}"],
-            "give one such as converted/{scheme}, or one",
-        ),
+        (["--quick", "--shard", "3/2"], "shard 3/2 doesn't exist. Give 1/2 to 2/2"),
         (["--data", "no/where", "--schemes", "rope"], "no/where"),
     ],
 )
-def test_bad_input_ends_in_one_line_and_code_2(run, tmp_path, words, message):
-    code, _, err = run("compare", "-o", tmp_path / "new", *words, *([] if message else ["--dry-run"]))
-    if message is None:
-        assert code == 0
-        return
+def test_bad_input_ends_in_one_line_and_code_2(command, tmp_path, words, message):
+    code, _, err = command("compare", "-o", tmp_path / "new", *words)
     assert code == 2
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "new").exists()
 
 
-def test_a_shard_that_does_not_exist_and_another_plans_folder_are_refused(run, tmp_path):
-    folder = made_up(tmp_path / "results", toy(), {"none": 0.5, "rope": 0.9})
-    code, _, err = run("compare", "-o", folder, "--quick")
-    assert (code, "holds another plan" in err) == (2, True)
-    code, _, err = run("compare", "-o", tmp_path / "new", "--quick", "--shard", "3/2")
-    assert (code, "shard 3/2 doesn't exist" in err) == (2, True)
-
-
-def test_failed_runs_make_the_exit_code_1(run, tmp_path, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("it rained")
-
-    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", fail)
-    code, out, _ = run("compare", "-o", tmp_path / "new", "--quick", "--schemes", "none", "--seeds", "1")
+def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended):
+    pretended[0]["none"] = RuntimeError("it rained")
+    code, out, _ = command("compare", "-o", tmp_path / "new", "--quick", "--schemes", "none", "--seeds", "1")
     assert code == 1
     assert "failed: RuntimeError: it rained" in out
     assert "0 runs made, 0 were there, 2 failed" in out
     assert "tries those that failed again" in out
 
 
-def test_the_report_is_written_and_its_absence_explained(run, tmp_path):
+def test_the_report_is_written_and_its_absence_explained(command, tmp_path):
     pytest.importorskip("matplotlib")
     folder = made_up(tmp_path / "results", toy(seeds=2), {"none": 0.5, "rope": 0.9})
-    code, out, _ = run("report", folder, "-o", tmp_path / "out")
+    code, out, _ = command("report", folder, "-o", tmp_path / "out")
     assert code == 0
     assert str(tmp_path / "out" / "report.html") in out
     assert (tmp_path / "out" / "report.html").exists()
-    code, _, err = run("report", tmp_path / "nowhere")
+    code, _, err = command("report", tmp_path / "nowhere")
     assert (code, "holds no results" in err) == (2, True)
 
 
 @pytest.mark.slow
-def test_the_quick_plan_from_end_to_end(run, draw_run, monkeypatch, tmp_path):
+def test_the_quick_plan_from_end_to_end(command, draw_run, monkeypatch, tmp_path):
     """What the README shows: `none` at one half in every probe and length, and the control solved by counting."""
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("hf_posenc.comparison.run._draw", draw_run)
-    code, out, _ = run("compare", "-o", tmp_path / "results", "--quick", "--seeds", "1")
+    code, out, _ = command("compare", "-o", tmp_path / "results", "--quick", "--seeds", "1")
     assert code == 0
     assert "6 runs made, 0 were there, 0 failed" in out
     assert "left" in out
-    code, out, _ = run("compare", "-o", tmp_path / "results", "--quick", "--seeds", "1")
+    code, out, _ = command("compare", "-o", tmp_path / "results", "--quick", "--seeds", "1")
     assert "0 runs made, 6 were there" in out
     for test in json.loads((tmp_path / "results/runs/probes-none-seed0/run.json").read_text())["tests"]:
         assert test["value"] == 0.5
@@ -133,7 +98,7 @@ def test_the_quick_plan_from_end_to_end(run, draw_run, monkeypatch, tmp_path):
         assert test["value"] > 0.95
     found = json.loads((tmp_path / "results/runs/probes-alibi-seed0/run.json").read_text())
     assert found["tests"][0]["value"] > 0.6
-    assert run("report", tmp_path / "results")[0] == 0
+    assert command("report", tmp_path / "results")[0] == 0
     text = (tmp_path / "results" / "report.md").read_text()
     assert "can't be tested: `learned`" in text
     assert "alibi, trained" in text

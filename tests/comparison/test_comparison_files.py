@@ -1,7 +1,6 @@
 """A file as the data of a comparison: read as `train` reads it, and known by its content."""
 
 import json
-import os
 
 import pytest
 from comparison_harness import SMALL, TOY
@@ -60,7 +59,7 @@ def test_a_plan_is_the_same_however_the_path_of_its_file_is_spelled(tmp_path, mo
         read_plan(recorded)
 
 
-def test_a_folder_is_the_same_however_it_is_spelled(tmp_path, monkeypatch):
+def test_a_folder_is_the_same_however_it_is_spelled(tmp_path, monkeypatch, pretended):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     for split in ("train", "test"):
@@ -71,19 +70,13 @@ def test_a_folder_is_the_same_however_it_is_spelled(tmp_path, monkeypatch):
     assert "sha256" not in (tmp_path / "results" / "plan.json").read_text()
 
 
-def test_columns_and_delimiter_are_options_of_the_command(tmp_path, monkeypatch, capsys):
-    from hf_posenc import cli
-
+def test_columns_and_delimiter_are_options_of_the_command(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "mine.csv", delimiter=";")
     seen = []
     monkeypatch.setattr("hf_posenc.comparison.execute", lambda plan, *_, **__: seen.append(plan) or exit(7))
-    words = ["compare", "-o", "new", "--data", "mine.csv", "--schemes", "none", "--delimiter", ";"]
-    words += ["--text-column-names", "body", "--label-column-name", "kind"]
-    monkeypatch.setattr("sys.argv", ["hf-posenc", *words])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 7, capsys.readouterr().err
-    (made,) = seen
-    assert load_task(made, made.tasks[0])["train"].names == ["body", "kind"]
-    assert not os.path.exists("new")
+    words = ["-o", "new", "--data", "mine.csv", "--schemes", "none", "--delimiter", ";"]
+    code, _, err = command("compare", *words, "--text-column-names", "body", "--label-column-name", "kind")
+    assert code == 7, err
+    assert load_task(seen[0], seen[0].tasks[0])["train"].names == ["body", "kind"]
+    assert not (tmp_path / "new").exists()

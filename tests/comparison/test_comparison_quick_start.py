@@ -3,15 +3,11 @@
 import json
 import re
 import shlex
-import sys
-from io import StringIO
 
 import numpy as np
 import pytest
-from comparison_harness import read_run
-from rich.console import Console
+from comparison_harness import printed, quiet, read_run
 
-from hf_posenc import cli
 from hf_posenc.comparison import quickstart, read_plan
 from hf_posenc.comparison.quick_start import PAIR, SCHEMES, load_elsewhere
 from hf_posenc.data.options import DataArguments
@@ -37,10 +33,10 @@ def test_the_pair_is_one_of_the_test_split():
 
 
 @pytest.mark.slow
-def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch):
-    text = StringIO()
-    study = quickstart(tmp_path, ("none", "rope"), options=FAST, console=Console(file=text, width=200))
-    shown = text.getvalue()
+def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch, command):
+    console = quiet()
+    study = quickstart(tmp_path, ("none", "rope"), options=FAST, console=console)
+    shown = printed(console)
     assert shown.startswith("2 encoders of 2 layers, about ")
     (task,) = study.tasks
     accuracy = {name: value.mean for name, value in study.rows(task, 64)}
@@ -60,22 +56,19 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch
     assert (tmp_path / picture[1]).read_bytes().startswith(b"\x89PNG")
     line = next(line for line in shown.splitlines() if "--dataset-name blimp_order" in line)
     fast = [f"--{name}={value}" for name, value in FAST.items()]
-    monkeypatch.setattr(sys, "argv", [*shlex.split(line), *fast])  # what it says ran can be run
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
+    assert command(*shlex.split(line)[1:], *fast)[0] == 0  # what it says ran can be run
     again = json.loads((tmp_path / "runs/rope/results.json").read_text())["metrics"]["test_accuracy"]
     assert again == read_run(tmp_path, "blimp_order-rope-seed0")["tests"][0]["value"]
     (model / "position_rope.py").unlink()
     with pytest.raises(RuntimeError, match="can't be loaded without hf_posenc: .*position_rope"):
-        load_elsewhere(model, np.zeros((2, 2)), Console(file=StringIO()))
+        load_elsewhere(model, np.zeros((2, 2)), quiet())
 
 
 @pytest.mark.slow
 def test_none_is_at_one_half_and_rope_above_nine_tenths(tmp_path):
     """The promise of the README, for one seed."""
-    console = Console(file=StringIO())
+    console = quiet()
     options = {"use_cpu": True}
     study = quickstart(tmp_path / "none", ["none"], seed=3, options={**options, "max_steps": 200}, console=console)
     assert study.score(study.tasks[0], "none", 64).mean == 0.5  # however long it is trained
@@ -88,14 +81,11 @@ def test_an_empty_list_of_schemes_is_refused(tmp_path):
         quickstart(tmp_path, ())
 
 
-def test_a_failed_run_ends_it_with_the_reason(tmp_path, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("it rained")
-
-    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", fail)
+def test_a_failed_run_ends_it_with_the_reason(tmp_path, monkeypatch, pretended):
+    pretended[0].update(dict.fromkeys(("none", "rope"), RuntimeError("it rained")))
     monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
     with pytest.raises(UserError, match="2 of 2 runs failed: RuntimeError: it rained"):
-        quickstart(tmp_path, ("none", "rope"), console=Console(file=StringIO()))
+        quickstart(tmp_path, ("none", "rope"), console=quiet())
 
 
 def test_its_plan_is_one_that_compare_runs():

@@ -2,13 +2,10 @@
 
 import json
 import shutil
-from io import StringIO
 
 import numpy as np
 import pytest
-from comparison_harness import SMALL, made_up, read_run, toy
-from rich.console import Console
-from test_comparison_runs import write_text_data
+from comparison_harness import SMALL, made_up, printed, quiet, read_run, toy, write_text_data
 
 from hf_posenc.comparison import execute, executor
 from hf_posenc.comparison.findings import conclusions
@@ -22,10 +19,6 @@ from hf_posenc.training import UserError
 from model_cards.generate.evidence import part_table
 
 pytest.importorskip("matplotlib")
-
-
-def quiet():
-    return Console(file=StringIO(), width=200)
 
 
 def row(text, first):
@@ -150,4 +143,4 @@ def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path,
     monkeypatch.setattr(executor, "measure_speed", broken)
     console = quiet()
     executor._add_speed(toy(schemes=["none", "rope", "t5"], baseline="rope"), tmp_path, console)
-    assert "not measured: out of memory" in console.file.getvalue()
+    assert "not measured: out of memory" in printed(console)

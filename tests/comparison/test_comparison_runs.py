@@ -9,23 +9,36 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from common import SCHEMES
-from comparison_harness import TOY, done_run, read_run, toy
+from comparison_harness import (
+    TEXT,
+    TOY,
+    change_json,
+    done_run,
+    printed,
+    quiet,
+    read_rows,
+    read_run,
+    toy,
+    write_rows,
+    write_text_data,
+)
 from filelock import FileLock
 from idle_scheme import Idle
-from rich.console import Console
+from transformers import BertConfig, BertModel
 
 import hf_posenc
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
 from hf_posenc.comparison.executor import duration, time_left
 from hf_posenc.comparison.plan import PlannedRun
+from hf_posenc.comparison.probes import make_tokenizer
 from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
 from hf_posenc.data import read_table
@@ -34,14 +47,6 @@ from hf_posenc.files import write_json
 from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.training import Interrupted, UserError
 from hf_posenc.training.callbacks import EpochMetrics
-
-
-def quiet() -> Console:
-    return Console(file=StringIO(), width=200)
-
-
-def printed(console: Console) -> str:
-    return console.file.getvalue()
 
 
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
@@ -87,25 +92,16 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
     monkeypatch.setattr(run_module, "_draw", draw_run)
     plan = toy(schemes=["learned"], scheme_arguments={"learned": {"std": 0.1}})
     made, make = [], os.makedirs
-    monkeypatch.setattr(
-        os, "makedirs", lambda path, *args, **options: (made.append(Path(path)), make(path, *args, **options))
-    )
+    monkeypatch.setattr(os, "makedirs", lambda path, *args, **kw: (made.append(Path(path)), make(path, *args, **kw)))
     execute(plan, tmp_path, console=quiet())
-    writable = (
-        tmp_path,
-        Path(tempfile.gettempdir()),
-        Path.home(),
-    )  # the Trainer makes its folder even where it writes nothing
+    # The Trainer makes its folder even where it writes nothing.
+    writable = (tmp_path, Path(tempfile.gettempdir()), Path.home())
     assert made
     assert not [path for path in made if not any(path.absolute().is_relative_to(one) for one in writable)]
     found = read_run(tmp_path, "probes-learned-seed0")
     assert (found["status"], found["steps"], found["max_length"]) == ("done", 8, 32)
-    assert [(test["part"], test["length"]) for test in found["tests"]] == [
-        ("order", 32),
-        ("parity", 32),
-        ("order", 48),
-        ("parity", 48),
-    ]
+    tests = [("order", 32), ("parity", 32), ("order", 48), ("parity", 48)]
+    assert [(test["part"], test["length"]) for test in found["tests"]] == tests
     assert found["tests"][2]["skipped"] == "learned has 32 positions"
     assert found["tests"][0]["metrics"].keys() == {"accuracy", "macro_f1", "matthews_correlation"}
     assert found["parameters"] > found["positional_parameters"] == 32 * 32
@@ -120,31 +116,13 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
 
 def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     plan = toy(seeds=2, schemes=["none"])
-    paths = [
-        training_options(plan, PlannedRun(plan.tasks[0], "none", seed), tmp_path)["train_file"] for seed in plan.seeds
-    ]
+    paths = [training_options(plan, run, tmp_path)["train_file"] for run in plan.runs()]
     first, second = (read_table(path).columns for path in paths)
     assert len(first["text"]) == len(second["text"]) == 64
     assert set(first["text"]) != set(second["text"])
     before = [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns]
-    training_options(plan, PlannedRun(plan.tasks[0], "none", 0), tmp_path)
+    training_options(plan, plan.runs()[0], tmp_path)
     assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
-
-
-@pytest.fixture
-def pretended(monkeypatch):
-    """Runs that take no time; those of a scheme in `broken` end in its error."""
-    broken: dict[str, Exception] = {}
-    made: list[str] = []
-
-    def pretend(plan, run, folder, data_folder, chosen=None):
-        made.append(run.name)
-        if run.scheme in broken:
-            raise broken[run.scheme]
-        return done_run(plan, run)
-
-    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
-    return broken, made
 
 
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
@@ -154,14 +132,9 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     first = execute(plan, tmp_path, console=console)
     assert len(first.done) == 4
     assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
-    assert read_run(tmp_path, "probes-rope-seed0") == {
-        "task": "probes",
-        "scheme": "rope",
-        "seed": 0,
-        "status": "failed",
-        "error": "rope has no bananas",
-        "settings": json.loads(json.dumps(plan.settings("rope", plan.tasks[0]))),
-    }
+    failure = {"task": "probes", "scheme": "rope", "seed": 0, "status": "failed", "error": "rope has no bananas"}
+    settings = json.loads(json.dumps(plan.settings("rope", plan.tasks[0])))
+    assert read_run(tmp_path, "probes-rope-seed0") == {**failure, "settings": settings}
     assert re.search(r"\[2 of 6\] probes-rope-seed0, about \d+ s left", printed(console))
     assert "failed: rope has no bananas" in printed(console)
     del broken["rope"], made[:]
@@ -183,6 +156,7 @@ def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     assert (found.elsewhere, found.failed) == (["probes-rope-seed0"], {})
     assert found.done == made == ["probes-none-seed0", "probes-t5-seed0"]
     assert "another process is making it" in printed(console)
+    assert "One seed gives no intervals" in printed(console)
     again = execute(plan, tmp_path / "first", console=console)
     assert (again.done, again.elsewhere) == (["probes-rope-seed0"], [])
 
@@ -285,38 +259,31 @@ def test_a_model_that_is_kept_has_no_checkpoints(tmp_path):
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["config.json"]
 
 
-@pytest.mark.slow
-def test_shards_are_parts_of_the_whole(tmp_path, pretended):
+def test_shards_are_parts_of_the_whole_and_each_has_every_scheme(tmp_path, pretended):
     _, made = pretended
-    plan = toy(schemes=["none", "rope", "t5"], seeds=3, tasks=["halves", "probes"])
-    for index in (1, 2, 3, 4):
-        execute(plan, tmp_path / str(index), shard=(index, 4), console=quiet())
-    assert sorted(made) == sorted(run.name for run in plan.runs())
-    for index in (2, 3, 4):  # results merge by copying folders
-        shutil.copytree(tmp_path / str(index) / "runs", tmp_path / "1" / "runs", dirs_exist_ok=True)
-    assert len(execute(plan, tmp_path / "1", console=quiet()).skipped) == 18
-    for shard in ((0, 2), (3, 2)):
-        with pytest.raises(UserError, match=f"shard {shard[0]}/2 doesn't exist. Give 1/2 to 2/2"):
-            execute(plan, tmp_path, shard=shard)
-
-
-def test_a_part_of_the_runs_has_every_scheme():
     plan = toy(schemes=["none", "rope", "t5"], seeds=3)
+    for index in (1, 2, 3):
+        execute(plan, tmp_path / str(index), shard=(index, 3), console=quiet())
+        shutil.copytree(tmp_path / str(index) / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
+    assert sorted(made) == sorted(run.name for run in plan.runs())
+    shutil.copy(tmp_path / "1" / "plan.json", tmp_path / "all")
+    assert len(execute(plan, tmp_path / "all", console=quiet()).skipped) == 9
     for count in (2, 3):
         for index in range(1, count + 1):
             runs = plan.shard(index, count)
             assert {run.scheme for run in runs} == {"none", "rope", "t5"}
-            assert len(runs) in (len(plan.runs()) // count, -(-len(plan.runs()) // count))
+            assert len(runs) in (9 // count, -(-9 // count))
+    for shard in ((0, 2), (3, 2)):
+        with pytest.raises(UserError, match=f"shard {shard[0]}/2 doesn't exist. Give 1/2 to 2/2"):
+            plan.shard(*shard)
 
 
 def test_a_folder_keeps_its_baseline_unless_one_is_named(tmp_path, pretended):
-    execute(toy(schemes=["none", "rope"], baseline=None), tmp_path, console=quiet())
-    execute(toy(schemes=["t5"], baseline=None), tmp_path, console=quiet())
-    assert load_plan(tmp_path).baseline == "none"
-    execute(toy(schemes=["t5"], baseline="t5"), tmp_path, console=quiet())
-    assert load_plan(tmp_path).baseline == "t5"
-    execute(toy(schemes=["none"], baseline=None), tmp_path, console=quiet())
-    assert load_plan(tmp_path).baseline == "t5"
+    steps = (("none", None, "none"), ("t5", None, "none"), ("t5", "t5", "t5"), ("none", None, "t5"))
+    for scheme, baseline, kept in steps:
+        execute(toy(schemes=[scheme], baseline=baseline), tmp_path, console=quiet())
+        assert load_plan(tmp_path).baseline == kept
+    assert load_plan(tmp_path).schemes == ("none", "t5")
 
 
 def test_runs_of_another_task_or_of_other_data_do_not_mix(tmp_path, pretended):
@@ -339,20 +306,12 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     execute(toy(), tmp_path / "a", console=quiet())
     with pytest.raises(UserError, match="'.*a' holds another plan: it differs in train_length .32 there, 40 here."):
         execute(toy(train_length=40), tmp_path / "a", console=quiet())
-    execute(toy(schemes=["t5"], seeds=[3]), tmp_path / "a", console=quiet())
-    assert load_plan(tmp_path / "a").schemes == ("none", "rope", "t5")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").write_text("important")
     with pytest.raises(UserError, match=r"holds no results of a comparison, but thesis.tex. Name a new folder"):
         execute(toy(), tmp_path / "b", console=quiet())
     with pytest.raises(UserError, match="can't be written to"):
         execute(toy(), tmp_path / "b" / "thesis.tex", console=quiet())
-
-
-def test_one_seed_is_allowed_and_said(tmp_path, pretended):
-    console = quiet()
-    execute(toy(), tmp_path, console=console)
-    assert "One seed gives no intervals" in printed(console)
 
 
 @pytest.mark.promise("Resuming", "An interrupted comparison resumes and ends in the same results")
@@ -381,42 +340,11 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
 def test_the_time_left_is_guessed_by_task():
     plan = toy(tasks=["halves", "probes"])
     slow, fast = plan.tasks[1], plan.tasks[0]
-    pending = [
-        PlannedRun(fast, "none", 0),
-        PlannedRun(slow, "none", 0),
-        PlannedRun(fast, "rope", 0),
-        PlannedRun(slow, "rope", 0),
-    ]
+    pending = [PlannedRun(task, scheme, 0) for scheme in ("none", "rope") for task in (fast, slow)]
     assert time_left(pending, {}) == ""
     assert time_left(pending[1:], {"halves": [10]}) == ", about 30 s left"
     assert time_left(pending[2:], {"halves": [10], "probes": [100]}) == ", about 2 min left"
     assert (duration(89), duration(600), duration(7200)) == ("89 s", "10 min", "2.0 h")
-
-
-# Text
-
-
-WORDS = ("red", "green", "blue", "black", "white")
-
-
-def write_text_data(folder, seed=0):
-    """Two labels that one word gives away; test texts of 3 to 40 words, and longer ones in a file of their own."""
-    folder.mkdir()
-    draw = np.random.default_rng(seed)
-
-    def rows(count, most):
-        for index in range(count):
-            label = ("good", "bad")[index % 2]
-            words = [label, *draw.choice(WORDS, size=2 + index % most)]
-            yield {"text": " ".join(words), "label": label, "hard": index % 4 == 0, "pair": index // 2}
-
-    for name, count, most in (("train", 64, 20), ("test", 40, 39), ("test_long", 10, 60)):
-        lines = [json.dumps(row) + "\n" for row in rows(count, most)]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
-    return folder
-
-
-TEXT = {**TOY, "schemes": ["none", "learned"], "train_length": 24, "test_lengths": [24, 36, 48], "test_examples": None}
 
 
 @pytest.mark.slow
@@ -473,7 +401,7 @@ def test_a_masked_language_model_has_perplexity_by_length(tmp_path):
 def parts_of(folder, **task):
     """The tests of a task, without a model."""
     plan = toy(**{**TEXT, "tasks": [{"data": str(folder), **task}]})
-    texts = [json.loads(line)["text"] for line in (folder / "train.jsonl").read_text().splitlines()]
+    texts = [row["text"] for row in read_rows(folder / "train.jsonl")]
     tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
     labels = ("bad", "good")
     found = {}
@@ -487,8 +415,7 @@ def test_a_pair_is_cut_as_in_training(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     for name in ("train", "test"):
         path = folder / f"{name}.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps({**row, "text_pair": "first second"}) + "\n" for row in rows))
+        write_rows(path, [{**row, "text_pair": "first second"} for row in read_rows(path)])
     found = parts_of(folder)
     assert [length for _, length in found] == [24, 36, 48]
     for (_, length), (texts, part) in found.items():
@@ -499,8 +426,7 @@ def test_a_pair_is_cut_as_in_training(tmp_path):
 def test_some_of_the_tests_are_drawn_from_all_and_groups_stay_whole(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     path = folder / "test.jsonl"
-    rows = sorted((json.loads(line) for line in path.read_text().splitlines()), key=lambda row: row["label"])
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, sorted(read_rows(path), key=lambda row: row["label"]))
     (_, part), *_ = parts_of(folder, test_examples=20).values()
     assert len(part.dataset) == 20
     assert 5 <= sum(part.dataset["labels"]) <= 15  # the first 20 rows have one label
@@ -522,28 +448,20 @@ def test_buckets_hold_the_examples_of_all_test_files(tmp_path):
 def test_a_test_without_examples_fails_and_says_so(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     path = folder / "test.jsonl"
-    rows = [{**json.loads(line), "text": "good " * 60} for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, [{**row, "text": "good " * 60} for row in read_rows(path)])
     plan = toy(**{**TEXT, "tasks": [{"data": str(folder), "lengths": "buckets"}], "schemes": ["none"]})
     found = execute(plan, tmp_path / "results", console=quiet())
     assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in found.failed["colours-none-seed0"]
 
 
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
 @pytest.mark.slow
 def test_pretrained_checkpoints_are_the_start(tmp_path):
-    from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-    from hf_posenc.comparison.probes import make_tokenizer
-
     tokenizer = make_tokenizer()
     for scheme in ("none", "rope"):
-        config = PosEncConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-            position_embedding_type=scheme,
-        )
+        config = PosEncConfig(vocab_size=len(tokenizer), position_embedding_type=scheme, **SIZES)
         PosEncForSequenceClassification(config).save_pretrained(tmp_path / scheme)
         tokenizer.save_pretrained(tmp_path / scheme)
     options = {"per_device_train_batch_size": 8, "use_cpu": True, "max_steps": 2}
@@ -557,13 +475,8 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
 
 @pytest.mark.slow
 def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
-    from transformers import BertConfig, BertModel
-
-    from hf_posenc.comparison.probes import make_tokenizer
-
     tokenizer = make_tokenizer()
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    bert = BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes))
+    bert = BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **SIZES))
     bert.save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     options = {"per_device_train_batch_size": 8, "use_cpu": True, "max_steps": 1, "learning_rate": 1e-9}
@@ -585,9 +498,7 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
     bert.save_pretrained(tmp_path / "bert")
     with pytest.raises(UserError, match="has changed since the first schemes in .*converted"):
         execute(replace(plan, schemes=("none",), baseline="none"), tmp_path / "results", console=quiet())
-    (other := tmp_path / "results" / "runs" / "probes-rope-seed0" / "run.json").write_text(
-        other.read_text().replace(starts.pop(), "0" * 64)
-    )
+    change_json(tmp_path / "results" / "runs" / "probes-rope-seed0" / "run.json", source_sha256="0" * 64)
     with pytest.raises(UserError, match="started from other weights than .*probes-learned-seed0"):
         load_runs(tmp_path / "results", plan)
     with pytest.raises(UserError, match="'nowhere' can't be converted to 'none'"):
@@ -599,16 +510,10 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
     [
         ({"data": "nowhere"}, "'nowhere' can't be read"),
         ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
-        (
-            {"data": "colours", "extra_tests": "../elsewhere.jsonl"},
-            "names '../elsewhere.jsonl', a test file outside",
-        ),
+        ({"data": "colours", "extra_tests": "../elsewhere.jsonl"}, "'../elsewhere.jsonl', a test file outside"),
         ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
-        (
-            {"data": "colours", "part_column": "easy"},
-            "'easy'; its data for 'test' has 'text', 'label'",
-        ),
+        ({"data": "colours", "part_column": "easy"}, "'easy'; its data for 'test' has 'text', 'label'"),
         ({"data": "colours", "group_column": "id"}, "names the column 'id'"),
         ({"data": "colours", "options": {"text_column_names": "body"}}, "no column 'body'"),
         ({"data": "colours", "options": {"label_column_name": "class"}}, "no column 'class'"),
@@ -634,9 +539,8 @@ def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message
     }
     for name, change in changes.items():
         for path in write_text_data(tmp_path / name).glob("*.jsonl"):
-            rows = [json.loads(line) for line in path.read_text().splitlines()]
-            changed = path.stem != "train" or name in ("stars", "many")
-            path.write_text("".join(json.dumps({**row, **(change(row) if changed else {})}) + "\n" for row in rows))
+            if path.stem != "train" or name in ("stars", "many"):
+                write_rows(path, [{**row, **change(row)} for row in read_rows(path)])
     (tmp_path / "untested" / "test.jsonl").unlink()
     (tmp_path / "untrained" / "train.jsonl").unlink()
     with pytest.raises(UserError, match=message):

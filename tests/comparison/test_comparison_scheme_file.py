@@ -3,14 +3,12 @@
 import json
 import shutil
 import sys
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from comparison_harness import TOY, done_run, read_run, toy
-from rich.console import Console
+from comparison_harness import TOY, quiet, read_run, toy
 
-from hf_posenc import POSITIONS, PosEncConfig, cli, register_scheme_file
+from hf_posenc import POSITIONS, PosEncConfig, register_scheme_file
 from hf_posenc.comparison import execute, load_plan, load_runs, read_plan
 from hf_posenc.comparison.report import write_report
 from hf_posenc.training import UserError
@@ -40,19 +38,12 @@ def own(tmp_path):
     return Path(shutil.copy(EXAMPLE, tmp_path / "recency.py"))
 
 
-def quiet():
-    return Console(file=StringIO(), width=200)
-
-
 @pytest.mark.slow
-def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, monkeypatch, capsys):
+def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, command):
     (tmp_path / "plan.yaml").write_text(json.dumps({**TOY, "schemes": ["none"]}))  # JSON is YAML
-    words = ["--plan", tmp_path / "plan.yaml", "--schemes", "none,recency", "--scheme-file", own]
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "compare", "-o", str(tmp_path / "out"), *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code, capsys.readouterr().err
-    results = tmp_path / "out"
+    results, words = tmp_path / "out", ["--schemes", "none,recency", "--scheme-file", own]
+    code, _, err = command("compare", "-o", results, "--plan", tmp_path / "plan.yaml", *words)
+    assert code == 0, err
     none, recency = (read_run(results, f"probes-{name}-seed0") for name in ("none", "recency"))
     assert none["status"] == recency["status"] == "done"
     assert recency["positional_parameters"] == 2
@@ -68,11 +59,7 @@ def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, monkeypatch, ca
     assert "`recency`" in write_report(results)[0].read_text()
 
 
-def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, monkeypatch):
-    def pretend(plan, run, folder, data_folder, chosen=None):
-        return done_run(plan, run)
-
-    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
+def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
     fields = {"schemes": ["none", "recency"], "scheme_files": str(own)}
     execute(toy(**fields), tmp_path / "out", console=quiet())
     assert len(execute(toy(**fields), tmp_path / "out", console=quiet()).skipped) == 2  # the same again
@@ -136,20 +123,12 @@ class Mine(PositionScheme):
         (None, ["none", "mine"], "mine.py' is no file"),
         ("x = 1\n", ["none", "mine"], "defines no scheme"),
         ("import nothing_like_this\n", ["none", "mine"], "can't be imported: ModuleNotFoundError"),
-        (
-            MINE.replace("    def", "    name = 'mine'\n\n    def"),
-            ["none", "rope"],
-            "defines mine, and the schemes are",
-        ),
+        (MINE + "    name = 'mine'\n", ["none", "rope"], "defines mine, and the schemes are"),
         (MINE, ["none", "rope"], "it isn't clear what to call Mine"),
         (MINE, ["none", "mine", "other"], "it isn't clear what to call Mine"),
-        (MINE.replace("    def", "    name = 'rope'\n\n    def"), ["none", "rope"], "name='rope' is taken"),
+        (MINE + "    name = 'rope'\n", ["none", "rope"], "name='rope' is taken"),
         (MINE.replace("import P", "import PosEncModel, P"), ["none", "mine"], "can't travel with a model"),
-        (
-            MINE.replace("    def", "    def __init__(self):\n        raise RuntimeError('no luck')\n\n    def"),
-            ["none", "mine"],
-            "'mine' can't be built: RuntimeError: no luck",
-        ),
+        (MINE + "    def __init__(self): 1 / 0\n", ["none", "mine"], "'mine' can't be built: ZeroDivisionError"),
     ],
 )
 def test_files_that_can_not_be_compared_are_refused_before_any_run(tmp_path, text, schemes, message):

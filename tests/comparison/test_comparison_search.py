@@ -2,20 +2,16 @@
 
 import json
 from dataclasses import replace
-from io import StringIO
 
 import pytest
-from comparison_harness import TOY, done_run, read_run, toy
-from rich.console import Console
-from test_comparison_runs import write_text_data
+from comparison_harness import TOY, done_run, quiet, read_run, toy, write_text_data
 
 from hf_posenc import PosEncConfig
-from hf_posenc.cli import app
 from hf_posenc.comparison import execute, executor, read_plan, tasks
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.report import make_report
-from hf_posenc.comparison.results_folder import load_runs
+from hf_posenc.comparison.results_folder import load_runs, record_plan
 from hf_posenc.comparison.run import learning_rate, to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
@@ -24,10 +20,6 @@ from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Diverged
 from hf_posenc.files import write_json
 from hf_posenc.training import UserError
-
-
-def quiet():
-    return Console(file=StringIO(), width=200)
 
 
 def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
@@ -45,9 +37,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
     plan = toy(search=[0.5, 2], test_lengths=[32], tasks=[{"kind": "probes", "probes": ["order"]}])
     made = execute(plan, tmp_path, console=quiet())
     assert made.failed == {}
-    trials = [
-        f"probes-{scheme}-rate{factor}x-seed{DEVELOPMENT_SEED}" for scheme in plan.schemes for factor in ("0.5", 2)
-    ]
+    trials = [trial.name for scheme in plan.schemes for trial in plan.trials(plan.tasks[0], scheme)]
     assert sorted(path.name for path in (tmp_path / "search").iterdir()) == sorted(trials)
     assert len(made.done) == len(trials) + 2
     scores, data = {}, set()
@@ -159,8 +149,6 @@ def test_a_validation_split_that_is_not_reported_is_what_rates_are_chosen_on(tmp
 
 
 def test_runs_with_and_without_a_search_do_not_mix(tmp_path):
-    from hf_posenc.comparison.results_folder import record_plan
-
     record_plan(toy(), tmp_path)
     assert "search" not in json.loads((tmp_path / "plan.json").read_text())
     with pytest.raises(UserError, match="it differs in search .None there"):
@@ -176,14 +164,3 @@ def test_runs_of_one_scheme_at_two_rates_are_refused(tmp_path):
         write_json(tmp_path / "runs" / run.name / "run.json", result)
     with pytest.raises(UserError, match=r"learned at another rate .*\(0.002 and 0.001\): each machine searched anew"):
         load_runs(tmp_path, plan)
-
-
-def test_the_command_lists_trials_before_the_runs_that_need_them(tmp_path):
-    from typer.testing import CliRunner
-
-    words = ["compare", "--quick", "--schemes", "none", "--search", "--dry-run", "-o", str(tmp_path / "r")]
-    listed = CliRunner().invoke(app, words).stdout.split()
-    assert len(listed) == 2 * (3 + 2)
-    assert listed[:4] == [f"probes-none-rate{f}x-seed{DEVELOPMENT_SEED}" for f in ("0.3", "1", "3")] + [
-        "probes-none-seed0"
-    ]
