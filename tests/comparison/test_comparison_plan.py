@@ -89,6 +89,8 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"pretrained": 3}, "The plan has pretrained: 3. Give a word"),
         ({"pretrained": "{x}/{scheme}"}, "is no path in which {scheme} stands for"),
         ({"train_examples": 0}, "has train_examples 0"),
+        ({"tasks": [{"kind": "probes", "probes": [[]]}]}, "A task has probes: [[]]. Give a word"),
+        ({"options": {"learning_rate": []}}, "the learning_rate [] is no number"),
         ({"tasks": [{"data": "x", "name": 5}]}, "A task has name: 5. Give a word"),
         ({"tasks": [{"kind": "probes", "options": None}]}, "A task has options: None"),
         (
@@ -153,25 +155,12 @@ def test_what_could_not_run_is_refused_at_once(fields, message):
     assert all(part in str(refused.value) for part in message.split(" ... ")), str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("tasks: [", "is no YAML"),
-        ("- a\n", "Write fields"),
-        ("\xff".encode("latin-1"), "is no YAML"),
-        ("a: 2020-99-99", "is no YAML"),
-        ("[" * 2000, "is no YAML"),
-    ],
-)
-def test_a_file_that_is_no_plan_is_named(tmp_path, text, message):
+@pytest.mark.parametrize("text", ["tasks: [", "- a\n", "\xff", "a: 2020-99-99", "[" * 2000])
+def test_a_file_that_is_no_plan_is_named(tmp_path, text):
     path = tmp_path / "bad.yaml"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UserError, match=f"bad.yaml.*{message}"):
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match="bad.yaml.*(is no YAML|Write fields)"):
         read_plan(path)
-    with pytest.raises(
-        UserError, match="no plan 'nowhere.yaml'. Give a YAML file, or the name of a built-in one.*quick"
-    ):
-        read_plan("nowhere.yaml")
 
 
 def test_plans_grow_and_are_not_mixed():
@@ -192,16 +181,11 @@ def test_a_folder_of_the_same_name_hides_no_plan(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("data", "name"), [("my-reviews", "my_reviews"), ("SetFit/20-newsgroups", "20_newsgroups"), ("a b/c.d", "c.d")]
+    ("data", "name"),
+    [("my-reviews", "my_reviews"), ("SetFit/20-newsgroups", "20_newsgroups"), ("a b/c.d", "c.d"), (".", "my_data")],
 )
-def test_a_task_is_named_after_its_data(data, name):
-    (task,) = toy(tasks=[{"data": data}]).tasks
-    assert task.name == name
-    (task,) = toy(tasks=[{"masked_lm": data}]).tasks
-    assert task.name == f"masked_lm_{name}"
-
-
-def test_the_folder_that_one_is_in_has_a_name_too(tmp_path, monkeypatch):
+def test_a_task_is_named_after_its_data(data, name, tmp_path, monkeypatch):
     (tmp_path / "my-data").mkdir()
     monkeypatch.chdir(tmp_path / "my-data")
-    assert toy(tasks=[{"data": "."}]).tasks[0].name == "my_data"
+    tasks = toy(tasks=[{"data": data}, {"masked_lm": data}]).tasks
+    assert [task.name for task in tasks] == [name, f"masked_lm_{name}"]
