@@ -47,22 +47,21 @@ def measure_startup(size: str = "minilm", rounds: int = 7) -> dict[str, Any]:
         for name in ("bert", "rope"):
             build_model(name, size).save_pretrained(f"{folder}/{name}")  # type: ignore[operator]
 
-        def run(*words: str) -> tuple[float, str]:
+        def run(*words: str) -> float:
+            """The seconds that the process takes, or that it says."""
             started = time.perf_counter()
             done = subprocess.run([sys.executable, "-c", *words], env=environment, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"A process that only imports or loads failed: {done.stderr[-2000:]}")
-            return time.perf_counter() - started, done.stdout
+            return float(done.stdout or time.perf_counter() - started)
 
+        commands: dict[str, tuple[str, ...]] = {name: (code,) for name, code in IMPORTS.items()}
+        commands |= {"load BERT": (_LOAD, f"{folder}/bert"), "load ours": (_LOAD, f"{folder}/rope")}
         for turn in range(-1, rounds):  # the first turn warms the disk up, and copies the remote code
-            for name, code in IMPORTS.items():
-                taken = run(code)[0]
+            for name, words in commands.items():
+                taken = run(*words)
                 if turn >= 0:
                     seconds.setdefault(name, []).append(taken)
-            for name, shown in (("bert", "load BERT"), ("rope", "load ours")):
-                taken = float(run(_LOAD, f"{folder}/{name}")[1])
-                if turn >= 0:
-                    seconds.setdefault(shown, []).append(taken)
     return {
         "machine": machine(),
         "settings": {"size": size, "rounds": rounds},

@@ -170,21 +170,18 @@ def check_data(plan: Plan, task: Task) -> None:
     for split, dataset in {"train": splits["train"], **tests}.items():
         for names, option in wanted:
             require_columns(dataset, names, option, split)
-    every = {name: rows for name, rows in tests.items() if name == "test" or task.group_column}
-    for name, rows in every.items():
-        for column in filter(None, (task.part_column if name == "test" else None, task.group_column)):
-            if column not in rows.names:
-                has = ", ".join(map(repr, rows.names))
-                raise UserError(f"The task {task.name!r} names the column {column!r}; its data for {name!r} has {has}.")
     trained = set(marks_of(*columns.texts(splits["train"].columns)))
     for name, rows in tests.items():
+        for column in (task.part_column if name == "test" else None, task.group_column):
+            if column is not None and column not in rows.names:
+                has = ", ".join(map(repr, rows.names))
+                raise UserError(f"The task {task.name!r} names the column {column!r}; its data for {name!r} has {has}.")
         if shared := sum(mark in trained for mark in marks_of(*columns.texts(rows.columns))):
             logger.warning(
                 f"The task {task.name!r}: {shared:,} of {len(rows):,} texts of its data for {name!r} stand in its "
                 "training data too."
             )
-    if task.kind == "text":
-        for name, rows in tests.items():
+        if task.kind == "text":
             _check_labels(plan, task, splits["train"], name, rows)
 
 
