@@ -4,21 +4,19 @@ Contenders take turns on every batch and are compared within the turn, so that w
 alike; a ratio is the median over the turns.
 """
 
-from .contenders import MODES, PEERS, SIZES, VARIANTS, LinearLayers, build_model, count_flops, linear_shapes, make_step
+from .contenders import PEERS, SIZES, LinearLayers, build_model, count_flops, linear_shapes, make_step
 from .parts import PARTS, profile_parts, sum_parts
 from .run import machine, run_benchmark
 from .startup import measure_startup
-from .tables import plot_results, profile_table, serving_table, speed_table, startup_table, targets_table, write_results
+from .tables import profile_table, serving_table, speed_table, startup_table, targets_table, write_results
 from .targets import TARGETS, Target, judge, run_targets
 from .work import make_batches, peak_memory, ratio, take_turns
 
 __all__ = [
-    "MODES",
     "PARTS",
     "PEERS",
     "SIZES",
     "TARGETS",
-    "VARIANTS",
     "LinearLayers",
     "Target",
     "build_model",
@@ -30,7 +28,6 @@ __all__ = [
     "make_step",
     "measure_startup",
     "peak_memory",
-    "plot_results",
     "profile_parts",
     "profile_table",
     "ratio",

@@ -1,7 +1,7 @@
 """A results folder as numbers: scores by scheme, part and length, their differences, and costs."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,6 @@ class Study:
     """The cost of a step by task, see `speed.measure_speed`."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Runs and files that couldn't be read, with the reason."""
-    _outcomes: dict[Any, dict[int, dict[str, Outcome]]] = field(default_factory=dict, repr=False)
     _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -149,36 +148,34 @@ class Study:
             drawn = "" if task.kind == "text" and task.lengths == "cut" else f" {length}"
             scores = {
                 seed: {f"{task.name} {name}{drawn}": outcomes[name] for name in wanted}
-                for seed, outcomes in self.outcomes(task, scheme, length).items()
-                if wanted and outcomes.keys() >= set(wanted)
+                for seed, outcomes in self._outcomes(task, scheme, length, wanted).items()
+                if outcomes and outcomes.keys() >= set(wanted)
             }
             self._samples[key] = Sample.of(scores) if scores else None
         return self._samples[key]
 
-    def outcomes(self, task: Task, scheme: str, length: int) -> dict[int, dict[str, Outcome]]:
-        """What a scheme did in each part, by seed."""
-        key = (task.name, scheme, length)
-        if key not in self._outcomes:
-            self._outcomes[key] = {
-                run["seed"]: {
-                    test["part"]: from_dict(test["metric"], test["units"])
-                    for test in run["tests"]
-                    if test["length"] == length and "units" in test
-                }
-                for run in self.runs(task, scheme)
+    def _outcomes(self, task: Task, scheme: str, length: int, parts: Collection[str]) -> dict[int, dict[str, Outcome]]:
+        """What a scheme did in each of the parts, by seed."""
+        return {
+            run["seed"]: {
+                test["part"]: from_dict(test["metric"], test["units"])
+                for test in run["tests"]
+                if test["length"] == length and test["part"] in parts and "units" in test
             }
-        return self._outcomes[key]
+            for run in self.runs(task, scheme)
+        }
 
     def learned(self, task: Task, scheme: str, length: int, part: str) -> tuple[int, int] | None:
         """How many runs of how many learned a part, see `statistics.learned`; None: it doesn't come in such pairs."""
         if task.kind != "probes" and not self._is_in_pairs(task, length, part):
             return None
-        outcomes = [tests[part] for tests in self.outcomes(task, scheme, length).values() if part in tests]
+        by_seed = self._outcomes(task, scheme, length, [part]).values()
+        outcomes = [tests[part] for tests in by_seed if tests]
         return (sum(map(learned, outcomes)), len(outcomes)) if outcomes else None
 
     def _is_in_pairs(self, task: Task, length: int, part: str) -> bool:
         """Whether examples come in twos with two answers: who always says the same is right in one of each."""
-        majority = next(iter(self.outcomes(task, MAJORITY, length).values()), {}).get(part)
+        majority = next(iter(self._outcomes(task, MAJORITY, length, [part]).values()), {}).get(part)
         return majority is not None and majority.metric == "accuracy" and bool((majority.units == (1, 2)).all())
 
     def why_not(self, task: Task, scheme: str, length: int) -> str:
