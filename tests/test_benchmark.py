@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from common import SCHEMES
@@ -31,16 +32,26 @@ def pages():
     return pages
 
 
+def lengths_of(work, count):
+    return [int(length) for batch in benchmark.make_batches(work, count) for length in batch["attention_mask"].sum(-1)]
+
+
 def test_batches_have_the_lengths_of_sst2_and_repeat():
+    assert 24 < np.mean(lengths_of("sst2", 40)) < 26.5
     batches = benchmark.make_batches("sst2", 40)
-    lengths = torch.cat([batch["attention_mask"].sum(-1) for batch in batches]).float()
-    assert 24 < lengths.mean() < 26.5
-    padding = [1 - batch["attention_mask"].float().mean().item() for batch in batches]
-    assert 0.45 < sum(padding) / 40 < 0.6
+    assert 0.45 < np.mean([1 - batch["attention_mask"].float().mean() for batch in batches]) < 0.6
     assert all((batch["input_ids"] > 0).eq(batch["attention_mask"] == 1).all() for batch in batches)
-    again = benchmark.make_batches("sst2", 1)[0]
-    assert torch.equal(again["input_ids"], batches[0]["input_ids"])
-    assert benchmark.make_batches("2x7", 1)[0]["attention_mask"].tolist() == [[1] * 7] * 2
+    assert torch.equal(benchmark.make_batches("sst2", 1)[0]["input_ids"], batches[0]["input_ids"])
+    assert lengths_of("sst2_sorted", 3) == sorted(lengths_of("sst2", 3)) != lengths_of("sst2", 3)
+    assert lengths_of("2x7", 1) == [7, 7]
+
+
+def test_mixed_batches_hold_short_and_long_documents():
+    lengths = lengths_of("mixed", 4)
+    assert len(lengths) == 4 * 16
+    assert 64 <= min(lengths) < 150
+    assert 2000 < max(lengths) <= 4096
+    assert 300 < np.median(lengths) < 900  # the logarithm is uniform: sqrt(64 x 4,096) is 512
 
 
 @pytest.mark.parametrize("name", [*benchmark.PEERS, *(f"{peer}:equal_dropout" for peer in benchmark.PEERS), "rope"])
@@ -113,14 +124,6 @@ def test_the_limit_is_the_encoders_linear_layers_on_real_tokens():
         counts = counter.get_flop_counts()
         flops.append(sum(count.get(torch.ops.aten.addmm, 0) for name, count in counts.items() if name == "Global"))
     assert flops[0] == flops[1] > 0
-
-
-def test_sorted_batches_hold_the_same_sentences():
-    lengths = [
-        [int(n) for batch in benchmark.make_batches(work, 3) for n in batch["attention_mask"].sum(-1)]
-        for work in ("sst2", "sst2_sorted")
-    ]
-    assert lengths[1] == sorted(lengths[0]) != lengths[0]
 
 
 def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
@@ -220,15 +223,6 @@ def test_the_reference_may_have_the_same_dtype():
     for dtype in ("float32", "bfloat16"):
         found = benchmark.run_benchmark(["bert", "rope"], **options, dtype="bfloat16", reference_dtype=dtype)
         assert [row["dtype"] for row in found["rows"]] == [dtype, "bfloat16"]
-
-
-def test_mixed_batches_hold_short_and_long_documents():
-    batches = benchmark.make_batches("mixed", 4)
-    lengths = torch.cat([batch["attention_mask"].sum(-1) for batch in batches])
-    assert 64 <= lengths.min() < 150
-    assert 2000 < lengths.max() <= 4096
-    assert 300 < lengths.float().median() < 900  # the logarithm is uniform: sqrt(64 x 4,096) is 512
-    assert all(batch["input_ids"].shape[0] == 16 for batch in batches)
 
 
 def test_plain_runs_without_the_kernels_and_gives_the_same(monkeypatch):
