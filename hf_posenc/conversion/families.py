@@ -31,14 +31,12 @@ _DISTILBERT_LAYER = {
     "output_norm": "output_layer_norm",
 }
 _MPNET_LAYER = {
+    **_BERT_LAYER,
     "attention.query": "attention.attn.q",
     "attention.key": "attention.attn.k",
     "attention.value": "attention.attn.v",
     "attention.dense": "attention.attn.o",
     "attention_norm": "attention.LayerNorm",
-    "intermediate": "intermediate.dense",
-    "output": "output.dense",
-    "output_norm": "output.LayerNorm",
 }
 _JINA_LAYER = {
     "attention.query": "self_attn.q_proj",
@@ -56,10 +54,11 @@ _DEBERTA_LAYER = {
     "attention.key": "attention.self.key_proj",
     "attention.value": "attention.self.value_proj",
 }
+_RELATIVE = {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"}
 _OF_SCHEMES = {
     "learned": {"embedding.weight": "embeddings.position_embeddings.weight"},
-    "relative_key": {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"},
-    "relative_key_query": {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"},
+    "relative_key": _RELATIVE,
+    "relative_key_query": _RELATIVE,
     "t5": {"tables.0.weight": "encoder.relative_attention_bias.weight"},
     "deberta": {
         "embedding.weight": "encoder.rel_embeddings.weight",
@@ -81,6 +80,9 @@ _BERT_LM = {
     "decoder": "cls.predictions.decoder",
 }
 _ROBERTA_LM = {"dense": "lm_head.dense", "head_norm": "lm_head.layer_norm", "decoder": "lm_head.decoder"}
+_BERT_HEADS = {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN}
+_ROBERTA_HEADS = {**_BERT_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD}
+_SUMMARY_HEADS = {**_BERT_HEADS, "text-classification": _ROBERTA_HEAD, "multiple-choice": _SUMMARY}
 
 
 @dataclass(frozen=True)
@@ -162,130 +164,101 @@ class Family:
         return names
 
 
+def _by_type(*families: Family) -> dict[str, Family]:
+    return {family.model_type: family for family in families}
+
+
 _ROBERTA: dict[str, Any] = {
     "prefix": "roberta.",
-    "heads": {
-        "fill-mask": _ROBERTA_LM,
-        "text-classification": _ROBERTA_HEAD,
-        "multiple-choice": _POOLED,
-        **_PER_TOKEN,
-    },
+    "heads": _ROBERTA_HEADS,
     "decoder_bias": "lm_head.bias",
     "pooler": True,
     "first_row": None,
 }
+_DISTILBERT_CLASSIFIER = {"dense": "pre_classifier", "classifier": "classifier"}
 
-FAMILIES = {
-    family.model_type: family
-    for family in (
-        Family(
-            "bert",
-            "Bert",
-            "bert.",
-            {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN},
-            decoder_bias="cls.predictions.bias",
-            pooler=True,
-        ),
-        Family("roberta", "Roberta", **_ROBERTA),
-        Family("xlm-roberta", "XLMRoberta", **_ROBERTA),
-        Family("camembert", "Camembert", **_ROBERTA),
-        Family(
-            "distilbert",
-            "DistilBert",
-            "distilbert.",
-            {
-                "fill-mask": {
-                    "dense": "vocab_transform",
-                    "head_norm": "vocab_layer_norm",
-                    "decoder": "vocab_projector",
-                },
-                "text-classification": {"dense": "pre_classifier", "classifier": "classifier"},
-                "multiple-choice": {"dense": "pre_classifier", "classifier": "classifier"},
-                **_PER_TOKEN,
+FAMILIES = _by_type(
+    Family("bert", "Bert", "bert.", _BERT_HEADS, decoder_bias="cls.predictions.bias", pooler=True),
+    Family("roberta", "Roberta", **_ROBERTA),
+    Family("xlm-roberta", "XLMRoberta", **_ROBERTA),
+    Family("camembert", "Camembert", **_ROBERTA),
+    Family(
+        "distilbert",
+        "DistilBert",
+        "distilbert.",
+        {
+            "fill-mask": {"dense": "vocab_transform", "head_norm": "vocab_layer_norm", "decoder": "vocab_projector"},
+            "text-classification": _DISTILBERT_CLASSIFIER,
+            "multiple-choice": _DISTILBERT_CLASSIFIER,
+            **_PER_TOKEN,
+        },
+        fields={
+            "hidden_size": "dim",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
+            "hidden_dropout_prob": "dropout",
+            "attention_probs_dropout_prob": "attention_dropout",
+            "classifier_dropout": "seq_classif_dropout",
+        },
+        layer=_DISTILBERT_LAYER,
+        layers="transformer.layer",
+    ),
+    Family(
+        "electra",
+        "Electra",
+        "electra.",
+        {
+            **_SUMMARY_HEADS,
+            "fill-mask": {
+                "dense": "generator_predictions.dense",
+                "head_norm": "generator_predictions.LayerNorm",
+                "decoder": "generator_lm_head",
             },
-            fields={
-                "hidden_size": "dim",
-                "num_hidden_layers": "n_layers",
-                "num_attention_heads": "n_heads",
-                "intermediate_size": "hidden_dim",
-                "hidden_act": "activation",
-                "hidden_dropout_prob": "dropout",
-                "attention_probs_dropout_prob": "attention_dropout",
-                "classifier_dropout": "seq_classif_dropout",
-            },
-            layer=_DISTILBERT_LAYER,
-            layers="transformer.layer",
-        ),
-        Family(
-            "electra",
-            "Electra",
-            "electra.",
-            {
-                "fill-mask": {
-                    "dense": "generator_predictions.dense",
-                    "head_norm": "generator_predictions.LayerNorm",
-                    "decoder": "generator_lm_head",
-                },
-                "text-classification": _ROBERTA_HEAD,
-                "multiple-choice": _SUMMARY,
-                **_PER_TOKEN,
-            },
-        ),
-        Family(
-            "roformer",
-            "RoFormer",
-            "roformer.",
-            {
-                "fill-mask": _BERT_LM,
-                "text-classification": _ROBERTA_HEAD,
-                "multiple-choice": _SUMMARY,
-                **_PER_TOKEN,
-            },
-            decoder_bias="cls.predictions.bias",
-            fields={"classifier_dropout": "hidden_dropout_prob"},
-        ),
-    )
-}
+        },
+    ),
+    Family(
+        "roformer",
+        "RoFormer",
+        "roformer.",
+        _SUMMARY_HEADS,
+        decoder_bias="cls.predictions.bias",
+        fields={"classifier_dropout": "hidden_dropout_prob"},
+    ),
+)
 """The architectures that can be converted."""
 
-TARGETS = FAMILIES | {
-    family.model_type: family
-    for family in (
-        Family(
-            "jina_embeddings_v3",
-            "JinaEmbeddingsV3",
-            "roberta.",
-            {"fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD, **_PER_TOKEN},
-            decoder_bias="lm_head.bias",
-            layer=_JINA_LAYER,
-            layers="layers",
-            pooler=True,
-        ),
-        Family(
-            "mpnet",
-            "MPNet",
-            "mpnet.",
-            {
-                "fill-mask": _ROBERTA_LM,
-                "text-classification": _ROBERTA_HEAD,
-                "multiple-choice": _POOLED,
-                **_PER_TOKEN,
-            },
-            decoder_bias="lm_head.bias",
-            fields={"classifier_dropout": "hidden_dropout_prob"},
-            layer=_MPNET_LAYER,
-            pooler=True,
-            first_row=2,
-        ),
-        Family(
-            "deberta-v2",
-            "DebertaV2",
-            "deberta.",
-            {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN},
-            decoder_bias="cls.predictions.bias",
-            fields={"classifier_dropout": "cls_dropout"},
-            layer=_DEBERTA_LAYER,
-        ),
-    )
-}
+TARGETS = FAMILIES | _by_type(
+    Family(
+        "jina_embeddings_v3",
+        "JinaEmbeddingsV3",
+        "roberta.",
+        {task: head for task, head in _ROBERTA_HEADS.items() if task != "multiple-choice"},
+        decoder_bias="lm_head.bias",
+        layer=_JINA_LAYER,
+        layers="layers",
+        pooler=True,
+    ),
+    Family(
+        "mpnet",
+        "MPNet",
+        "mpnet.",
+        _ROBERTA_HEADS,
+        decoder_bias="lm_head.bias",
+        fields={"classifier_dropout": "hidden_dropout_prob"},
+        layer=_MPNET_LAYER,
+        pooler=True,
+        first_row=2,
+    ),
+    Family(
+        "deberta-v2",
+        "DebertaV2",
+        "deberta.",
+        _BERT_HEADS,
+        decoder_bias="cls.predictions.bias",
+        fields={"classifier_dropout": "cls_dropout"},
+        layer=_DEBERTA_LAYER,
+    ),
+)
 """The architectures that can be exported to."""
