@@ -26,7 +26,7 @@ from ..options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, check_range, w
 from ..training.callbacks import StopOnInterrupt
 from ..training.checkpoints import newest_complete
 from ..training.inference import take_off_autocast
-from .heal_trainer import Clock, Distillation, ProgressBar, Rows, SaveByTime
+from .heal_trainer import Clock, Distillation, Rows, SaveByTime
 from .measure import Row, check_tokens, encode, pad_rows, special_tokens
 from .sources import fingerprint
 
@@ -204,15 +204,13 @@ def _trainer(
 ) -> Distillation:
     """The trainer of a healing on which `spent` seconds have been spent."""
     trainer = Distillation(
+        original,
+        Clock(healing.minutes * 60, healing.max_steps, spent, healing.disable_tqdm),
         model=model,
         args=_arguments(folder, healing),
         train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped)),
         data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id or 0),
-        callbacks=[Clock(healing.minutes * 60, healing.max_steps, spent)],
     )
-    trainer.prepare(original)
-    if not healing.disable_tqdm:
-        trainer.add_callback(ProgressBar(trainer, healing.minutes, healing.max_steps))
     if healing.work_dir is not None:
         trainer.add_callback(SaveByTime(healing.save_minutes * 60))
     return trainer
@@ -253,7 +251,7 @@ def _arguments(folder: Path, healing: Healing) -> TrainingArguments:
         logging_strategy="steps",
         logging_steps=20,
         report_to="none",
-        disable_tqdm=True,  # its bar counts steps, see ProgressBar
+        disable_tqdm=True,  # its bar counts steps, see Clock
         remove_unused_columns=False,
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -290,8 +288,7 @@ def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) ->
 def _spent(checkpoint: Path) -> float:
     """Seconds of training behind a checkpoint."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    kept = state.stateful_callbacks.get(Clock.__name__, {})
-    return float(kept.get("args", {}).get("spent", 0.0)) if isinstance(kept, dict) else 0.0
+    return float(state.stateful_callbacks[Clock.__name__]["args"]["spent"])
 
 
 def _resume_point(

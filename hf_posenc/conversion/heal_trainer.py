@@ -39,11 +39,15 @@ _PREDICTED = 256
 
 
 class Clock(TrainerCallback, ExportableState):
-    """Measures how much of the budget is spent, across interruptions; stops the training at its end."""
+    """Measures how much of the budget is spent, across interruptions, and shows it; stops the training at its end.
 
-    def __init__(self, seconds: float, max_steps: int | None, spent: float = 0.0) -> None:
-        self.seconds, self.max_steps, self.spent = seconds, max_steps, spent
+    The Trainer's own bar counts steps, whose number isn't known in advance.
+    """
+
+    def __init__(self, seconds: float, max_steps: int | None, spent: float = 0.0, disable_tqdm: bool = True) -> None:
+        self.seconds, self.max_steps, self.spent, self.disable_tqdm = seconds, max_steps, spent, disable_tqdm
         self._since: float | None = None
+        self._bar: Any = None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -61,56 +65,38 @@ class Clock(TrainerCallback, ExportableState):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Starts it."""
         self._since = time.monotonic()
+        total, unit = (self.max_steps, "step") if self.max_steps else (round(self.seconds), "s")
+        self._bar = tqdm(total=total, unit=unit, desc="Healing", disable=self.disable_tqdm)
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Stops the training; a last checkpoint would be of no use."""
+        self._bar.n = round(self.progress(state.global_step) * self._bar.total)
+        self._bar.refresh()
         if not self.max_steps and self.used >= self.seconds:
             control.should_training_stop = True
 
-
-class ProgressBar(TrainerCallback):
-    """A progress bar of the budget: the Trainer's own counts steps, whose number isn't known in advance."""
-
-    def __init__(self, trainer: Any, minutes: float, max_steps: int | None) -> None:
-        self.trainer, self.total = trainer, max_steps or round(minutes * 60)
-        self.unit = "step" if max_steps else "s"
-        self.bar: Any = None
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Draws it."""
-        self.bar = tqdm(total=self.total, unit=self.unit, desc="Healing")
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Moves it."""
-        self.bar.n = round(self.trainer.clock.progress(state.global_step) * self.total)
-        self.bar.refresh()
-
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Says the loss."""
-        if logs and "loss" in logs and self.bar is not None:
-            self.bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
+        """Shows the loss."""
+        if "loss" in logs:
+            self._bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Closes it."""
-        self.bar.close()
+        """Ends the bar."""
+        self._bar.close()
 
 
 class Distillation(Trainer):
     """The stock Trainer with the loss of this module."""
 
-    original: PreTrainedModel
     warmup_steps = 20
 
-    def prepare(self, original: PreTrainedModel) -> None:
-        """What the constructor can't take: the model to learn from."""
+    def __init__(self, original: PreTrainedModel, clock: Clock, **options: Any) -> None:
+        """Takes the model to learn from, the budget, and what the stock Trainer takes."""
+        super().__init__(callbacks=[clock], **options)
         self.original = original.eval().to(self.args.device)  # type: ignore[arg-type]
+        self.clock = clock
         self.model_accepts_loss_kwargs = False
         self.remove_callback(PrinterCallback)
-
-    @property
-    def clock(self) -> Clock:
-        """The one that runs: resuming makes it anew."""
-        return next(item for item in self.callback_handler.callbacks if isinstance(item, Clock))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
