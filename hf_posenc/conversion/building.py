@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import UserError, about_options
+from ..errors import UserError, about_options, one_line
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
 from ..model.positions import make_position
 from ..tasks import TASKS
 from .report import Accounting
+from .sources import Source
 
 
 @dataclass
@@ -40,6 +42,18 @@ def model_class(task: str) -> type[PreTrainedModel]:
     if task not in TASKS:
         raise UserError(f"task={task!r} is unknown. Choose one of {', '.join(TASKS)}.")
     return getattr(modeling_posenc, f"PosEnc{TASKS[task]}")
+
+
+def read_as(config_class: Any, source: Source, what: str) -> Any:
+    """A checkpoint's config.json as a class of configurations reads it.
+
+    Raises:
+        UserError: it is no configuration of this class, which is called `what`.
+    """
+    try:
+        return config_class.from_dict(dict(source.raw))
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{source.name!r}: config.json is no {what} configuration: {one_line(error)}") from error
 
 
 def build_config(fields: dict[str, Any]) -> PosEncConfig:

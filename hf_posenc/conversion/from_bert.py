@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import CONFIG_MAPPING
 
-from ..errors import UserError, one_line
+from ..errors import UserError
 from ..model.package_config import PosEncConfig
-from .building import Loaded, build_config, fill, model_class, other_labels, set_labels
+from .building import Loaded, build_config, fill, model_class, other_labels, read_as, set_labels
 from .families import Family
 from .fields import our_fields
 from .recognition import normalise, reason_to_drop, task_of
@@ -21,10 +20,7 @@ from .sources import Source
 def load_bert(source: Source, family: Family, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     name = source.name
-    try:
-        theirs = CONFIG_MAPPING[family.model_type].from_dict(source.raw)
-    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{name!r}: config.json is no {family.model_type} configuration: {one_line(error)}") from error
+    theirs = read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
     state = _by_name(source.tensors, normalise(list(source.tensors), family), name)
     own, task = _tasks(family, theirs, state, name, wanted)
     labels = set_labels(theirs, task, num_labels, wanted, name)

@@ -1,36 +1,27 @@
 """Loads a PosEnc checkpoint: its weights as they are, with another head if one is asked for."""
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 
-from ..errors import UserError, one_line
+from ..errors import UserError
 from ..model.package_config import PosEncConfig
 from ..tasks import CLASSES
-from .building import Loaded, fill, model_class, other_labels, set_labels
+from .building import Loaded, fill, model_class, other_labels, read_as, set_labels
 from .report import Accounting
 from .sources import Source
 
 
 def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
-    name, raw, tensors = source.name, source.raw, source.tensors
-    try:
-        config = PosEncConfig.from_dict(dict(raw))
-    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{name!r}: config.json is no PosEnc configuration: {one_line(error)}") from error
-    architecture = (raw.get("architectures") or ["PosEncModel"])[0]
+    name, tensors = source.name, source.tensors
+    config = read_as(PosEncConfig, source, "PosEnc")
+    architecture = (source.raw.get("architectures") or ["PosEncModel"])[0]
     if architecture not in CLASSES:
         raise UserError(f"{name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(CLASSES)}.")
     has = CLASSES[architecture]
     task = wanted or has
     labels = set_labels(config, task, num_labels, wanted, name)
-    bare = {
-        key.removeprefix("model."): value
-        for key, value in tensors.items()
-        if has == "feature-extraction" or key.startswith("model.")
-    }
     head = {} if has == "feature-extraction" else {k: v for k, v in tensors.items() if not k.startswith("model.")}
-    drop: dict[str, str] = {}
+    bare = {key.removeprefix("model."): value for key, value in tensors.items() if key not in head}
     if task != has:
         drop = dict.fromkeys(head, f"the head of {has}; this is {task}")
     else:

@@ -3,17 +3,17 @@
 import re
 
 from ..errors import UserError
-from ..tasks import TASKS
+from ..tasks import task_of as class_task
 from .families import FAMILIES, Family
 
 _KINDS = ("weight", "bias")
+_DEBERTA = (
+    "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, as 'deberta'"
+)
 _WHY_NOT = {
     "modernbert": "its layers have no biases, gated feed-forward networks, and windows of 128 tokens in two layers of "
     "three, none of which PosEnc's body has",
-    "deberta": "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, as "
-    "'deberta'",
-    "deberta-v2": "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, "
-    "as 'deberta'",
+    **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
     "albert": "its layers share one set of weights",
     "roberta-prelayernorm": "its layers are pre-norm with biases that post-norm BERT doesn't have",
     "nomic_bert": "its feed-forward networks are gated",
@@ -48,27 +48,21 @@ def task_of(
     name = (architectures or [""])[0]
     if name.endswith("ForPreTraining"):
         return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
-    for task, ending in TASKS.items():
-        if name.endswith(ending):
-            if task != "feature-extraction" and task not in family.heads:
-                break
-            return task
+    task = class_task(name)
+    if task is not None and task in ("feature-extraction", *family.heads):
+        return task
     if not name:
-        complete = {names for names, head in family.heads.items() if _complete(family, names, head, keys)}
-        for task in ("fill-mask", "question-answering", "text-classification", wanted or ""):
-            if task in complete:
-                return task
+        for head_task in ("fill-mask", "question-answering", "text-classification", wanted or ""):
+            layers = family.heads.get(head_task, {})
+            needed = {f"{name}.weight" for ours, name in layers.items() if ours != "decoder"}
+            if needed and needed <= keys:
+                return head_task
         return "feature-extraction"
     raise UserError(
         f"{source!r} holds {name}, whose head PosEnc doesn't have. Convert the encoder alone with "
         "task='feature-extraction', or another head: these are known for "
         f"{family.model_type}: {', '.join(family.heads)}."
     )
-
-
-def _complete(family: Family, task: str, head: dict[str, str], keys: set[str]) -> bool:
-    wanted = {f"{name}.weight" for ours, name in head.items() if ours != "decoder"}
-    return bool(wanted) and wanted <= keys
 
 
 def normalise(keys: list[str], family: Family) -> dict[str, str]:
@@ -105,7 +99,6 @@ def reason_to_drop(family: Family, name: str, task: str) -> str | None:
             else "the pooler, which no head uses"
         )
     for other_task, head in family.heads.items():
-        names = {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS}
-        if name in names or name in family.head_names(other_task).values():
+        if name in {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS} | {family.decoder_bias}:
             return f"the {'masked-LM head' if other_task == 'fill-mask' else 'head of another task'}; this is {task}"
     return _DROPPED.get(name)

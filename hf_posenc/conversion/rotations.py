@@ -28,8 +28,7 @@ def choose_basis(attention: Any, part: PositionScheme, inputs: Tensor, layer: in
     """q A and k A^-T per head, such that the directions that hold most of q.k turn slowest; q.k itself is unchanged."""
     size = attention.head_dim
     heads = attention.query.out_features // size
-    turned = rotated_units(part, heads, size, 2, layer)[:, 1]
-    orders = [_turning_order(head) for head in turned.expand(heads, -1, -1)]
+    turned = rotated_units(part, heads, size, 2, layer)[:, 1].expand(heads, -1, -1)
     x = inputs.flatten(0, 1).double()
     x = torch.cat((x, x.new_ones(len(x), 1)), -1)  # the biases are part of q and k
     second = x.T @ x / len(x)
@@ -39,8 +38,7 @@ def choose_basis(attention: Any, part: PositionScheme, inputs: Tensor, layer: in
         torch.cat((linear.weight, linear.bias[:, None]), -1).double().unflatten(0, (-1, size))
         for linear in (attention.query, attention.key)
     ]
-    for head in range(full[0].shape[0]):
-        q, k = full[0][head], full[1][head]  # (d, D + 1)
+    for head, (q, k) in enumerate(zip(*full, strict=True)):  # (d, D + 1) both
         # (q root)^T (k root) has rank d: its singular vectors, by two thin decompositions.
         _, qr = torch.linalg.qr((q @ root).T)
         _, kr = torch.linalg.qr((k @ root).T)
@@ -50,12 +48,8 @@ def choose_basis(attention: Any, part: PositionScheme, inputs: Tensor, layer: in
         # q' root = S^1/2 U^T Qq^T, so q' = A q with A = S^1/2 U^T qr^-T.
         a = s.sqrt()[:, None] * torch.linalg.solve(qr, u).T
         b = s.sqrt()[:, None] * torch.linalg.solve(kr, vh.T).T
-        place = torch.empty_like(q)
-        place[orders[head]] = a @ q
-        full[0][head] = place
-        place = torch.empty_like(k)
-        place[orders[head]] = b @ k
-        full[1][head] = place
+        order = _turning_order(turned[head])
+        q[order], k[order] = a @ q, b @ k
     for linear, matrix in zip((attention.query, attention.key), full, strict=True):
         flat = matrix.flatten(0, 1).to(linear.weight.dtype)
         linear.weight.copy_(flat[:, :-1])

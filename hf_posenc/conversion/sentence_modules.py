@@ -3,10 +3,10 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from ..checkpoint_files import WEIGHTS
 from ..errors import UserError
+from .sources import read_json
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -36,7 +36,7 @@ def read_modules(folder: Path, source: str, longest: int | None) -> tuple[dict[s
         return {}, []
     files = {MODULES: (folder / MODULES).read_bytes()}
     kinds = []
-    modules = _read_json(folder / MODULES, source, list)
+    modules = read_json(folder / MODULES, source, list)
     for number, module in enumerate(modules):
         try:
             kind, place = str(module["type"]), str(module["path"])
@@ -51,7 +51,7 @@ def read_modules(folder: Path, source: str, longest: int | None) -> tuple[dict[s
     if (folder / PROMPTS).is_file():
         files[PROMPTS] = (folder / PROMPTS).read_bytes()
     for path in sorted(folder.glob("sentence_*_config.json"))[:1]:  # in older ones the name holds the encoder's
-        values = _read_json(path, source, dict)
+        values = read_json(path, source, dict)
         if longest is not None and "max_seq_length" in values:
             values["max_seq_length"] = longest
         files[_LENGTH] = json.dumps(values, indent=2).encode()
@@ -84,13 +84,3 @@ def _obstacle(path: Path, kind: str, place: str, number: int) -> str | None:
 
 def _present(path: Path) -> list[str]:
     return [name for name in (_CONFIG, WEIGHTS) if (path / name).is_file()]
-
-
-def _read_json(path: Path, source: str, kind: type) -> Any:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{source!r}: {path.name} can't be read ({error}). Copy the checkpoint anew.") from error
-    if not isinstance(value, kind):
-        raise UserError(f"{source!r}: {path.name} holds no JSON {kind.__name__}. Copy the checkpoint anew.")
-    return value

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ class Source:
     tensors: dict[str, Tensor]
     """Its weights by name, in float32."""
     dtype: torch.dtype
-    """That of the weights in its files."""
+    """That of the weights in its files; float32 if they differ."""
     fingerprint: str
     """Of the weights in its files, see `fingerprint`."""
 
@@ -44,7 +43,9 @@ def read_source(name: str, folder: Path, raw: dict[str, Any], allow_pickle: bool
     """
     stored = read_weights(folder, name, allow_pickle)
     tensors = {key: value.float() if value.is_floating_point() else value for key, value in stored.items()}
-    return Source(name, folder, raw, tensors, common_dtype(stored.values()), fingerprint(stored))
+    dtypes = {value.dtype for value in stored.values() if value.is_floating_point()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    return Source(name, folder, raw, tensors, dtype, fingerprint(stored))
 
 
 def find_folder(source: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
@@ -81,15 +82,9 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
     Raises:
         UserError: there is none, or it isn't a JSON object.
     """
-    path = folder / "config.json"
-    if not path.is_file():
+    if not (folder / "config.json").is_file():
         raise UserError(f"{source!r} has no config.json. Give the folder of a checkpoint, or its name on the Hub.")
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{source!r}: config.json can't be read ({error}). Copy the checkpoint anew.") from error
-    if not isinstance(raw, dict):
-        raise UserError(f"{source!r}: config.json holds no JSON object. Copy the checkpoint anew.")
+    raw = read_json(folder / "config.json", source, dict)
     for name, kind, what in (
         ("model_type", str, "a name"),
         ("architectures", list, "a list of names"),
@@ -102,6 +97,22 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
     return raw
 
 
+def read_json(path: Path, source: str, kind: type) -> Any:
+    """The value in a JSON file of a checkpoint, a `dict` or a `list`.
+
+    Raises:
+        UserError: the file can't be read, or holds another kind of value.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{source!r}: {path.name} can't be read ({error}). Copy the checkpoint anew.") from error
+    if not isinstance(value, kind):
+        wanted = "object" if kind is dict else "array"
+        raise UserError(f"{source!r}: {path.name} holds no JSON {wanted}. Copy the checkpoint anew.")
+    return value
+
+
 def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[str, Tensor]:
     """Every tensor of a checkpoint by its name.
 
@@ -109,14 +120,8 @@ def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[
         UserError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
             elsewhere; or a weight isn't a finite real number.
     """
-    try:
-        tensors = _read_safetensors(folder, weight_files(folder), source)
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{source!r}: {error}. Copy the checkpoint anew.") from error
-    tensors = tensors or _read_pickle(folder, source, allow_pickle)
-    check_numbers(tensors, source)
+    tensors = _read_safetensors(folder, source) or _read_pickle(folder, source, allow_pickle)
+    _check_numbers(tensors, source)
     return tensors
 
 
@@ -152,9 +157,9 @@ def _read_pickle(folder: Path, source: str, allow_pickle: bool) -> dict[str, Ten
     return tensors
 
 
-def _read_safetensors(folder: Path, files: dict[str, set[str]], source: str) -> dict[str, Tensor]:
+def _read_safetensors(folder: Path, source: str) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for name, promised in files.items():
+    for name, promised in weight_files(folder).items():
         if not (folder / name).is_file():
             raise UserError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
         with open_weights(folder / name) as file:
@@ -165,7 +170,7 @@ def _read_safetensors(folder: Path, files: dict[str, set[str]], source: str) -> 
     return tensors
 
 
-def check_numbers(tensors: dict[str, Tensor], source: str) -> None:
+def _check_numbers(tensors: dict[str, Tensor], source: str) -> None:
     """Raises a UserError where a weight isn't a finite real number: the model would give NaN, or garbage."""
     for key, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
@@ -190,9 +195,3 @@ def fingerprint(tensors: dict[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The dtype of all weights; float32 if they differ."""
-    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    return dtypes.pop() if len(dtypes) == 1 else torch.float32
