@@ -67,6 +67,7 @@ def plot(
     trust_remote_code: Trust = False,
 ) -> None:
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
+    from hf_posenc.finetuning.loading import load_any
     from hf_posenc.model.package_config import PosEncConfig
     from hf_posenc.options import parse_json_option
     from hf_posenc.quiet import without_bars
@@ -84,10 +85,10 @@ def plot(
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
         with without_bars(), about_options(fields):
-            read = [
+            read: list[Any] = [
                 PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
                 if is_scheme(source)
-                else _trusted_model(source, revision)
+                else load_any(source, revision=revision, trust_remote_code=True)
                 if trust_remote_code
                 else source
                 for source in sources
@@ -98,17 +99,6 @@ def plot(
         raise UserError(one_line(error)) from error
     save_figure(figure, output)
     Console().print(f"The picture is in {output}", highlight=False, markup=False)
-
-
-def _trusted_model(source: str, revision: str | None) -> Any:
-    """A checkpoint with its own code, as the class that was saved: another would report its head as unexpected."""
-    from hf_posenc.model import modeling_posenc
-    from hf_posenc.model.package_config import PosEncConfig
-
-    options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": True}
-    config = PosEncConfig.from_pretrained(source, **options)
-    saved = getattr(modeling_posenc, next(iter(config.architectures or ()), ""), modeling_posenc.PosEncModel)
-    return saved.from_pretrained(source, config=config, **options)
 
 
 @app.command()

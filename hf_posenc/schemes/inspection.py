@@ -14,11 +14,11 @@ from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download
 
 from hf_posenc.checkpoint_files import open_weights, weight_files
 from hf_posenc.errors import UserError, about_options
-from hf_posenc.model import modeling_posenc
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_files import TABLE, declared_schemes
 from hf_posenc.model.scheme_table import SCHEMES
+from hf_posenc.schemes.sources import saved_class
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def inspect_checkpoint(
     bundled = [name for name in config.position_embedding_type.split("+") if config.has_bundled_code(name)]
     loaded = trust_remote_code or not bundled
     with torch.device("meta"), about_options():
-        model = _model_class(config)(config) if loaded else None
+        model = saved_class(config.architectures)(config) if loaded else None
     place = _Place(source, revision)
     tensors = list(place.tensors())
     sizes = {name: size for name, size, _ in tensors}
@@ -194,84 +194,62 @@ def inspect_checkpoint(
     )
 
 
-def _model_class(config: PosEncConfig) -> Any:
-    saved = getattr(modeling_posenc, next(iter(config.architectures or []), ""), None)
-    return saved or modeling_posenc.PosEncModel
-
-
 _SPLITS = {"test": "test_", "validation": "eval_"}
 _NO_SCORES = ("runtime", "_per_second", "preparation_time")
 
 
 def _read_training(place: _Place) -> TrainingRecord:
-    """The records of training and conversion; missing or malformed fields are left out."""
-    run, conversion = (_record(place, name) for name in ("results.json", "conversion.json"))
-    metrics = _part(run, "metrics")
-    scores = {
-        split: {
-            name.removeprefix(prefix): float(value)
-            for name, value in metrics.items()
-            if name.startswith(prefix) and not name.endswith(_NO_SCORES) and isinstance(value, int | float)
-        }
-        for split, prefix in _SPLITS.items()
-    }
-    options = _part(run, "arguments")
-    warnings = _part(run, "assessment").get("warnings")
+    """The records of training and conversion; nothing where they aren't as this package writes them."""
+    try:
+        run, conversion = (
+            json.loads(place.path(name).read_text(encoding="utf-8")) if name in place.names else {}
+            for name in ("results.json", "conversion.json")
+        )
+        return _training_record(run, conversion)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return TrainingRecord()
+
+
+def _training_record(run: dict[str, Any], conversion: dict[str, Any]) -> TrainingRecord:
+    metrics, options, assessment = (run.get(name) or {} for name in ("metrics", "arguments", "assessment"))
+    scores = {split: _numbers(metrics, prefix) for split, prefix in _SPLITS.items()}
     simplest = "mean" if run.get("problem_type") == "regression" else "majority"
-    base = conversion.get("source") or _part(options, "model").get("model_name_or_path")
+    baselines = _numbers(assessment.get("baselines") or {})
     return TrainingRecord(
         scores={split: values for split, values in scores.items() if values},
         baselines={
-            simplest if name == "majority" else name.replace("_", " "): float(value)
-            for name, value in _part(_part(run, "assessment"), "baselines").items()
-            if isinstance(value, int | float)
+            simplest if name == "majority" else name.replace("_", " "): value for name, value in baselines.items()
         },
-        warnings=[str(text) for text in warnings] if isinstance(warnings, list) else [],
-        data=_data(_part(options, "data"), _part(run, "summary")),
+        warnings=list(assessment.get("warnings") or []),
+        data=_data(options.get("data") or {}, run.get("summary") or {}),
         length=_length(run),
-        source=str(base) if base else None,
+        source=conversion.get("source") or (options.get("model") or {}).get("model_name_or_path"),
     )
 
 
-def _record(place: _Place, name: str) -> dict[str, Any]:
-    if name not in place.names:
-        return {}
-    try:
-        record = json.loads(place.path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
-    part = record.get(name)
-    return part if isinstance(part, dict) else {}
+def _numbers(values: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """The scores among values whose names begin so, by what follows."""
+    return {
+        name.removeprefix(prefix): float(value)
+        for name, value in values.items()
+        if name.startswith(prefix) and not name.endswith(_NO_SCORES) and isinstance(value, int | float)
+    }
 
 
 def _data(options: dict[str, Any], summary: dict[str, Any]) -> str | None:
     names = [options.get(key) for key in ("dataset_name", "train_file", "validation_file", "test_file")]
-    name = next(
-        (Path(str(value)).name if value.startswith(("/", ".")) else value for value in names if isinstance(value, str)),
-        None,
-    )
-    examples, line = _part(summary, "examples"), _part(summary, "data").get("line")
-    sizes = ", ".join(f"{split} {count:,}" for split, count in examples.items() if isinstance(count, int))
-    return ": ".join(str(part) for part in (name, sizes, line) if part) or None
+    name = next((Path(name).name if name.startswith(("/", ".")) else name for name in names if name), None)
+    sizes = ", ".join(f"{split} {count:,}" for split, count in (summary.get("examples") or {}).items())
+    return ": ".join(filter(None, (name, sizes, (summary.get("data") or {}).get("line")))) or None
 
 
 def _length(run: dict[str, Any]) -> str | None:
     """Steps, epochs and time of training, and whose weights these are."""
-    history = run.get("history")
-    entries = [entry for entry in (history if isinstance(history, list) else []) if isinstance(entry, dict)]
-    steps, epochs = (
-        max((entry[key] for entry in entries if isinstance(entry.get(key), int | float)), default=0)
-        for key in ("step", "epoch")
-    )
+    history, seconds, best = run.get("history") or [], run.get("seconds"), run.get("best") or {}
+    steps, epochs = (max((entry.get(key, 0) for entry in history), default=0) for key in ("step", "epoch"))
     parts = [f"{steps:,} steps" if steps else "", f"{epochs:g} epochs" if epochs else ""]
-    seconds = run.get("seconds")
-    if isinstance(seconds, int | float):
+    if seconds is not None:
         parts.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")
-    best = _part(run, "best")
-    if isinstance(best.get("epoch"), int | float) and best.get("metric"):
+    if best.get("metric"):
         parts.append(f"weights of epoch {best['epoch']:g}, the best by {best['metric']}")
-    return ", ".join(part for part in parts if part) or None
+    return ", ".join(filter(None, parts)) or None

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
+from hf_posenc.tasks import CLASSES
 
 Source = str | PosEncConfig | PosEncPreTrainedModel | PositionScheme
 """What can be plotted: a scheme's name, a config, a model, a checkpoint's folder or Hub name, or a scheme."""
@@ -60,6 +61,12 @@ def is_scheme(name: str) -> bool:
     return all(part in SCHEMES for part in name.split("+"))
 
 
+def saved_class(architectures: Sequence[str] | None) -> Any:
+    """The class that a checkpoint was saved from: another would report its head as unexpected, or lack one."""
+    name = next(iter(architectures or ()), "")
+    return getattr(modeling_posenc, name if name in CLASSES else "PosEncModel")
+
+
 def _read_checkpoint(source: str, revision: str | None) -> Subject:
     folder = Path(source).expanduser()
     local = is_local(source)
@@ -72,11 +79,8 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
     values, _ = PosEncConfig.get_config_dict(place, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
         raise UserError(f"{source!r} is a {values.get('model_type')} model, not a PosEnc one: it can't be plotted.")
-    # The class that was saved; another class would report the head's weights as unexpected.
-    saved = getattr(modeling_posenc, next(iter(values.get("architectures") or []), ""), None)
-    known = isinstance(saved, type) and issubclass(saved, PosEncPreTrainedModel)
-    model_class: Any = saved if known else PosEncModel
-    model, loading = model_class.from_pretrained(place, revision=revision or "main", output_loading_info=True)
+    saved = saved_class(values.get("architectures"))
+    model, loading = saved.from_pretrained(place, revision=revision or "main", output_loading_info=True)
     missing = [name for name in loading["missing_keys"] if re.match(r"(model\.)?position\.", name)]
     if missing:
         raise UserError(f"{source!r} lacks weights of its scheme: {', '.join(missing)}. Save or copy it anew.")
