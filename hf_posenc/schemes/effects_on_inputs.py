@@ -1,5 +1,7 @@
 """Panels of the vectors that a scheme adds to the embeddings, and of its rotation of queries and keys."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,10 +11,25 @@ from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import make_position
 
 from .hooks import one_text, rotated_units
-from .panel_types import Effect, Lines, Maps, Note, from_three_positions, pair_map, short_number, to_numpy
+from .panel_types import (
+    Effect,
+    Maps,
+    Note,
+    curves,
+    from_three_positions,
+    pair_map,
+    short_number,
+    signed_distances,
+    to_numpy,
+)
 from .sources import Subject, initial_scheme, size_of
 
 _MOST_ROWS = 128
+_SIZES = (
+    *("hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings"),
+    "position_embedding_type",
+)
+"""The fields that a scheme's defaults depend on."""
 
 
 def encodings_of(subject: Subject, length: int) -> Tensor:
@@ -30,12 +47,9 @@ def encodings_of(subject: Subject, length: int) -> Tensor:
 
 def embedding_effect(encodings: Tensor) -> Effect:
     """Panels of what is added at each position, (S, D)."""
-    length, width = encodings.shape
+    width = encodings.shape[1]
     unit = torch.nn.functional.normalize(encodings, dim=-1)
     cosine = unit @ unit.T
-    positions = np.arange(length)
-    mean = encodings.mean(-1)
-    deviation = encodings.std(-1, unbiased=False)
     # A few outliers of a random table would make all other values pale; the colour bar's pointed ends show them.
     bound = float(np.quantile(np.abs(to_numpy(encodings)), 0.999))
     # More rows than pixels would show false patterns. Pairs, because a sine's neighbour is its cosine.
@@ -51,34 +65,19 @@ def embedding_effect(encodings: Tensor) -> Effect:
         y_names=tuple(str(int(row)) for row in shown),
     )
     matrix = pair_map("Cosine of positions", cosine, "cosine", (-1, 1))
-    profile = from_three_positions(cosine, title="Cosine against distance", y_label="cosine", limits=(-1.05, 1.05))
-    neighbours = Lines(
-        title="Cosine of neighbours",
-        x=positions[:-1],
-        y=to_numpy(cosine.diagonal(1))[None],
-        names=("p and p + 1",),
-        x_label="position",
-        y_label="cosine",
-        limits=(-1.05, 1.05),
-    )
-    moments = Lines(
-        title=f"Mean and deviation over {width} dimensions",
-        x=positions,
-        y=to_numpy(torch.stack((mean, deviation))),
-        names=("mean", "deviation"),
-        x_label="position",
-        y_label="value",
-    )
-    norm = Lines(
-        title="Norm",
-        x=positions,
-        y=to_numpy(encodings.norm(dim=-1))[None],
-        names=("norm",),
-        x_label="position",
-        y_label="Euclidean norm",
-        limits=(0, None),
-    )
-    return Effect("embeddings", (heat, matrix, profile, neighbours, moments, norm), matrix, profile)
+    of_cosines: dict[str, Any] = {"y_label": "cosine", "limits": (-1.05, 1.05)}
+    profile = from_three_positions("Cosine against distance", cosine, **of_cosines)
+    moments = torch.stack((encodings.mean(-1), encodings.std(-1, unbiased=False)))
+    by_position = [
+        ("Cosine of neighbours", cosine.diagonal(1)[None], ["p and p + 1"], of_cosines),
+        (f"Mean and deviation over {width} dimensions", moments, ["mean", "deviation"], {"y_label": "value"}),
+        ("Norm", encodings.norm(dim=-1)[None], ["norm"], {"y_label": "Euclidean norm", "limits": (0, None)}),
+    ]
+    lines = [
+        curves(title, np.arange(values.shape[1]), values, names, x_label="position", **words)
+        for title, values, names, words in by_position
+    ]
+    return Effect("embeddings", (heat, matrix, profile, *lines), matrix, profile)
 
 
 def _decay(turned: Tensor) -> Tensor:
@@ -110,12 +109,11 @@ def rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
     decay = _decay(turned)
     pairs_of_heads = [_pairs(head) for head in turned]
     pairs, wavelengths = pairs_of_heads[0]
-    distances = np.arange(length)
     means = to_numpy(decay.mean(1))  # (H, S)
     # Above 1 where a scaling multiplies cos and sin by a factor.
     most = max(1.0, float(decay.abs().max()))
     names, group, where = ["this one"], "", ""
-    curves, waves = means, [wavelengths]
+    shown, waves = means, [wavelengths]
     if len(turned) > 1:
         names, group, where = [str(head) for head in range(len(turned))], "head", ", head 0"
         longest = max(row.size for _, row in pairs_of_heads)
@@ -124,59 +122,31 @@ def rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
         other = rotated_units(default, heads, head_dim, length, layer)
         other_means = to_numpy(_decay(other).mean(1))
         if other_means.shape == means.shape and not np.allclose(other_means, means, atol=1e-4):
-            names, curves = ["as configured", "the default"], np.concatenate((means, other_means))
+            names, shown = ["as configured", "the default"], np.concatenate((means, other_means))
             waves = [row for row in (wavelengths, _pairs(other[0])[1]) if row.size == wavelengths.size]
-    size = 2 * len(pairs)
+    size, label = 2 * len(pairs), "q.k over q.k unturned"
+    of_products: dict[str, Any] = {"group": group, "y_label": label, "limits": (-1.05 * most, 1.05 * most)}
     heat = Maps(
         title=f"q.k of each pair of entries{where}",
         values=to_numpy(decay[0][pairs])[None],
         y_label="wavelength of the pair (tokens)",
-        value_label="q.k over q.k unturned",
+        value_label=label,
         limits=(-most, most),
         y_names=tuple(short_number(wave) for wave in wavelengths),
     )
-    line = Lines(
-        title=f"Mean of {head_dim} entries" + (f", {size} of them turned" if size < head_dim else ""),
-        x=distances,
-        y=curves,
-        names=tuple(names),
-        group=group,
-        y_label="q.k over q.k unturned",
-        limits=(-1.05 * most, 1.05 * most),
-    )
-    wave = Lines(
-        title="Wavelengths",
-        x=np.arange(len(waves[0])),
-        y=np.stack(waves),
-        names=tuple(names[: len(waves)]),
-        group=group,
-        x_label="pair of entries, fastest first",
-        y_label="tokens per turn",
-        log=True,
-    )
-    matrix, profile = _rotated_products(means, most, tuple(names) if group else ("q = k",), group)
-    # A head of which nothing is turned has no pair to show.
-    return Effect("rotation", (*([heat] if pairs else []), line, *([wave] if len(waves[0]) else [])), matrix, profile)
-
-
-def _rotated_products(means: np.ndarray, most: float, names: tuple[str, ...], group: str) -> tuple[Maps, Lines]:
-    """The mean of rotated q.k, (H or 1, S), for all pairs of positions, and against the signed distance."""
-    length = means.shape[1]
-    distances = np.arange(length)
-    both = np.arange(-(length - 1), length)
-    title = "Mean of rotated q.k" + (", mean of heads" if group else "")
+    distances, both = np.arange(length), signed_distances(length)
+    turned_entries = f", {size} of them turned" if size < head_dim else ""
+    line = curves(f"Mean of {head_dim} entries{turned_entries}", distances, shown, names, **of_products)
+    of_pairs = {"group": group, "x_label": "pair of entries, fastest first", "y_label": "tokens per turn"}
+    places = np.arange(len(waves[0]))
+    wave = curves("Wavelengths", places, np.stack(waves), names[: len(waves)], log=True, **of_pairs)
     products = means.mean(0)[np.abs(distances[:, None] - distances[None, :])]
-    matrix = pair_map(title, products, "q.k over q.k unturned", (-most, most))
-    profile = Lines(
-        title="Mean of rotated q.k against distance",
-        x=both,
-        y=means[:, np.abs(both)],
-        names=names,
-        group=group,
-        y_label="q.k over q.k unturned",
-        limits=(-1.05 * most, 1.05 * most),
-    )
-    return matrix, profile
+    of_heads = ", mean of heads" if group else ""
+    matrix = pair_map(f"Mean of rotated q.k{of_heads}", products, label, (-most, most))
+    title, by_distance = "Mean of rotated q.k against distance", means[:, np.abs(both)]
+    profile = curves(title, both, by_distance, names if group else ["q = k"], **of_products)
+    # A head of which nothing is turned has no pair to show.
+    return Effect("rotation", (*([heat] if pairs else []), line, *([wave] if len(places) else [])), matrix, profile)
 
 
 def _default_of(subject: Subject) -> PositionScheme | None:
@@ -186,13 +156,7 @@ def _default_of(subject: Subject) -> PositionScheme | None:
     config = subject.config
     arguments = (config.position_embedding_kwargs, config.rope_parameters)
     try:
-        default = PosEncConfig(
-            hidden_size=config.hidden_size,
-            num_attention_heads=config.num_attention_heads,
-            num_hidden_layers=config.num_hidden_layers,
-            max_position_embeddings=config.max_position_embeddings,
-            position_embedding_type=config.position_embedding_type,
-        )
+        default = PosEncConfig(**{name: getattr(config, name) for name in _SIZES})
         with torch.device("meta"):
             make_position(default)  # it completes the arguments
     except ValueError:  # a scheme whose arguments have no defaults

@@ -1,6 +1,7 @@
 """Panels of a bias on the logits: one that doesn't depend on the words, or one that depends on queries and keys."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,10 @@ from .panel_types import (
     Maps,
     Panel,
     colour_limits,
+    curves,
     from_three_positions,
     pair_map,
+    signed_distances,
     to_numpy,
 )
 from .sources import Subject, size_of
@@ -34,10 +37,15 @@ def _by_distance(bias: Tensor) -> Tensor:
     return torch.cat((bias[..., -1, :-1], bias[..., 0, :]), -1)
 
 
-def _distance_decides(bias: Tensor) -> bool:
-    length = bias.shape[-1]
+def _by_pairs(values: Tensor) -> Tensor:
+    """The matrix of which `_by_distance` gives these values: (..., R) -> (..., S, S)."""
+    length = (values.shape[-1] + 1) // 2
     positions = torch.arange(length)
-    rebuilt = _by_distance(bias)[..., positions[None, :] - positions[:, None] + length - 1]
+    return values[..., positions[None, :] - positions[:, None] + length - 1]
+
+
+def _distance_decides(bias: Tensor) -> bool:
+    rebuilt = _by_pairs(_by_distance(bias))
     return bool((bias - rebuilt).abs().max() <= 1e-5 * bias.abs().max() + 1e-9)
 
 
@@ -45,7 +53,12 @@ def _heads(values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     """Rows by head, or one where all heads are alike."""
     if bool(torch.isclose(values, values[:1], rtol=1e-5, atol=1e-8).all()):
         return values[:1], ("all heads",)
-    return values, tuple(str(head) for head in range(values.shape[0]))
+    return values, tuple(map(str, range(len(values))))
+
+
+def _by_head(title: str, x: np.ndarray, values: Tensor, y_label: str, limits: Any = (None, None)) -> Lines:
+    """A curve for each head of (H, N), or one where all are alike."""
+    return curves(title, x, *_heads(values), group="head", y_label=y_label, limits=limits)
 
 
 def _all_pairs(bias: Tensor, limits: tuple[float, float], where: str) -> Maps:
@@ -66,53 +79,28 @@ def _all_pairs(bias: Tensor, limits: tuple[float, float], where: str) -> Maps:
 def bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
     """Panels of (H or 1, S, S)."""
     length = bias.shape[-1]
-    middle = length // 2
+    middle, label, limits = length // 2, "bias (logit)", colour_limits(bias)
     from_middle = np.arange(length) - middle
-    steady = _distance_decides(bias)
-    distances = np.arange(-(length - 1), length)
-    rows, names = _heads(_by_distance(bias) if steady else bias[:, middle])
-    profile = Lines(
-        title=f"Bias against distance{where}" if steady else f"Bias from position {middle}{where}",
-        x=distances if steady else from_middle,
-        y=to_numpy(rows),
-        names=names,
-        group="head",
-        y_label="bias (logit)",
-    )
-    panels: list[Panel] = [profile]
-    limits = colour_limits(bias)
-    if steady and len(names) > 1:
-        panels.append(
-            Maps(
-                title=f"The same by head{where}",
-                values=to_numpy(rows)[None],
-                y_label="head",
-                value_label="bias (logit)",
-                limits=limits,
-                x_start=-(length - 1),
-            )
+    title = f"Attention among equal tokens, i = {middle}"
+    attention = _by_head(title, from_middle, bias[:, middle].softmax(-1), "attention weight", (0, None))
+    if _distance_decides(bias):
+        distances = signed_distances(length)
+        profile = _by_head(f"Bias against distance{where}", distances, _by_distance(bias), label)
+        by_head = Maps(
+            title=f"The same by head{where}",
+            values=profile.y[None],
+            y_label="head",
+            value_label=label,
+            limits=limits,
+            x_start=distances[0],
         )
-    if not steady:
-        panels.append(
-            from_three_positions(bias[0], title=f"Head 0 from several positions{where}", y_label="bias (logit)")
-        )
-    weights, weight_names = _heads(bias[:, middle].softmax(-1))
-    panels.append(
-        Lines(
-            title=f"Attention among equal tokens, i = {middle}",
-            x=from_middle,
-            y=to_numpy(weights),
-            names=weight_names,
-            group="head",
-            y_label="attention weight",
-            limits=(0, None),
-        )
-    )
-    if not steady:
-        panels.append(_all_pairs(bias, limits, where))
+        panels: tuple[Panel, ...] = (profile, *([by_head] if len(profile.names) > 1 else []), attention)
+    else:
+        profile = _by_head(f"Bias from position {middle}{where}", from_middle, bias[:, middle], label)
+        several = from_three_positions(f"Head 0 from several positions{where}", bias[0], y_label=label)
+        panels = (profile, several, attention, _all_pairs(bias, limits, where))
     mean = bias.mean(0)
-    matrix = pair_map("Bias, mean of heads", mean, "bias (logit)", colour_limits(mean), logits=True)
-    return Effect(kind, tuple(panels), matrix, profile)
+    return Effect(kind, panels, pair_map("Bias, mean of heads", mean, label, colour_limits(mean), logits=True), profile)
 
 
 def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
@@ -179,36 +167,21 @@ def _content_effect(draws: Tensor, spread: Tensor, alike: Tensor, what: str, whe
         where: the layer.
     """
     length = draws.shape[-1]
-    distances = np.arange(-(length - 1), length)
-    spread, names = _heads(spread)
-    size = Lines(
-        title=f"Deviation of the bias over random q, k{where}",
-        x=distances,
-        y=to_numpy(spread),
-        names=names,
-        group="head",
-        y_label="deviation (logit)",
-        limits=(0, None),
-    )
+    distances = signed_distances(length)
+    title = f"Deviation of the bias over random q, k{where}"
+    size = _by_head(title, distances, spread, "deviation (logit)", (0, None))
     unit = torch.nn.functional.normalize(alike, dim=-1)
     cosine = Maps(
-        title=f"{what}, {'all heads' if len(names) == 1 else 'head 0'}",
+        title=f"{what}, {'all heads' if len(size.names) == 1 else 'head 0'}",
         values=to_numpy(unit @ unit.T)[None],
         y_label="distance j - i (tokens)",
         value_label=what.split()[0].lower(),
         limits=(-1, 1),
-        x_start=-(length - 1),
-        y_start=-(length - 1),
+        x_start=distances[0],
+        y_start=distances[0],
     )
-    examples = Lines(
-        title=f"Bias of {_DRAWS} random q, k (unit variance), head 0",
-        x=distances,
-        y=to_numpy(_by_distance(draws[:, 0])),
-        names=tuple(str(draw) for draw in range(_DRAWS)),
-        group="draw",
-        y_label="bias (logit)",
-    )
-    grid = torch.arange(length)
-    deviations = spread.mean(0)[grid[None, :] - grid[:, None] + length - 1]
+    title, shown = f"Bias of {_DRAWS} random q, k (unit variance), head 0", _by_distance(draws[:, 0])
+    examples = curves(title, distances, shown, range(_DRAWS), group="draw", y_label="bias (logit)")
+    deviations = _by_pairs(_heads(spread)[0].mean(0))
     matrix = pair_map("Deviation, mean of heads", deviations, "logit", (0.0, float(deviations.max())), logits=True)
     return Effect("layer bias", (size, cosine, examples), matrix, size)

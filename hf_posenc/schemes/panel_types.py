@@ -1,9 +1,11 @@
 """The contents of a plot as numbers and words: `Lines`, `Maps` and `Note`; and one `Effect` of a scheme."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 DEFAULT_POSITIONS = 128
@@ -78,23 +80,34 @@ class Effect:
     """Against the signed distance."""
 
 
-def from_three_positions(values: Tensor, **words: Any) -> Lines:
+def signed_distances(length: int) -> np.ndarray:
+    """The distances between any two of `length` positions: -(S - 1) to S - 1."""
+    return np.arange(-(length - 1), length)
+
+
+def curves(title: str, x: np.ndarray, values: Tensor | np.ndarray, names: Iterable[object], **words: Any) -> Lines:
+    """The rows of (n, N) as curves over x (N,); `words` are further fields of `Lines`."""
+    return Lines(title=title, x=x, y=to_numpy(values), names=tuple(map(str, names)), **words)
+
+
+def from_three_positions(title: str, values: Tensor, **words: Any) -> Lines:
     """Values (S, S) against distance, from the first, the middle and the last position."""
     length = len(values)
     queries = sorted({round(step * (length - 1) / 2) for step in range(3)})
-    distances = np.arange(-(length - 1), length)
-    curves = np.full((len(queries), distances.size), np.nan)
-    for row, query in enumerate(queries):
-        curves[row, length - 1 - query : 2 * length - 1 - query] = to_numpy(values[query])
-    return Lines(x=distances, y=curves, names=tuple(map(str, queries)), group="from position i", **words)
+    rows = values.new_full((len(queries), 2 * length - 1), torch.nan)
+    for row, query in zip(rows, queries, strict=True):
+        row[length - 1 - query : 2 * length - 1 - query] = values[query]
+    return curves(title, signed_distances(length), rows, queries, group="from position i", **words)
 
 
-def pair_map(title: str, values: Any, value_label: str, limits: tuple[float, float], logits: bool = False) -> Maps:
+def pair_map(
+    title: str, values: Tensor | np.ndarray, value_label: str, limits: tuple[float, float], logits: bool = False
+) -> Maps:
     """One map of all pairs of positions, (S, S); of logits, of queries and keys."""
     x_label, y_label = ("key position j", "query position i") if logits else ("position", "position")
     return Maps(
         title=title,
-        values=(to_numpy(values) if isinstance(values, Tensor) else values)[None],
+        values=to_numpy(values)[None],
         x_label=x_label,
         y_label=y_label,
         value_label=value_label,
@@ -111,9 +124,9 @@ def colour_limits(values: Tensor) -> tuple[float, float]:
     return min(low, 0.0), max(high, 0.0)
 
 
-def to_numpy(values: Tensor) -> np.ndarray:
-    """The same numbers in float64, without a graph."""
-    return values.detach().double().numpy()
+def to_numpy(values: Tensor | np.ndarray) -> np.ndarray:
+    """The same numbers, those of a tensor in float64 and without its graph."""
+    return values.detach().double().numpy() if isinstance(values, Tensor) else values
 
 
 def short_number(number: float) -> str:

@@ -8,8 +8,8 @@ Axes in the shapes below: S positions, D hidden width, H heads, d = D/H, R = 2 S
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from hf_posenc.model.position_base import PositionScheme
 from .effects_on_inputs import embedding_effect, encodings_of, rotation_effect
 from .effects_on_logits import bias_effect, layer_bias_effect
 from .hooks import one_text
-from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Note, Panel, to_numpy
+from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Note, Panel, curves, signed_distances, to_numpy
 from .sources import Source, Subject, initial_scheme, read_source
 
 __all__ = [
@@ -113,38 +113,24 @@ def attention_panels(
     finally:
         model.train(training)
     weights = torch.stack(attentions)[:, 0].float().cpu()  # (L, H, S, S)
-    length = weights.shape[-1]
-    distances = np.arange(-(length - 1), length)
+    distances = signed_distances(weights.shape[-1])
     by_distance = torch.stack([weights.diagonal(t, -2, -1).mean(-1) for t in distances.tolist()], -1)  # (L, H, R)
-    label = "attention weight, mean of places"
+    mean = weights.mean((0, 1))
+    of_weights: dict[str, Any] = {"y_label": "attention weight, mean of places", "limits": (0, None)}
+    by_layer, by_head = by_distance.mean(1), by_distance[layer]
+    title = "Attention by distance"
     return [
-        Lines(
-            title="Attention by distance, mean of heads",
-            x=distances,
-            y=to_numpy(by_distance.mean(1)),
-            names=tuple(map(str, range(last + 1))),
-            group="layer",
-            y_label=label,
-            limits=(0, None),
-        ),
-        Lines(
-            title=f"Attention by distance, layer {layer}",
-            x=distances,
-            y=to_numpy(by_distance[layer]),
-            names=tuple(map(str, range(weights.shape[1]))),
-            group="head",
-            y_label=label,
-            limits=(0, None),
-        ),
+        curves(f"{title}, mean of heads", distances, by_layer, range(len(by_layer)), group="layer", **of_weights),
+        curves(f"{title}, layer {layer}", distances, by_head, range(len(by_head)), group="head", **of_weights),
         Maps(
             title="Attention, mean of layers and heads",
-            values=to_numpy(weights.mean((0, 1)))[None],
+            values=to_numpy(mean)[None],
             x_label="looks at" if words else "key position j",
             y_label="word" if words else "query position i",
             x_names=tuple(words),
             y_names=tuple(words),
             value_label="attention weight",
-            limits=(0.0, float(weights.mean((0, 1)).max())),
+            limits=(0.0, float(mean.max())),
         ),
     ]
 

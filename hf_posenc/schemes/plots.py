@@ -59,11 +59,10 @@ def plot_position(
         ImportError: matplotlib isn't installed.
         UserError, OSError: as `panels.position_panels`.
     """
-    new_figure = _figure_class()
     subject = read_source(source, config, revision)
     effects = read_effects(subject, max_positions, layer)
     panels = [panel for effect in effects for panel in effect.panels]
-    return _draw_panels(new_figure, panels, heading(subject))
+    return _draw_panels(panels, heading(subject))
 
 
 def plot_comparison(
@@ -83,17 +82,14 @@ def plot_comparison(
     Raises:
         ImportError, UserError, OSError: as `plot_position`, or there is nothing to compare.
     """
-    new_figure = _figure_class()
     if isinstance(sources, str) or len(sources) < 1:
         raise UserError(f"sources={sources!r} is nothing to compare. Give a list of schemes, configs or checkpoints.")
     rows = []
-    for source in sources:
-        subject = read_source(source, None, revision)
+    for subject in (read_source(source, None, revision) for source in sources):
         limit = subject.scheme.max_length
         shown = min(max_positions, limit) if max_positions is not None and limit is not None else max_positions
-        for effect in read_effects(subject, shown, layer):
-            rows.append((subject, effect))
-    return _draw_rows(new_figure, rows)
+        rows += [(subject, effect) for effect in read_effects(subject, shown, layer)]
+    return _draw_rows(rows)
 
 
 def plot_attention(
@@ -114,9 +110,8 @@ def plot_attention(
         ImportError: matplotlib isn't installed.
         UserError: as there.
     """
-    new_figure = _figure_class()
     shown = title or f"Attention of {model.config.position_embedding_type} in {type(model).__name__}"
-    return _draw_panels(new_figure, attention_panels(model, input_ids, layer=layer, words=words), shown)
+    return _draw_panels(attention_panels(model, input_ids, layer=layer, words=words), shown)
 
 
 def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata: dict[str, Any] | None = None) -> None:
@@ -190,27 +185,23 @@ def check_picture_path(path: str | Path) -> str:
     return suffix
 
 
-def _figure_class() -> type["Figure"]:
+def _new_figure(width: float, height: float) -> "Figure":
+    """A figure of this many inches, with room between its parts."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('Plots need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
-    return Figure
-
-
-def _new_figure(new_figure: type["Figure"], width: float, height: float) -> "Figure":
-    """A figure of this many inches, with room between its parts."""
-    figure = new_figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)  # type: ignore[union-attr, call-arg]
     return figure
 
 
-def _draw_panels(new_figure: type["Figure"], panels: list[Panel], heading: str) -> "Figure":
+def _draw_panels(panels: list[Panel], heading: str) -> "Figure":
     """Panels of one axes each in rows of three; one of many maps, or heads, below them over the whole width."""
     single = [panel for panel in panels if not _are_many(panel)]
     many = [panel for panel in panels if isinstance(panel, Maps | Lines) and _are_many(panel)]
     if all(isinstance(panel, Note) for panel in panels):
-        figure = _new_figure(new_figure, 6, 1.6)
+        figure = _new_figure(6, 1.6)
         axes = figure.subplots()
         axes.set_axis_off()
         axes.text(0.5, 0.5, _words(panels), ha="center", va="center", fontsize=_LARGE)
@@ -222,7 +213,7 @@ def _draw_panels(new_figure: type["Figure"], panels: list[Panel], heading: str) 
     map_rows = [-(-len(panel.names) // map_columns) for panel in many]
     # Square maps fill the width.
     heights = [max(2.9 * rows, 0.01), *(0.6 + n * (0.3 + 3.4 * columns / map_columns) for n in map_rows)]
-    figure = _new_figure(new_figure, 4 * columns, 0.4 + sum(heights))
+    figure = _new_figure(4 * columns, 0.4 + sum(heights))
     figure.suptitle(heading, fontsize=_LARGE, fontweight="bold")
     parts = figure.subfigures(1 + len(many), 1, height_ratios=heights, squeeze=False)[:, 0]
     grid = list(parts[0].subplots(rows, columns, squeeze=False).flat) if single else []
@@ -268,10 +259,10 @@ def _draw_one_line(axes: "Axes", panel: Lines, index: int) -> None:
     axes.set(xlabel="", ylabel="")  # the part's own
 
 
-def _draw_rows(new_figure: type["Figure"], rows: list[tuple[Subject, Effect]]) -> "Figure":
+def _draw_rows(rows: list[tuple[Subject, Effect]]) -> "Figure":
     """A row for each effect: its name, its matrix, its profile."""
     heights = [0.7 if effect.matrix is None else 2.4 for _, effect in rows]
-    figure = _new_figure(new_figure, 10, 0.2 + sum(heights))
+    figure = _new_figure(10, 0.2 + sum(heights))
     grid = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(1, 3.4), height_ratios=heights)
     reach = max((float(effect.profile.x[-1]) for _, effect in rows if effect.profile is not None), default=1.0)
     labels = [subject.label for subject, _ in rows]
