@@ -10,14 +10,16 @@ import itertools
 import logging
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+from unittest import mock
 
 import torch
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from hf_posenc.errors import UserError, about_options
+from hf_posenc.quiet import without_bars
 
 from ...model.package_config import scheme_class
 from ...model.position_base import PositionScheme
@@ -49,7 +51,7 @@ POSITION_CHECKS: dict[str, Callable[[Case], None]] = {
 }
 """The checks by name, in the order in which they run; iterate over it for one test per check."""
 
-Outcome = Literal["passed", "failed", "skipped", "expected_failure", "unexpected_pass"]
+Outcome = Literal["passed", "failed", "expected_failure", "unexpected_pass", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,9 @@ class PositionReport:
     @property
     def summary(self) -> str:
         """How many checks ran, and how they ended, in one line."""
-        count = {
-            outcome: sum(result.outcome == outcome for result in self.results)
-            for outcome in ("passed", "failed", "expected_failure", "unexpected_pass", "skipped")
-        }
+        count = Counter(result.outcome for result in self.results)
         ran = len(self.results) - count["skipped"]
-        ended = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in count.items() if number)
+        ended = ", ".join(f"{count[name]} {name.replace('_', ' ')}" for name in get_args(Outcome) if count[name])
         return f"{self.scheme}: {ran} of {len(self.results)} checks ran in {self.seconds:.1f} s: {ended}."
 
     @property
@@ -238,29 +237,24 @@ def _by_cause(results: list[CheckResult]) -> tuple[CheckResult, ...]:
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Sets one thread, CPU, float32, gradients on, no messages; restores all of it afterwards."""
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    bars, level = is_progress_bar_enabled(), logging.root.manager.disable
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float32)
-    disable_progress_bar()
-    logging.disable(logging.ERROR)
-    try:
-        with (
-            torch.random.fork_rng(devices=[]),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            torch.autocast("cpu", enabled=False),
-            torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext(),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        logging.disable(level)
-        if bars:
-            enable_progress_bar()
+    with (
+        contextlib.ExitStack() as settings,
+        without_bars(),
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.device("cpu") if torch.get_default_device().type != "cpu" else contextlib.nullcontext(),
+        warnings.catch_warnings(),
+    ):
+        settings.callback(torch.set_num_threads, torch.get_num_threads())
+        settings.callback(torch.set_default_dtype, torch.get_default_dtype())
+        settings.callback(logging.disable, logging.root.manager.disable)
+        torch.set_num_threads(1)
+        torch.set_default_dtype(torch.float32)
+        logging.disable(logging.ERROR)
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager
@@ -272,23 +266,19 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
                 scheme_class(part)
         yield scheme, None
         return
-    before = dict(SCHEMES)
-    own = dict(vars(scheme)) if isinstance(scheme, type) else {}
-    name = next((known for known, registered in before.items() if registered is scheme), None)
-    declared = own.get("name")
-    try:
+    declared = vars(scheme).get("name") if isinstance(scheme, type) else None
+    name = next((known for known, registered in SCHEMES.items() if registered is scheme), None)
+    with mock.patch.dict(SCHEMES):
         if name is None:
             # Its own name where possible: a checkpoint will hold it.
             usable = isinstance(declared, str) and declared.isidentifier()
             wanted = declared if usable else getattr(scheme, "__name__", "")
-            name = next(f"{wanted}{n or ''}" for n in itertools.count() if f"{wanted}{n or ''}" not in before)
+            name = next(f"{wanted}{n or ''}" for n in itertools.count() if f"{wanted}{n or ''}" not in SCHEMES)
             register_position(name, scheme)
-        yield name, declared
-    finally:
-        if before != SCHEMES:
-            SCHEMES.clear()
-            SCHEMES.update(before)
-        if "name" in own:
-            scheme.name = own["name"]
-        elif isinstance(scheme, type) and "name" in vars(scheme):
-            del scheme.name
+        try:
+            yield name, declared
+        finally:
+            if declared is not None:
+                scheme.name = declared
+            elif "name" in vars(scheme):
+                del scheme.name
