@@ -1,10 +1,12 @@
 """Tiny random checkpoints of every family that can be converted, and a tokenizer for them."""
 
+import json
 from pathlib import Path
 
 import torch
 import transformers
 from common import perturb
+from safetensors.torch import load, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -20,21 +22,13 @@ SIZES = {
     "intermediate_size": 48,
     "max_position_embeddings": 40,
 }
-DISTILBERT = {
-    "vocab_size": 101,
-    "dim": 32,
-    "n_layers": 2,
-    "n_heads": 4,
-    "hidden_dim": 48,
-    "max_position_embeddings": 40,
-}
 CASES = [(family, task) for family in FAMILIES for task in ("feature-extraction", *FAMILIES[family].heads)]
 WORDS = "the a dog cat bird chased saw likes that who every no some big small red walks sleeps".split()
 
 
 def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extraction", **changes):
     """Writes a random checkpoint of a family, and returns its model."""
-    values = dict(DISTILBERT if family == "distilbert" else SIZES)
+    values = {FAMILIES[family].fields.get(name, name): value for name, value in SIZES.items()}
     if family in ("roberta", "xlm-roberta", "camembert"):
         values |= {"pad_token_id": 1, "max_position_embeddings": 42, "type_vocab_size": 1}
     if family in ("electra", "roformer"):
@@ -52,6 +46,19 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         table.weight.data = table.create_weight()
     model.save_pretrained(folder)
     return model
+
+
+def edit(source: Path, **changes):
+    """Changes fields of a checkpoint's config.json."""
+    path = source / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(source: Path, change):
+    """Changes a checkpoint's weights, in place or to those that `change` returns."""
+    state = load((source / "model.safetensors").read_bytes())
+    changed = change(state)
+    save_file(changed if isinstance(changed, dict) else state, source / "model.safetensors", {"format": "pt"})
 
 
 def exported(folder: Path, like: str | None = None):
