@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -31,9 +32,12 @@ def source(tmp_path_factory):
     return folder
 
 
-def heal(source, out=None, texts=240, measure=True, **healing):
-    given = {"heal": sentences(texts), "healing": {**QUIET, **healing}, "minutes": 1, "measure": measure}
-    return convert(source, out, position_embedding_type="alibi", **given)
+def heal(source, out=None, scheme="alibi", texts=240, **options):
+    """Converts and heals with options of `convert` and of `Healing`; `texts` are given or made up."""
+    settings = {field.name for field in fields(module.Healing)} & options.keys() - {"minutes"}
+    healing = {**QUIET, **{name: options.pop(name) for name in settings}}
+    made_up = sentences(texts) if isinstance(texts, int) else texts
+    return convert(source, out, position_embedding_type=scheme, heal=made_up, healing=healing, **options)
 
 
 def test_healing_brings_hidden_states_and_predictions_nearer(source, tmp_path):
@@ -77,13 +81,7 @@ ABOVE = ("model.layers.1", "dense", "head_norm", "decoder")
 def test_the_layers_above_stay_as_they_are_until_their_turn(source, monkeypatch, scheme, depth, still):
     monkeypatch.setattr(heal_trainer, "depth_at", lambda progress, layers: depth)
     swapped, _ = convert(source, position_embedding_type=scheme, measure=False)
-    healed, _ = convert(
-        source,
-        position_embedding_type=scheme,
-        heal=sentences(40),
-        healing={**QUIET, "max_steps": 2},
-        measure=False,
-    )
+    healed, _ = heal(source, scheme=scheme, texts=40, max_steps=2, measure=False)
     before = dict(swapped.named_parameters())
     same = {name for name, value in healed.named_parameters() if torch.equal(value, before[name])}
     words = {"model.embeddings.word_embeddings.weight"}
@@ -125,9 +123,7 @@ def test_the_rate_and_the_batches_of_like_lengths_are_those_of_the_text(source, 
 
     monkeypatch.setattr(module, "pad_rows", collect)
     texts = [" ".join(sentences(12)[0].split()[:1] * (1 + number % 12)) + f" {number}" for number in range(256)]
-    _, report = convert(
-        source, position_embedding_type="alibi", heal=texts, eval_texts=texts[:20], healing={**QUIET, "max_steps": 20}
-    )
+    _, report = heal(source, texts=texts, max_steps=20, eval_texts=texts[:20])
     assert report.healing["learning_rate"] == default_rate(32) == 6e-4
     assert not list(tmp_path.iterdir())  # the Trainer's own folder isn't left behind
     spread = max(max(batch) - min(batch) for batch in lengths)
@@ -142,10 +138,8 @@ def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatc
     monkeypatch.setattr(module, "pad_rows", lambda rows, pad: seen.append(rows) or pad_rows(rows, pad))
     texts = sentences(120)
     given = {} if share is None else {"swapped": share}
-    options = {"heal": texts, "eval_texts": ["a b"], "measure": False}  # 15 steps an epoch
-    _, report = convert(
-        source, position_embedding_type="alibi", healing={**QUIET, "max_steps": 45, "bf16": True, **given}, **options
-    )
+    # 15 steps an epoch
+    _, report = heal(source, texts=texts, max_steps=45, bf16=True, eval_texts=["a b"], measure=False, **given)
     assert report.healing["swapped"] == (0.5 if share is None else share)
     known = {tuple(ids) for ids in AutoTokenizer.from_pretrained(source)(texts)["input_ids"]}
     rows = [tuple(row["input_ids"]) for batch in seen[:45] for row in batch]
@@ -199,9 +193,7 @@ def test_in_mixed_precision_the_original_runs_in_it_too(source, monkeypatch, bf1
 
 
 def test_healing_keeps_to_its_time(source):
-    _, report = convert(
-        source, position_embedding_type="rope", heal=sentences(300), minutes=0.02, healing=QUIET, measure=False
-    )
+    _, report = heal(source, scheme="rope", texts=300, minutes=0.02, measure=False)
     assert report.healing["steps"] >= 1
     assert 1.2 <= report.healing["seconds"] < 20
 
@@ -235,11 +227,8 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
 
 @pytest.mark.slow
 def test_a_healing_that_makes_it_worse_is_left_out(source):
-    options = {"position_embedding_type": "lspe", "eval_texts": sentences(20)}
-    swapped, _ = convert(source, **options)
-    healed, report = convert(
-        source, heal=sentences(100), healing={**QUIET, "max_steps": 3, "learning_rate": 1.0}, **options
-    )
+    swapped, _ = convert(source, position_embedding_type="lspe", measure=False)
+    healed, report = heal(source, scheme="lspe", texts=100, max_steps=3, learning_rate=1.0, eval_texts=sentences(20))
     assert report.after.hidden_mse > report.before.hidden_mse
     assert report.notes[-1] == "Healing took it farther from the original: the weights from before it are kept."
     for name, value in healed.state_dict().items():
@@ -249,21 +238,14 @@ def test_a_healing_that_makes_it_worse_is_left_out(source):
 def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_another_original(source, tmp_path):
     model, _ = convert(source, position_embedding_type="sinusoidal", measure=False)
     original, _ = convert(source, measure=False)
-    rows = [{"input_ids": [1, 2, 3]}]
-    assert module._resume_point(tmp_path / "work", model, original, rows, module.Healing()) is None
+    given = (tmp_path / "work", model, original, [{"input_ids": [1, 2, 3]}], module.Healing())
+    assert module._resume_point(*given) is None
     with torch.no_grad():
         model.base_model.layers[0].output.weight.mul_(1 + 1e-6)  # as more threads would
-    assert module._resume_point(tmp_path / "work", model, original, rows, module.Healing()) is None
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads % 2 + 1)
-    try:
-        assert module._resume_point(tmp_path / "work", model, original, rows, module.Healing()) is None
-    finally:
-        torch.set_num_threads(threads)
-    with torch.no_grad():
+        assert module._resume_point(*given) is None
         original.base_model.layers[0].output.weight.mul_(1.01)
     with pytest.raises(ValueError, match="holds the healing of something else"):
-        module._resume_point(tmp_path / "work", model, original, rows, module.Healing())
+        module._resume_point(*given)
 
 
 @pytest.mark.slow  # three healings
@@ -290,8 +272,6 @@ def test_time_that_was_spent_before_an_interruption_counts(source):
 
 
 def test_a_healing_that_is_gone_on_with_keeps_to_the_time_it_began_with(source, tmp_path, monkeypatch):
-    command = {"position_embedding_type": "alibi", "heal": sentences(240), "healing": QUIET, "minutes": 0.05}
-
     def interrupt(self, args, state, control, **kwargs):
         if self.used > 0.6 * self.seconds:
             os.kill(os.getpid(), signal.SIGINT)
@@ -299,11 +279,11 @@ def test_a_healing_that_is_gone_on_with_keeps_to_the_time_it_began_with(source, 
     with monkeypatch.context() as patch:
         patch.setattr(heal_trainer.Clock, "on_step_end", interrupt)
         with pytest.raises(KeyboardInterrupt, match="Give the same command to resume"):
-            convert(source, tmp_path / "out", **command)
+            heal(source, tmp_path / "out", minutes=0.05)
     seen, progress = [], heal_trainer.Clock.progress
     listen = lambda self, step: seen.append(progress(self, step)) or seen[-1]  # noqa: E731
     monkeypatch.setattr(heal_trainer.Clock, "progress", listen)
-    _, report = convert(source, tmp_path / "out", **command)
+    _, report = heal(source, tmp_path / "out", minutes=0.05)
     assert 0.6 < seen[0] < 1.5
     assert report.healing["seconds"] >= 3.0
 
@@ -355,6 +335,7 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
         ),
         ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
         ({"heal": sentences(50), "healing": {"lr": 1}}, "healing has no 'lr'. It takes batch_size, bf16, "),
+        ({"heal": sentences(50), "position_embedding_type": None}, "heal has no effect: the scheme stays 'learned'"),
         ({"minutes": 10.0}, "minutes=10.0 has no effect without text to heal with"),
         ({"healing": {"bf16": True}}, "healing={'bf16': True} has no effect without text to heal with"),
         ({"heal": sentences(50), "eval_texts": []}, r"eval_texts=\[\] holds no texts"),
@@ -363,17 +344,17 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
 )
 def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
     with pytest.raises(ValueError, match=match):
-        convert(source, tmp_path / "out", position_embedding_type="rope", measure=False, **options)
+        convert(source, tmp_path / "out", **{"position_embedding_type": "rope", "measure": False, **options})
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("measure", others_slow([True, False], True))
 def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_path, measure):
-    options = {"position_embedding_type": "alibi", "heal": sentences(100), "measure": measure}
+    options = {"texts": 100, "measure": measure}
     with pytest.raises(ValueError, match="Healing diverged after .* steps with learning_rate=1e.* Give a lower one"):
-        convert(source, tmp_path / "out", healing={**QUIET, "max_steps": 40, "learning_rate": 1e30}, **options)
+        heal(source, tmp_path / "out", max_steps=40, learning_rate=1e30, **options)
     assert not list(tmp_path.iterdir())
-    convert(source, tmp_path / "out", healing={**QUIET, "max_steps": 2}, **options)
+    heal(source, tmp_path / "out", max_steps=2, **options)
 
 
 def test_a_healing_never_keeps_a_checkpoint_without_numbers(source, tmp_path, monkeypatch):
@@ -387,9 +368,8 @@ def test_a_healing_never_keeps_a_checkpoint_without_numbers(source, tmp_path, mo
 
     monkeypatch.setattr(heal_trainer.SaveByTime, "on_step_end", ruin)
     monkeypatch.setattr(module, "remove_work", lambda folder: None)
-    healing = {**QUIET, "max_steps": 3, "save_minutes": 0}
     with pytest.raises(ValueError, match="Healing diverged after 2 steps"):
-        convert(source, tmp_path / "out", position_embedding_type="alibi", heal=sentences(100), healing=healing)
+        heal(source, tmp_path / "out", texts=100, max_steps=3, save_minutes=0)
     (kept,) = tmp_path.rglob("*.safetensors")
     assert all(bool(value.isfinite().all()) for value in load_file(kept).values())
 
@@ -401,17 +381,16 @@ def test_numbers_that_are_none_are_farther_from_the_original(source, monkeypatch
         return {"longest": 9}
 
     monkeypatch.setattr(sys.modules[convert.__module__], "run_healing", ruin)
-    model, report = convert(source, position_embedding_type="alibi", heal=sentences(100))
+    model, report = heal(source, texts=100)
     assert report.notes[-1].startswith("Healing took it farther from the original")
     assert all(value.isfinite().all() for value in model.parameters())
 
 
 def test_a_long_table_that_short_texts_healed_is_reported(source):
-    options = {"position_embedding_type": "learned", "max_position_embeddings": 256, "extension": "interpolate"}
-    _, report = convert(source, heal=sentences(100), healing={**QUIET, "max_steps": 2}, **options)
+    longer = {"max_position_embeddings": 256, "extension": "interpolate"}
+    _, report = heal(source, scheme="learned", texts=100, max_steps=2, **longer)
     assert [note for note in report.notes if "rows from" in note and "max_length" in note]
-    _, report = convert(source, position_embedding_type="alibi", heal=sentences(100), healing={**QUIET, "max_steps": 2})
-    assert not report.notes
+    assert not heal(source, texts=100, max_steps=2)[1].notes
 
 
 @pytest.mark.parametrize(("count", "size"), [(1000, 8), (1003, 8), (5, 8), (8, 8), (1, 32)])
@@ -430,43 +409,31 @@ def test_batches_hold_like_lengths_in_any_order_and_every_text_once(count, size)
     assert abs(torch.corrcoef(torch.stack((means[:-1], means[1:])))[0, 1]) < 0.3  # not from long to short
 
 
-@pytest.mark.parametrize("content", others_slow(["", "[]", '{"other": 1}', '{"fingerprint"'], "[]"))
-def test_a_damaged_record_of_a_healing_is_not_gone_on_with(source, tmp_path, content):
-    (tmp_path / "out.healing").mkdir()
-    (tmp_path / "out.healing/healing.json").write_text(content)
-    with pytest.raises(ValueError, match="holds the healing of something else"):
+@pytest.mark.parametrize(
+    ("file", "text", "match"),
+    [
+        *(("out.healing/healing.json", text, "holds the healing of something else") for text in ("[]", "{}", "{")),
+        ("out.healing/thesis.txt", "long", "holds no healing. Move it away"),
+        ("out.healing", "mine", "is a file, and healing keeps its checkpoints there"),
+    ],
+)
+def test_what_is_no_record_of_this_healing_is_left_alone(source, tmp_path, file, text, match):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=match):
         heal(source, tmp_path / "out", max_steps=1)
-
-
-def test_a_file_in_the_place_of_the_work_folder_is_left_alone(source, tmp_path):
-    (tmp_path / "out.healing").write_text("mine")
-    with pytest.raises(ValueError, match="is a file, and healing keeps its checkpoints there"):
-        heal(source, tmp_path / "out", max_steps=1)
-    assert (tmp_path / "out.healing").read_text() == "mine"
+    assert (tmp_path / file).read_text() == text
 
 
 def test_a_tokenizer_of_another_model_is_refused_before_anything_is_written(tmp_path):
     tiny_source(tmp_path / "small", "bert", "fill-mask", vocab_size=12)
     tiny_tokenizer(tmp_path / "small")
     with pytest.raises(ValueError, match="They don't belong together"):
-        heal(tmp_path / "small", tmp_path / "out", measure=False, max_steps=1)
+        heal(tmp_path / "small", tmp_path / "out", max_steps=1, measure=False)
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
 def test_a_source_without_a_tokenizer_cannot_be_healed(tmp_path):
     tiny_source(tmp_path / "source")
     with pytest.raises(ValueError, match="has no tokenizer, so text can't heal it"):
-        convert(tmp_path / "source", position_embedding_type="rope", heal=sentences(50))
-
-
-def test_what_was_not_swapped_is_not_healed(source):
-    with pytest.raises(ValueError, match="heal has no effect: the scheme stays 'learned'"):
-        convert(source, heal=sentences(50))
-
-
-def test_a_work_folder_that_holds_something_else_is_left_alone(source, tmp_path):
-    (tmp_path / "out.healing").mkdir()
-    (tmp_path / "out.healing/thesis.txt").write_text("long")
-    with pytest.raises(ValueError, match="holds no healing. Move it away"):
-        heal(source, tmp_path / "out", max_steps=1)
-    assert (tmp_path / "out.healing/thesis.txt").exists()
+        heal(tmp_path / "source")

@@ -1,10 +1,11 @@
 """Pictures show the scheme's own numbers, whatever hooks it uses; nothing global is touched; files are whole."""
 
-import importlib.util
+import importlib
 import re
 import sys
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -22,7 +23,6 @@ from hf_posenc import (
     PositionScheme,
     RotaryPosition,
     SinusoidalPosition,
-    cli,
 )
 from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.unpadding import Tokens
@@ -189,6 +189,10 @@ def test_the_source_is_left_as_it_was():
     assert model.position.training
     assert model.position.embedding.weight.dtype == torch.bfloat16
     assert torch.equal(torch.random.get_rng_state(), state)
+    config = PosEncConfig.from_preset("tiny", position_embedding_type="lspe")
+    before = config.to_dict()
+    panels(config)
+    assert config.to_dict() == before
     again = panels(model)["Norm"].y
     np.testing.assert_array_equal(first["Norm"].y, again)
 
@@ -223,17 +227,13 @@ def test_a_scheme_that_acts_twice_is_shown_twice():
     np.testing.assert_allclose(shown["Wavelengths"].y, panels(RotaryPosition(head_dim=8))["Wavelengths"].y, rtol=1e-6)
 
 
-class Nothing(nn.Module):
-    pass
-
-
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
         ("rop", {}, "'rop' is neither a scheme .*nor a checkpoint"),
         ("/no/such/folder", {}, "neither a scheme"),
         (3, {}, "source=3 can't be plotted"),
-        (Nothing(), {}, "can't be plotted"),
+        (nn.Identity(), {}, "can't be plotted"),
         (tiny_config("learned"), {"max_positions": 65}, "max_positions=65 .*2 to 64, as many as the scheme has"),
         (tiny_config("rope"), {"max_positions": 1}, "max_positions=1 .*2 to 2048"),
         (tiny_config("rope"), {"max_positions": True}, "max_positions=True"),
@@ -247,7 +247,7 @@ def test_bad_sources(source, options, message):
         position_panels(source, **options)
 
 
-def test_a_scheme_without_its_weights_is_refused(tmp_path):
+def test_a_checkpoint_of_another_model_or_without_its_weights_is_refused(tmp_path):
     encoder("learned").save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     weights["position.embedding.weight"][0] = float("nan")
@@ -262,9 +262,6 @@ def test_a_scheme_without_its_weights_is_refused(tmp_path):
         model = PosEncModel(tiny_config("learned"))
     with pytest.raises(ValueError, match="meta device"):
         position_panels(model)
-
-
-def test_another_models_checkpoint_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ValueError, match="is a bert model"):
         position_panels(str(tmp_path))
@@ -273,35 +270,20 @@ def test_another_models_checkpoint_is_refused(tmp_path):
 # Pictures
 
 
-@pytest.fixture
-def matplotlib():
-    return pytest.importorskip("matplotlib")
-
-
-def drawn(figure) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Curves and maps of a figure."""
-    axes = figure.get_axes()
-    return [line.get_ydata() for a in axes for line in a.lines], [
-        np.asarray(image.get_array()) for a in axes for image in a.images
-    ]
-
-
 @pytest.mark.parametrize("scheme", ["lspe", "rope", "kerple", "fire", "relative_key"])
-def test_figures_hold_the_numbers(matplotlib, scheme):
+def test_figures_hold_the_numbers(scheme):
     config = tiny_config(scheme)
-    curves, maps = drawn(plot_position(config, max_positions=S))
+    axes = plot_position(config, max_positions=S).get_axes()
     expected = position_panels(config, max_positions=S)
-    wanted = [row for panel in expected if isinstance(panel, Lines) for row in panel.y]
-    assert len(curves) == len(wanted)
-    for curve, row in zip(curves, wanted, strict=True):
-        np.testing.assert_array_equal(curve, row)
-    wanted = [values for panel in expected if isinstance(panel, Maps) for values in panel.values]
-    assert len(maps) == len(wanted)
-    for image, values in zip(maps, wanted, strict=True):
-        np.testing.assert_array_equal(image, values)
+    curves = [line.get_ydata() for a in axes for line in a.lines]
+    maps = [np.asarray(image.get_array()) for a in axes for image in a.images]
+    rows = [row for panel in expected if isinstance(panel, Lines) for row in panel.y]
+    images = [values for panel in expected if isinstance(panel, Maps) for values in panel.values]
+    for drawn, numbers in zip([*curves, *maps], [*rows, *images], strict=True):
+        np.testing.assert_array_equal(drawn, numbers)
 
 
-def test_every_hook_can_be_drawn_and_compared(matplotlib, tmp_path):
+def test_every_hook_can_be_drawn_and_compared(tmp_path):
     configs = [tiny_config(scheme) for scheme in BY_HOOK]
     figure = plot_comparison(configs, max_positions=S)
     save_figure(figure, tmp_path / "all.png", dpi=30)
@@ -318,7 +300,7 @@ def test_every_hook_can_be_drawn_and_compared(matplotlib, tmp_path):
     assert {axes.get_xlim() for axes in profiles} == {(-11.0, 11.0)}
 
 
-def test_a_heading_says_whose_weights_are_shown(matplotlib, tmp_path):
+def test_a_heading_says_whose_weights_are_shown(tmp_path):
     model = encoder("learned")
     model.save_pretrained(tmp_path / "mine")
 
@@ -333,20 +315,17 @@ def test_a_heading_says_whose_weights_are_shown(matplotlib, tmp_path):
     assert "weights" not in heading(tiny_config("rope"))
 
 
-def test_nothing_global_is_touched(matplotlib, tmp_path, monkeypatch):
+def test_nothing_global_is_touched(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it is an error now
 
-    def settings():
-        return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}
-
-    before = settings()
+    before = matplotlib.rcParams.copy()  # which asks for no backend
     save_figure(plot_position(tiny_config("fire"), max_positions=S), tmp_path / "a.svg")
     save_figure(plot_comparison([tiny_config("alibi")], max_positions=S), tmp_path / "b.png", dpi=30)
-    assert settings() == before
+    assert matplotlib.rcParams.copy() == before
 
 
 @pytest.mark.slow  # draws each kind of file twice
-def test_files_are_whole_and_the_same_every_time(matplotlib, tmp_path, monkeypatch):
+def test_files_are_whole_and_the_same_every_time(tmp_path, monkeypatch):
     def draw():
         return plot_position(tiny_config("alibi"), max_positions=S)
 
@@ -371,44 +350,23 @@ def test_files_are_whole_and_the_same_every_time(matplotlib, tmp_path, monkeypat
         save_figure(figure, tmp_path / "b.png")
 
 
-@pytest.mark.parametrize("sources", ["rope", []])
-def test_a_comparison_takes_a_list(matplotlib, sources):
-    with pytest.raises(ValueError, match="nothing to compare"):
-        plot_comparison(sources)
-
-
-def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'pip install "hf-posenc\[plots\]"'):
-        plot_position("rope")
-    assert position_panels(tiny_config("rope"), max_positions=S)
-
-
-def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "plot", *arguments])
-    monkeypatch.setenv("COLUMNS", "300")
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(stopped.value.code or 0), out, err
+def test_a_comparison_takes_a_list():
+    for sources in ("rope", []):
+        with pytest.raises(ValueError, match="nothing to compare"):
+            plot_comparison(sources)
 
 
 @pytest.mark.slow
-def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, capsys):
-    def run(*arguments):
-        return command(monkeypatch, capsys, *arguments, "--config-preset", "tiny", "--max-positions", "8")
-
-    one, two = str(tmp_path / "one.svg"), str(tmp_path / "two.png")
+def test_the_command_draws_one_or_several(run, tmp_path):
+    small = ("--config-preset", "tiny", "--max-positions", "8")
+    one, two = tmp_path / "one.svg", tmp_path / "two.png"
     kwargs = ("--position-embedding-kwargs", '{"kernel": "power"}')
-    code, out, err = run("kerple", "-o", one, *kwargs)
-    assert code == 0, err
-    assert one in out
-    assert (tmp_path / "one.svg").stat().st_size > 1000
     encoder("alibi").save_pretrained(tmp_path / "mine")
-    code, _, err = run("rope", str(tmp_path / "mine"), "-o", two)
-    assert code == 0, err
-    assert (tmp_path / "two.png").stat().st_size > 1000
+    for output, arguments in ((one, ("kerple", *kwargs)), (two, ("rope", tmp_path / "mine"))):
+        code, out, err = run("plot", *arguments, "-o", output, *small)
+        assert code == 0, err
+        assert str(output) in out
+        assert output.stat().st_size > 1000
 
     for arguments, message in [
         (("rope", "-o", "a.jpg"), "names no format"),
@@ -417,42 +375,34 @@ def test_the_command_draws_one_or_several(matplotlib, tmp_path, monkeypatch, cap
         (("rope", "-o", one, "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
         (("somebody/nothing", "-o", one), "Error: "),
     ]:
-        code, _, err = run(*arguments)
+        code, _, err = run("plot", *arguments, *small)
         assert code == 2, err
         assert message in err
         assert len(err.strip().splitlines()) == 1
 
 
-def test_the_commands_of_the_guide_draw(matplotlib, tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_guide_draw(run, tmp_path, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/positions.md").read_text()
     lines = [line.partition("  #")[0].split() for line in guide.splitlines() if line.startswith("hf-posenc plot")]
     assert len(lines) == 2
     monkeypatch.chdir(tmp_path)
     encoder("learned").save_pretrained("runs/mine")
     for line in lines:
-        code, _, err = command(monkeypatch, capsys, *line[2:], "--max-positions", "8")
+        code, _, err = run(*line[1:], "--max-positions", "8")
         assert code == 0, err
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "rope.png", "sheet.png"}
 
 
-def test_the_command_names_the_missing_package(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+def test_without_matplotlib_there_are_numbers_and_one_line_says_what_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    code, _, err = command(monkeypatch, capsys, "rope", "-o", "never.png")
+    assert position_panels(tiny_config("rope"), max_positions=S)
+    code, _, err = run("plot", "rope", "-o", "never.png")
     assert code == 2
     assert err.strip() == 'Error: Plots need matplotlib. Install it with: pip install "hf-posenc[plots]"'
 
 
-def test_a_config_isnt_changed_by_plotting_it():
-    config = PosEncConfig.from_preset("tiny", position_embedding_type="lspe")
-    before = config.to_dict()
-    position_panels(config, max_positions=S)
-    assert config.to_dict() == before
-
-
 @pytest.mark.parametrize("scheme", ["none", "learned", "rope", "t5"])
 def test_attention_by_distance_is_the_mean_of_the_models_own(scheme):
-    pytest.importorskip("matplotlib")
     model = encoder(scheme).train()
     ids = torch.arange(5, 5 + S).unsqueeze(0)
     by_layer, by_head, matrix = attention_panels(model, ids, layer=1)
@@ -595,10 +545,8 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
 
 @pytest.mark.parametrize("name", ["bipe", "cable", "pope"])
 def test_a_scheme_that_asks_for_tokens_or_hidden_states_or_widens_queries_is_drawn(name, monkeypatch, tmp_path):
-    source = Path(__file__).parents[1] / "strangers" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, source)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "strangers")
+    module = importlib.import_module(name)
     (scheme,) = (v for v in vars(module).values() if isinstance(v, type) and v.__module__ == name)
     monkeypatch.setitem(hf_posenc.POSITIONS, name, scheme)
     monkeypatch.setattr(scheme, "name", name, raising=False)
