@@ -6,6 +6,17 @@ from torch import nn
 from hf_posenc import PositionScheme, Tokens
 
 
+def distance_of(tokens):
+    """p_k - p_q of query q and key k in row b, as a function of b, q and k."""
+    rows = len(tokens.positions)
+
+    def distance(b, q, k):
+        row = b if rows > 1 else b * 0
+        return tokens.positions[row, k] - tokens.positions[row, q]
+
+    return distance
+
+
 class Sound(PositionScheme):
     """A learned bias per clipped distance and head."""
 
@@ -23,15 +34,8 @@ class Sound(PositionScheme):
         return self.table(self.distance(tokens.positions)).permute(0, 3, 1, 2)
 
     def score_mod(self, tokens, layer):
-        table = self.table(torch.arange(2 * self.reach + 1))
-        rows = len(tokens.positions)
-
-        def add(score, b, h, q, k):
-            row = b if rows > 1 else b * 0
-            distance = (tokens.positions[row, k] - tokens.positions[row, q]).clamp(-self.reach, self.reach)
-            return score + table[distance + self.reach, h]
-
-        return add
+        table, far = self.table(torch.arange(2 * self.reach + 1)), distance_of(tokens)
+        return lambda score, b, h, q, k: score + table[far(b, q, k).clamp(-self.reach, self.reach) + self.reach, h]
 
 
 class SoundWaves(PositionScheme):
@@ -79,11 +83,10 @@ class SoundWindow(PositionScheme):
         return (-far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
 
     def score_mod(self, tokens, layer):
-        rows = len(tokens.positions)
+        signed = distance_of(tokens)
 
         def add(score, b, h, q, k):
-            row = b if rows > 1 else b * 0
-            far = (tokens.positions[row, k] - tokens.positions[row, q]).abs()
+            far = signed(b, q, k).abs()
             return (score - far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
 
         return add
@@ -142,16 +145,12 @@ class FirstPlaceOfTheRow(Sound):
         return lambda score, b, h, q, k: add(score, b, h, q, k) + (k == 0)
 
 
-class FirstTokenOfTheRow(Sound):
+class FirstTokenOfTheRow(FirstPlaceOfTheRow):
     """Takes the first token of a row for the first of each sequence: wrong in packed rows."""
 
     def bias(self, tokens):
         first = tokens.is_first & (tokens.is_first.cumsum(-1) == 1)
-        return super().bias(tokens) + first[:, None, None, :]
-
-    def score_mod(self, tokens, layer):
-        add = super().score_mod(tokens, layer)
-        return lambda score, b, h, q, k: add(score, b, h, q, k) + (k == 0)
+        return Sound.bias(self, tokens) + first[:, None, None, :]
 
 
 class PlacesForPositions(Sound):
@@ -185,11 +184,8 @@ class NotItself(Sound):
     """No token attends to itself: one alone attends to nothing."""
 
     def bias(self, tokens):
-        return (
-            super()
-            .bias(tokens)
-            .masked_fill(torch.eye(tokens.positions.shape[-1], device=tokens.positions.device).bool(), -torch.inf)
-        )
+        itself = torch.eye(tokens.positions.shape[-1], device=tokens.positions.device).bool()
+        return super().bias(tokens).masked_fill(itself, -torch.inf)
 
     def score_mod(self, tokens, layer):
         add = super().score_mod(tokens, layer)

@@ -50,14 +50,8 @@ def test_variants_pass_every_check(scheme, kwargs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [broken.Sound, broken.SoundTurn])
-def test_sound_schemes_of_a_user_can_be_exported(scheme):
-    assert check_position(scheme, checks=["export"]).ok
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", BY_HOOK)  # of all: tests/model/test_export.py and tests/remote_code
-def test_published_schemes_can_be_exported_and_load_as_remote_code(scheme):
+@pytest.mark.parametrize("scheme", [broken.Sound, broken.SoundTurn, *BY_HOOK])  # all: test_export.py, remote_code
+def test_schemes_can_be_exported_and_load_as_remote_code(scheme):
     report = check_position(scheme, checks=["export", "remote_code"]).raise_on_failure()
     assert [result.outcome for result in report.results] == ["passed", "passed"]
 
@@ -114,11 +108,15 @@ BROKEN = [
 ]
 
 
+def expect(outcome, message, scheme, check, **options):
+    result = check_position(scheme, checks=[check], **options)[check]
+    assert result.outcome == outcome
+    assert re.search(message, result.message)
+
+
 @pytest.mark.parametrize(("scheme", "check", "message"), [row[:3] for row in BROKEN])
 def test_a_broken_scheme_fails_the_check_that_is_for_it(scheme, check, message):
-    result = check_position(scheme, checks=[check])[check]
-    assert result.outcome == "failed"
-    assert re.search(message, result.message)
+    expect("failed", message, scheme, check)
 
 
 @pytest.mark.slow
@@ -141,9 +139,7 @@ def test_a_broken_scheme_fails_no_other_check(scheme, check, message, others):
     ],
 )
 def test_schemes_that_cannot_be_exported_fail_that_check(scheme, message, capfd):
-    result = check_position(scheme, checks=["export"])["export"]
-    assert result.outcome == "failed"
-    assert re.search(message, result.message)
+    expect("failed", message, scheme, "export")
     assert capfd.readouterr() == ("", "")
 
 
@@ -151,9 +147,8 @@ def test_schemes_that_cannot_be_exported_fail_that_check(scheme, message, capfd)
 def test_code_that_differs_from_what_travels_fails_the_remote_check(monkeypatch):
     monkeypatch.setattr(position_alibi, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
     fixed = {"learned": False}  # learned slopes would travel as weights
-    result = check_position("alibi", kwargs=fixed, checks=["remote_code"])["remote_code"]
-    assert result.outcome == "failed"
-    assert re.search("process without hf_posenc, and here: they differ by .*module-level setting", result.message)
+    message = "process without hf_posenc, and here: they differ by .*module-level setting"
+    expect("failed", message, "alibi", "remote_code", kwargs=fixed)
 
 
 @pytest.mark.slow
@@ -164,9 +159,7 @@ def test_code_that_is_missing_fails_the_remote_check(monkeypatch):
 
     saved = hf_posenc.PosEncForSequenceClassification.save_pretrained
     monkeypatch.setattr(hf_posenc.PosEncForSequenceClassification, "save_pretrained", save_without_a_file)
-    result = check_position("alibi", checks=["remote_code"])["remote_code"]
-    assert result.outcome == "failed"
-    assert re.search("can't load the checkpoint: .*position_alibi", result.message)
+    expect("failed", "can't load the checkpoint: .*position_alibi", "alibi", "remote_code")
 
 
 def test_a_file_that_imports_too_much_fails_the_remote_check(tmp_path, monkeypatch):
@@ -177,23 +170,16 @@ def test_a_file_that_imports_too_much_fails_the_remote_check(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     import greedy
 
-    result = check_position(greedy.Greedy, checks=["remote_code"])["remote_code"]
-    assert result.outcome == "failed"
-    assert re.search("greedy.py, line 1: 'from hf_posenc import AlibiPosition' can't travel", result.message)
-
-
-@pytest.mark.slow  # strangers/test_strangers.py has another
-def test_a_users_own_scheme_passes_the_remote_check():
-    assert check_position(broken.Sound, checks=["remote_code"])["remote_code"].outcome == "passed"
+    message = "greedy.py, line 1: 'from hf_posenc import AlibiPosition' can't travel"
+    expect("failed", message, greedy.Greedy, "remote_code")
 
 
 def test_a_class_without_a_file_of_its_own_skips_the_remote_check_and_says_why():
     class Local(broken.Sound):
         pass
 
-    result = check_position(Local, checks=["remote_code"])["remote_code"]
-    assert result.outcome == "skipped"
-    assert re.search("<locals>.Local can't travel.*define the class at the top of a module file", result.message)
+    message = "<locals>.Local can't travel.*define the class at the top of a module file"
+    expect("skipped", message, Local, "remote_code")
 
 
 def test_every_check_is_failed_by_some_broken_scheme():
@@ -234,7 +220,10 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     assert re.fullmatch(r"OtherSign: 3 of 3 checks ran in \d+\.\d s: 2 passed, 1 failed\.", report.summary)
     assert [result.name for result in report.results] == ["padding", "score_mod", "buffers"]
     assert report.seconds == pytest.approx(sum(result.seconds for result in report.results))
-    for text in (str(report), printed(report)):
+    console = Console(width=300)
+    with console.capture() as printed:
+        console.print(report)
+    for text in (str(report), printed.get()):
         assert "they differ by" in text
         assert "1 failed" in text
     with pytest.raises(KeyError, match="packing"):
@@ -244,13 +233,6 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     assert "doesn't declare shift_invariant" in str(skipping)
     assert "adds nothing to the logits" in str(skipping)
     assert "has no score_mod" in check_position("fire", checks=["score_mod"])["score_mod"].message
-
-
-def printed(report) -> str:
-    console = Console(width=300)
-    with console.capture() as capture:
-        console.print(report)
-    return capture.get()
 
 
 def test_a_failure_raises_what_the_scheme_raised():
