@@ -53,11 +53,6 @@ def added_vectors(parts: dict[str, PositionScheme], config: Any) -> Tensor | Non
         return torch.stack([vectors_of(part, length) for part in additive]).sum(0)
 
 
-def _importance(length: int) -> Tensor:
-    """How much a position counts in a fit: low ones more, since every text has them."""
-    return 1 / (1 + torch.arange(length) / _FITTED_LENGTH)
-
-
 def _mean_vector(vectors: Tensor) -> Tensor:
     """The mean over the positions that texts have, without the first one, which is [CLS]'s."""
     return vectors[1:_FITTED_LENGTH].mean(0) if len(vectors) > 1 else vectors[0]
@@ -82,7 +77,7 @@ def fit_vectors(part: PositionScheme, table: Tensor, steps: int = 300) -> dict[s
     Adam, kept if that is better; a scale in closed form.
     """
     length = len(table)
-    weight = _importance(length)
+    weight = 1 / (1 + torch.arange(length) / _FITTED_LENGTH)  # low positions count more: every text has them
     last = _last_layer(part)
     if isinstance(last, nn.Embedding) and last.num_embeddings == part.max_length:
         last.weight.copy_(extended_table(table, part.max_length, "tile"))

@@ -22,7 +22,9 @@ def load_bert(source: Source, family: Family, wanted: str | None, num_labels: in
     name = source.name
     theirs = read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
     state = _by_name(source.tensors, normalise(list(source.tensors), family), name)
-    own, task = _tasks(family, theirs, state, name, wanted)
+    own = task_of(family, theirs.architectures, set(state), name, wanted)
+    task = wanted or own
+    assert task is not None
     labels = set_labels(theirs, task, num_labels, wanted, name)
     config = build_config(our_fields(family, theirs, source.raw, task, name))
     places = _Places(name, family, task, state, _notes(config, theirs, task))
@@ -47,21 +49,6 @@ def _by_name(tensors: dict[str, Tensor], names: dict[str, str], source: str) -> 
             raise UserError(f"{source!r} holds {name!r} twice, with different numbers ({key!r} is one of them).")
         state[name] = tensors[key]
     return state
-
-
-def _tasks(
-    family: Family, theirs: Any, state: dict[str, Tensor], source: str, wanted: str | None
-) -> tuple[str | None, str]:
-    """The source's own task, if PosEnc has it, and that of the result."""
-    own: str | None = None
-    try:
-        own = task_of(family, theirs.architectures, set(state), source, wanted)
-    except ValueError:
-        if wanted is None:
-            raise
-    task = wanted or own
-    assert task is not None
-    return own, task
 
 
 def _notes(config: PosEncConfig, theirs: Any, task: str) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.utils import logging
 
 from ..data.inputs import read_inputs
@@ -174,7 +174,9 @@ def heal(
     with _prepared(model, original), contextlib.ExitStack() as stack:
         # The Trainer makes its folder in any case.
         folder = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        trainer = _trainer(model, original, rows, tokenizer, healing, folder, 0.0 if resume is None else _spent(resume))
+        trainer = _trainer(model, original, rows, tokenizer, healing, folder)
+        if resume is not None:
+            trainer.clock.go_on(resume)
         _train(trainer, resume, work_dir)
         take_off_autocast(trainer.accelerator, model)
     model.eval()
@@ -200,12 +202,10 @@ def _trainer(
     tokenizer: PreTrainedTokenizerBase,
     healing: Healing,
     folder: Path,
-    spent: float,
 ) -> Distillation:
-    """The trainer of a healing on which `spent` seconds have been spent."""
     trainer = Distillation(
         original,
-        Clock(healing.minutes * 60, healing.max_steps, spent, healing.disable_tqdm),
+        Clock(healing.minutes * 60, healing.max_steps, disable_tqdm=healing.disable_tqdm),
         model=model,
         args=_arguments(folder, healing),
         train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped)),
@@ -283,12 +283,6 @@ def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) ->
     if stop.agreed:
         last, _ = newest_complete(str(work_dir), of_a_run=False)
         raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to resume.")
-
-
-def _spent(checkpoint: Path) -> float:
-    """Seconds of training behind a checkpoint."""
-    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    return float(state.stateful_callbacks[Clock.__name__]["args"]["spent"])
 
 
 def _resume_point(

@@ -17,6 +17,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -52,6 +53,11 @@ class Clock(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {"args": {"seconds": self.seconds, "max_steps": self.max_steps, "spent": self.used}, "attributes": {}}
+
+    def go_on(self, checkpoint: Path) -> None:
+        """Takes the seconds of training behind a checkpoint for spent."""
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        self.spent = float(state.stateful_callbacks[type(self).__name__]["args"]["spent"])
 
     @property
     def used(self) -> float:

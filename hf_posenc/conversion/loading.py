@@ -1,11 +1,13 @@
 """From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same."""
 
+import torch
+
 from ..model.package_config import PosEncConfig
 from .building import Loaded, model_class
 from .from_bert import load_bert
 from .from_posenc import load_posenc
 from .recognition import family_of
-from .sources import find_folder, read_config, read_source
+from .sources import Source, find_folder, fingerprint, read_config, read_weights
 
 
 def load(
@@ -28,7 +30,11 @@ def load(
     raw = read_config(folder, source)
     is_ours = raw.get("model_type") == PosEncConfig.model_type
     family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
-    checkpoint = read_source(source, folder, raw, allow_pickle)
+    stored = read_weights(folder, source, allow_pickle)
+    tensors = {key: value.float() if value.is_floating_point() else value for key, value in stored.items()}
+    dtypes = {value.dtype for value in stored.values() if value.is_floating_point()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    checkpoint = Source(source, folder, raw, tensors, dtype, fingerprint(stored))
     if family is None:
         return load_posenc(checkpoint, task, num_labels, seed)
     return load_bert(checkpoint, family, task, num_labels, seed)

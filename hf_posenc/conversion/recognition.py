@@ -36,14 +36,14 @@ def family_of(model_type: str | None, source: str) -> Family:
 
 
 def task_of(
-    family: Family, architectures: list[str] | None, keys: set[str], source: str, wanted: str | None = None
-) -> str:
+    family: Family, architectures: list[str] | None, keys: set[str], source: str, wanted: str | None
+) -> str | None:
     """The task of a checkpoint: what its config's `architectures` says, or else what its keys show.
 
-    Keys that tell nothing else, a lone classifier's, show the `wanted` one.
+    Keys that tell nothing else, a lone classifier's, show the `wanted` one. None: PosEnc doesn't have its head.
 
     Raises:
-        UserError: it has a head that PosEnc doesn't have.
+        UserError: PosEnc doesn't have its head, and none is `wanted` instead.
     """
     name = (architectures or [""])[0]
     if name.endswith("ForPreTraining"):
@@ -58,6 +58,8 @@ def task_of(
             if needed and needed <= keys:
                 return head_task
         return "feature-extraction"
+    if wanted is not None:
+        return None
     raise UserError(
         f"{source!r} holds {name}, whose head PosEnc doesn't have. Convert the encoder alone with "
         "task='feature-extraction', or another head: these are known for "
@@ -70,10 +72,10 @@ def normalise(keys: list[str], family: Family) -> dict[str, str]:
     wrapped = bool(keys) and all(key.startswith("module.") for key in keys)  # saved from DataParallel
     names = {}
     for key in keys:
-        name = key.removeprefix("module.") if wrapped else key
-        name = name.removeprefix(family.prefix)
-        name = re.sub(r"(LayerNorm|layer_norm|_norm)\.gamma$", r"\1.weight", name)
-        names[key] = re.sub(r"(LayerNorm|layer_norm|_norm)\.beta$", r"\1.bias", name)
+        name = (key.removeprefix("module.") if wrapped else key).removeprefix(family.prefix)
+        for old, today in (("gamma", "weight"), ("beta", "bias")):
+            name = re.sub(rf"(LayerNorm|layer_norm|_norm)\.{old}$", rf"\1.{today}", name)
+        names[key] = name
     return names
 
 

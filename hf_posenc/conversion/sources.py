@@ -35,19 +35,6 @@ class Source:
     """Of the weights in its files, see `fingerprint`."""
 
 
-def read_source(name: str, folder: Path, raw: dict[str, Any], allow_pickle: bool) -> Source:
-    """Reads the weights beside a config.json.
-
-    Raises:
-        UserError: see `read_weights`.
-    """
-    stored = read_weights(folder, name, allow_pickle)
-    tensors = {key: value.float() if value.is_floating_point() else value for key, value in stored.items()}
-    dtypes = {value.dtype for value in stored.values() if value.is_floating_point()}
-    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
-    return Source(name, folder, raw, tensors, dtype, fingerprint(stored))
-
-
 def find_folder(source: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
     """A local folder, or that of a checkpoint on the Hub in the cache.
 
