@@ -239,18 +239,6 @@ def test_relative_tables_grow_at_their_ends(tmp_path):
     assert torch.equal(weights[0], weights[36])
 
 
-@pytest.mark.parametrize("kind", swap.ROPE_EXTENSIONS)
-def test_rope_grows_by_its_scaling(kind, tmp_path):
-    encoder("rope").save_pretrained(tmp_path / "source")
-    model, report = convert(tmp_path / "source", tmp_path / "out", max_position_embeddings=256, extension=kind)
-    found = model.config.rope_parameters
-    assert (found["rope_type"], found["factor"]) == (kind, 4.0)
-    if kind != "linear":
-        assert found["original_max_position_embeddings"] == 64
-    if kind == "dynamic":  # up to the trained length nothing changes
-        assert report.before.hidden_max == 0
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -326,13 +314,16 @@ def test_of_two_new_schemes_the_second_takes_what_the_first_leaves(source):
 
 
 @pytest.mark.parametrize("kind", swap.ROPE_EXTENSIONS)
-def test_rope_that_grows_twice_is_rope_that_grew_once(kind, source, tmp_path):
+def test_rope_grows_by_its_scaling_twice_as_once(kind, source, tmp_path):
     convert(source, tmp_path / "rope", position_embedding_type="rope", measure=False)
     convert(tmp_path / "rope", tmp_path / "twice", max_position_embeddings=80, extension=kind, measure=False)
     twice, _ = convert(tmp_path / "twice", max_position_embeddings=320, extension=kind, measure=False)
-    once, _ = convert(tmp_path / "rope", max_position_embeddings=320, extension=kind, measure=False)
-    assert twice.config.rope_parameters == once.config.rope_parameters
-    assert once.config.rope_parameters["factor"] == 8.0
+    once, report = convert(tmp_path / "rope", max_position_embeddings=320, extension=kind)
+    parameters = once.config.rope_parameters
+    assert twice.config.rope_parameters == parameters
+    assert (parameters["rope_type"], parameters["factor"]) == (kind, 8.0)
+    assert parameters.get("original_max_position_embeddings") == (None if kind == "linear" else 40)
+    assert (report.before.hidden_max == 0) == (kind == "dynamic")  # up to the trained length nothing changes
     other = next(one for one in swap.ROPE_EXTENSIONS if one != kind)
     with pytest.raises(ValueError, match=f"scaled by '{kind}' already. Go on with extension='{kind}'"):
         convert(tmp_path / "twice", max_position_embeddings=320, extension=other)
