@@ -4,13 +4,14 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from .building import Loaded
+from .fitting import base_of
 from .heal import Healing, read_training_texts, remove_work, set_aside
 from .heal import heal as run_healing
 from .loading import load
@@ -117,7 +118,9 @@ def convert(
     if loaded.dtype != torch.float32:
         model.to(loaded.dtype)  # type: ignore[arg-type]
     if tokenizer is not None:
-        tokenizer.model_max_length = _model_max_length(tokenizer, original.config, model, max_position_embeddings)
+        # The length that was asked for; else the tokenizer's, up to the end of a table.
+        end = base_of(model).position.max_length or original.config.max_position_embeddings
+        tokenizer.model_max_length = max_position_embeddings or min(tokenizer.model_max_length, end)
     if out is not None:
         write_model(out, model, tokenizer, modules, report)
         remove_work(work_folder(out))
@@ -164,7 +167,7 @@ def _begin_report(
     source: str, loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None
 ) -> ConversionReport:
     report = ConversionReport(
-        source=_shown(source),
+        source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
         family=loaded.model_type,
         task=loaded.task,
         from_scheme=loaded.model.config.position_embedding_type,
@@ -261,18 +264,3 @@ class _Texts:
         special = set() if self.tokenizer is None else special_tokens(self.tokenizer)
         measured = self.tokenizer if self.task == "fill-mask" else None
         return compare(model, original, self.held_out, self.name, tokenizer=measured, special=special)
-
-
-def _model_max_length(
-    tokenizer: PreTrainedTokenizerBase, before: Any, model: PreTrainedModel, asked: int | None
-) -> int:
-    """The length that was asked for; else the tokenizer's, up to the end of a table."""
-    if asked is not None:
-        return asked
-    limit: int | None = cast(Any, model.base_model).position.max_length
-    return min(tokenizer.model_max_length, limit or before.max_position_embeddings)
-
-
-def _shown(source: str) -> str:
-    """A folder's name without its path, which is meaningless on other machines."""
-    return Path(source).resolve().name if Path(source).exists() else source

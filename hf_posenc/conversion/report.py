@@ -158,8 +158,5 @@ class ConversionReport:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in values.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
