@@ -4,8 +4,6 @@ import importlib
 import json
 import logging
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ MODULE = importlib.import_module("hf_posenc.finetuning.train")  # whose function
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> str:
+def source(tmp_path):
     folder = tmp_path / "bert"
     tiny_source(folder)
     tiny_tokenizer(folder)
@@ -33,7 +31,7 @@ def source(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def files(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     found = {}
     for split, count, seed in (("train", 48, 0), ("validation", 16, 1), ("test", 16, 2)):
@@ -50,33 +48,41 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return found
 
 
-def run(tmp_path: Path, files: dict[str, str], **options: Any) -> tuple[Any, str]:
-    console = Console(file=StringIO(), width=200)
-    given = {
-        **files,
-        "do_train": True,
-        "do_eval": True,
-        "do_predict": True,
-        "max_steps": 2,
-        "per_device_train_batch_size": 8,
-        "output_dir": str(tmp_path / "run"),
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "save_strategy": "no",
-        "seed": 1,
-        **options,
-    }
-    result = fine_tune(*make_arguments(**given), console=console)
-    return result, console.file.getvalue()  # type: ignore[attr-defined]
+@pytest.fixture
+def run(tmp_path, files):
+    """Fine-tunes for two steps: the result, and what was printed."""
+
+    def call(**options):
+        console = Console(file=StringIO(), width=200)
+        given = {
+            **files,
+            **dict.fromkeys(("do_train", "do_eval", "do_predict", "disable_tqdm", "use_cpu"), True),
+            "max_steps": 2,
+            "per_device_train_batch_size": 8,
+            "output_dir": str(tmp_path / "run"),
+            "save_strategy": "no",
+            "seed": 1,
+            **options,
+        }
+        return fine_tune(*make_arguments(**given), console=console), console.file.getvalue()
+
+    return call
 
 
-def results(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture
+def log(caplog, monkeypatch):
+    for name in ("transformers", "hf_posenc"):  # whose loggers keep their lines to themselves
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    return caplog
+
+
+def results(tmp_path):
     return json.loads((tmp_path / "run" / "results.json").read_text())
 
 
 @pytest.mark.parametrize("scheme", [None, "rope"])
-def test_a_run_begins_with_the_converted_weights(tmp_path: Path, source: str, files: dict[str, str], scheme):
-    _, printed = run(tmp_path, files, pretrained=source, position_embedding_type=scheme, learning_rate=0.0)
+def test_a_run_begins_with_the_converted_weights(run, tmp_path, source, scheme):
+    _, printed = run(pretrained=source, position_embedding_type=scheme, learning_rate=0.0)
     kind = scheme or "learned"
     convert(source, tmp_path / "converted", position_embedding_type=scheme, task="feature-extraction", seed=1)
     wanted, found = (load_file(tmp_path / name / "model.safetensors") for name in ("converted", "run"))
@@ -91,72 +97,61 @@ def test_a_run_begins_with_the_converted_weights(tmp_path: Path, source: str, fi
     assert results(tmp_path)["arguments"]["model"]["pretrained"] == "bert"
 
 
-def test_pretrained_goes_with_no_other_start(tmp_path: Path, source: str, files: dict[str, str]):
+def test_pretrained_goes_with_no_other_start(run, tmp_path, source, files):
     for name, value in (("model_name_or_path", source), ("config_preset", "tiny"), ("config_name", source)):
         with pytest.raises(UserError, match=f"{dashed(name)} .*Leave it out"):
-            run(tmp_path, files, pretrained=source, **{name: value})
+            run(pretrained=source, **{name: value})
     with pytest.raises(UserError, match=r"--pretrained .*nowhere"):
-        run(tmp_path, files, pretrained=str(tmp_path / "nowhere"))
+        run(pretrained=str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="fine_tune"):
         train_classifier(*make_arguments(pretrained=source, output_dir=str(tmp_path / "x"), do_train=True, **files))
 
 
 @pytest.mark.slow
-def test_the_control_is_the_same_run_without_positions(
-    tmp_path: Path, source: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_control_is_the_same_run_without_positions(run, tmp_path, source, monkeypatch):
     made = []
 
-    def recorded(*given: Any, **options: Any) -> Any:
+    def recorded(*given, **options):
         made.append(train_classifier(*given, **options))
         return made[-1]
 
     monkeypatch.setattr(MODULE, "train_classifier", recorded)
-    result, printed = run(tmp_path, files, pretrained=source, position_embedding_type="rope", compare_none=True)
+    result, printed = run(pretrained=source, position_embedding_type="rope", compare_none=True)
     assert "First the control" in printed
     assert "without positions" in printed
     control, own = made
     assert own is result
     assert results(tmp_path)["assessment"]["baselines"]["none"] == control.metrics["test_accuracy"]
-    alone, _ = run(tmp_path, files, pretrained=source, position_embedding_type="none", overwrite_output_dir=True)
+    alone, _ = run(pretrained=source, position_embedding_type="none", overwrite_output_dir=True)
     assert control.metrics["test_loss"] == alone.metrics["test_loss"] != own.metrics["test_loss"]
 
 
-def test_a_new_encoder_has_a_control_too(
-    tmp_path: Path, files: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch
-):
-    for name in ("transformers", "hf_posenc"):  # whose loggers keep their lines to themselves
-        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+def test_a_new_encoder_has_a_control_too(run, tmp_path, log):
     small = "hidden_size=32,num_attention_heads=2,intermediate_size=64"
-    files = {**files, "validation_file": None}
-    options = {"compare_none": True, "baseline": False, "config_overrides": small, "position_embedding_type": "learned"}
+    options = {"validation_file": None, "compare_none": True, "baseline": False, "config_overrides": small}
     saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1, "max_steps": 3}
     transformers_logging.warning_once.cache_clear()
-    _, shown = run(tmp_path, files, **options, **saving)
+    _, shown = run(position_embedding_type="learned", **options, **saving)
     found = results(tmp_path)["assessment"]["baselines"]
     assert set(found) == {"none"}
     assert shown.count("set aside") == 1  # the run says it, the control doesn't repeat it
-    assert "mtime" not in caplog.text
+    assert "mtime" not in log.text
 
 
-def test_a_checkpoint_and_a_resumed_run_have_no_control(tmp_path: Path, source: str, files: dict[str, str]):
+def test_a_checkpoint_and_a_resumed_run_have_no_control(run, tmp_path, source):
     convert(source, tmp_path / "ours")
     with pytest.raises(UserError, match="compare-none.*its own positions"):
-        run(tmp_path, files, model_name_or_path=str(tmp_path / "ours"), compare_none=True)
+        run(model_name_or_path=str(tmp_path / "ours"), compare_none=True)
     with pytest.raises(UserError, match="can't resume"):
-        run(tmp_path, files, pretrained=source, compare_none=True, resume_from_checkpoint="true")
+        run(pretrained=source, compare_none=True, resume_from_checkpoint="true")
     with pytest.raises(UserError, match="compare-none is what --position-embedding-type none does"):
-        run(tmp_path, files, compare_none=True, position_embedding_type="none")
+        run(compare_none=True, position_embedding_type="none")
 
 
-def test_a_new_classifier_is_said_and_lost_weights_are_refused(
-    tmp_path: Path, source: str, files: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch
-):
-    for name in ("transformers", "hf_posenc"):  # whose loggers keep their lines to themselves
-        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
-    run(tmp_path, files, pretrained=source)
-    assert "LOAD REPORT" not in caplog.text
-    assert f"{source!r} has no head for this task: a new one is learned." in caplog.text
+def test_a_new_classifier_is_said_and_lost_weights_are_refused(run, tmp_path, source, log):
+    run(pretrained=source)
+    assert "LOAD REPORT" not in log.text
+    assert f"{source!r} has no head for this task: a new one is learned." in log.text
     convert(source, tmp_path / "lost")
     weights = load((tmp_path / "lost" / "model.safetensors").read_bytes())
     weights.pop("layers.1.output.weight")
@@ -164,38 +159,34 @@ def test_a_new_classifier_is_said_and_lost_weights_are_refused(
     with pytest.raises(
         UserError, match=r"lost' lacks weights, which would be random: model\.layers\.1\.output\.weight\."
     ):
-        run(tmp_path, files, model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
+        run(model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
 
 
 @pytest.mark.parametrize("long_work", [{"compare_none": True}, {"search": 2}, {}])
-def test_a_taken_folder_is_refused_before_anything_takes_long(
-    tmp_path: Path, source: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch, long_work: dict[str, Any]
-):
+def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, source, monkeypatch, long_work):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text("{}")
 
-    def late(*_: Any, **__: Any) -> None:
+    def late(*_, **__):
         raise AssertionError("work had begun")
 
     for name in ("convert", "search", "train_classifier"):
         monkeypatch.setattr(MODULE, name, late)
     with pytest.raises(UserError, match="already holds another run"):
-        run(tmp_path, files, pretrained=source, **long_work)
+        run(pretrained=source, **long_work)
 
 
-def test_ctrl_c_in_the_control_names_no_folder_that_is_gone(
-    tmp_path: Path, source: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
-    def stopped(*_: Any, **__: Any) -> None:
+def test_ctrl_c_in_the_control_names_no_folder_that_is_gone(run, monkeypatch):
+    def stopped(*_, **__):
         raise Interrupted("the newest checkpoint is '/tmp/gone/checkpoint-1'.")
 
     monkeypatch.setattr(MODULE, "train_classifier", stopped)
     with pytest.raises(Interrupted, match="nothing is kept of the control") as caught:
-        run(tmp_path, files, compare_none=True)
+        run(compare_none=True)
     assert "gone" not in str(caught.value)
 
 
-def test_pretrained_weights_take_a_scheme_of_ones_own(tmp_path: Path, source: str, files: dict[str, str], monkeypatch):
+def test_pretrained_weights_take_a_scheme_of_ones_own(run, tmp_path, source):
     file = tmp_path / "far_away.py"
     file.write_text(
         "from hf_posenc import PositionScheme\n\n\n"
@@ -204,12 +195,12 @@ def test_pretrained_weights_take_a_scheme_of_ones_own(tmp_path: Path, source: st
         "    def bias(self, tokens):\n"
         "        return -tokens.distances().abs()[:, None] / 10\n"
     )
-    run(tmp_path, files, pretrained=source, scheme_file=str(file), position_embedding_type="far_away")
+    run(pretrained=source, scheme_file=str(file), position_embedding_type="far_away")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["position_embedding_type"] == "far_away"
     assert (tmp_path / "run" / "far_away.py").exists()
-    misspelt: dict[str, Any] = {"position_embedding_type": "far_awy", "overwrite_output_dir": True}
+    misspelt = {"position_embedding_type": "far_awy", "overwrite_output_dir": True}
     for start in ({"pretrained": source}, {}):
         with pytest.raises(UserError, match=r"--position-embedding-type 'far_awy' is unknown. Did you mean 'far_away'"):
-            run(tmp_path, {"train_file": "nowhere"}, **misspelt, **start)
+            run(train_file="nowhere", **misspelt, **start)
     del POSITIONS["far_away"]
