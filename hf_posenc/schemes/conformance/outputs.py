@@ -23,6 +23,9 @@ from .case import (
     watch,
 )
 
+_SHUFFLED = [0, 6, 1, 5, 8, 4, 2, 7, 3]
+"""An order of 9 tokens; the first stays, since a scheme may treat it apart: see `is_first`."""
+
 
 def check_padding(case: Case) -> None:
     """A batch padded left or right gives the numbers of each sequence alone."""
@@ -73,11 +76,10 @@ def check_packing(case: Case) -> None:
 def check_permutation(case: Case) -> None:
     """Tokens permuted together with their positions give the permuted result."""
     encoder, ids = case.classifier().model, SEQUENCES[0]
-    order = torch.tensor([0, 6, 1, 5, 8, 4, 2, 7, 3])  # a scheme may treat the first place apart: see is_first
-    expected = encoder(ids[None]).last_hidden_state[0][order]
+    expected = encoder(ids[None]).last_hidden_state[0][_SHUFFLED]
     for encoder.config.unpad_inputs in (True, False):
         require_same(
-            encoder(ids[order][None], position_ids=order[None]).last_hidden_state[0],
+            encoder(ids[_SHUFFLED][None], position_ids=torch.tensor([_SHUFFLED])).last_hidden_state[0],
             expected,
             "Tokens permuted with their positions, and the permuted result",
             "The place in the row was used as the position: use `tokens.positions` instead of arange(S).",
@@ -87,8 +89,7 @@ def check_permutation(case: Case) -> None:
 def check_order(case: Case) -> None:
     """Shuffled tokens give other logits (with mean pooling), unless the scheme declares `order_blind`."""
     model, ids = case.classifier(), SEQUENCES[0]
-    order = torch.tensor([0, 6, 1, 5, 8, 4, 2, 7, 3])
-    difference = largest_difference(model(ids[order][None]).logits, model(ids[None]).logits)
+    difference = largest_difference(model(ids[_SHUFFLED][None]).logits, model(ids[None]).logits)
     if case.position.order_blind and not difference <= SAME:
         raise Failure(
             f"the scheme declares order_blind, but shuffled tokens change the logits by {difference:.1e}, allowed is "
