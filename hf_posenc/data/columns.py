@@ -63,8 +63,7 @@ class Columns:
 
     def text_of(self, cells: Mapping[str, Any]) -> tuple[str, ...]:
         """The same of one row."""
-        parts = tuple(["" if (value := cells.get(name)) is None else str(value) for name in self.text])
-        return parts if self.delimiter is None else (self.delimiter.join(parts),)
+        return tuple(column[0] for column in self.texts({name: [cells.get(name)] for name in self.text}))
 
     def is_complete(self, cells: Mapping[str, Any]) -> bool:
         """Whether a row has a text and a label; where cells list the labels that apply, an empty one says none does."""

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, Features
 
 from ..errors import UserError, sentence
+from ..options import refuse_given
 from .delimited import open_delimited
 from .options import DataArguments
 from .table import Row, Stream, Table, Tally, chain_streams, classes_of
@@ -40,9 +41,8 @@ def open_file(path: str | Path, options: DataArguments | None = None) -> Stream:
         raise UserError(f"{str(path)!r} is empty. Give a file with at least one example.")
     if kind in (".csv", ".tsv"):
         return open_delimited(file, kind, options)
-    for name in ("delimiter", "quoting", "decimal"):
-        if (value := getattr(options, name)) is not None:
-            raise UserError(f"--{name} {value!r} is for .csv and .tsv files, {str(path)!r} is none. Leave it out.")
+    why = f"is for .csv and .tsv files, {str(path)!r} is none"
+    refuse_given(options, ("delimiter", "quoting", "decimal"), why)
     if kind == ".parquet":
         return _stream_of_parquet(file)
 

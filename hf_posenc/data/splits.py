@@ -11,11 +11,11 @@ from typing import Any
 from datasets import Dataset, IterableDataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local, disk_error, sentence
+from ..options import refuse_given
 from .options import DataArguments
 from .reading import KINDS, kind_of, open_files
 from .table import Stream
 
-SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 _SHARD = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)$")
 """train-00000-of-00002.csv is a part of train."""
@@ -35,8 +35,7 @@ def read_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
     Raises:
         UserError: nothing is named, or what is named can't be read or is empty.
     """
-    named = (data.train_file, data.validation_file, data.test_file)
-    files = {split: path for split, path in zip(SPLITS, named, strict=True) if path is not None}
+    files = {split: path for split in _SPLIT_NAMES if (path := getattr(data, f"{split}_file")) is not None}
     if files and data.dataset_name is not None:
         raise UserError(
             f"--dataset-name {data.dataset_name!r} and --{next(iter(files))}-file are both given. Give one of them: a "
@@ -101,23 +100,20 @@ def _are_shards(paths: Sequence[Path]) -> bool:
 
 def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Stream]:
     """Splits of the library datasets as ours."""
-    for option in ("delimiter", "quoting", "decimal", "encoding"):
-        if (value := getattr(data, option)) is not None:
-            raise UserError(
-                f"--{option} {value!r} is for files of text, --dataset-name {name!r} is none. Leave it out."
-            )
+    why = f"is for files of text, --dataset-name {name!r} is none"
+    refuse_given(data, ("delimiter", "quoting", "decimal", "encoding"), why)
     parts = {"train": loaded} if isinstance(loaded, Dataset | IterableDataset) else loaded
     return {split: Stream.of_dataset(f"{name}, split {split}", part) for split, part in parts.items()}
 
 
 def _named_splits(splits: dict[str, Stream], data: DataArguments) -> dict[str, Stream]:
     """Renames the splits to train, validation and test."""
-    chosen = {"train": data.train_split_name, "validation": data.validation_split_name, "test": data.test_split_name}
     named = {}
-    for split, name in chosen.items():
+    for split, usual in _SPLIT_NAMES.items():
+        name = getattr(data, f"{split}_split_name")
         if name is not None and name not in splits:
             raise UserError(f"There is no split {name!r} to use for {split}. The data has {', '.join(splits)}.")
-        source = name or next((known for known in _SPLIT_NAMES[split] if known in splits), None)
+        source = name or next((known for known in usual if known in splits), None)
         if source is not None:
             named[split] = splits[source]
     if not named:
