@@ -275,33 +275,30 @@ def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
             f"trained on ({'lists of labels' if several else 'one label per text'}). Write both alike."
         )
     result: list[Any] = []
-    unknown: Counter[str] = Counter()
-    first: dict[str, int] = {}
+    unknown: list[tuple[str, int]] = []
     for row, value in enumerate(column.values):
-        named = [] if value is None else [_as_label(item, numbers) for item in (value if several else (value,))]
-        for label in named:
-            if label not in numbers:
-                unknown[label] += 1
-                first.setdefault(label, row)
         if value is None:
             result.append(None)
-        elif of_words:
+            continue
+        named = [_as_label(item, numbers) for item in (value if several else (value,))]
+        unknown += [(label, row) for label in named if label not in numbers]
+        if of_words:
             result.append([numbers.get(label) for label in named])
-        elif several:
-            marked = set(named)
-            result.append([float(label in marked) for label in labels.names])
-        else:
+        elif not several:
             result.append(numbers.get(named[0]))
-        if several and not of_words and len(set(named)) != len(named):
+        elif len(set(named)) == len(named):
+            result.append([float(name in named) for name in labels.names])
+        else:
             raise UserError(
                 f"The {split} data names a label twice{column.where(row, ' in ')}: {value!r}. Give each text a list of "
                 "the labels that apply (not a 0 or 1 for each label)."
             )
     if unknown:
-        label, count = unknown.most_common(1)[0]
+        ((label, count),) = Counter(label for label, _ in unknown).most_common(1)
+        first = next(row for name, row in unknown if name == label)
         often = "once" if count == 1 else f"{count} times"
         raise UserError(
-            f"The {split} data has the label {label!r} ({often}{column.where(first[label], ', first in ')}), "
+            f"The {split} data has the label {label!r} ({often}{column.where(first, ', first in ')}), "
             f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
             f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
         )
