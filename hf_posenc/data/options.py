@@ -86,7 +86,9 @@ class DataArguments:
         "For data that doesn't fit into memory or on the disk.",
     )
     shuffle_buffer_size: int | None = option(
-        None, "With --streaming: draw from this many examples, held in memory. Default: 10000; 1: in order."
+        None,
+        "With --streaming: draw from this many examples, held in memory. Default: 10000; 1: in order.",
+        accepts=COUNT,
     )
     class_names: str | None = option(
         None,

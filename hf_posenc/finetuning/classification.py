@@ -84,8 +84,6 @@ def _check_streaming(data: DataArguments, training: ClassificationTrainingArgume
         raise UserError("--streaming is for training data, and there is no --do-train. Leave it out.")
     if training.max_steps <= 0:
         raise UserError("--streaming needs --max-steps: a stream doesn't say how long it is. One pass: rows / batch.")
-    if data.shuffle_buffer_size is not None and data.shuffle_buffer_size < 1:
-        raise UserError(f"--shuffle-buffer-size {data.shuffle_buffer_size} is out of range. Give 1 or more.")
     without = "can't be with --streaming:"
     refuse_given(training, ("class_weights",), f"{without} they are scaled by the labels of all training examples")
     why = f"{without} examples come in the order of the stream, shuffled in a buffer (--shuffle-buffer-size)"

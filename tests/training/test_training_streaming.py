@@ -314,7 +314,7 @@ def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: 
         ({"class_weights": "balanced"}, "--class-weights 'balanced' can't be with --streaming: they are scaled by"),
         ({"train_sampling_strategy": "group_by_length"}, "--train-sampling-strategy 'group_by_length' can't be"),
         ({"dataloader_num_workers": 2}, "--dataloader-num-workers 2 can't be with --streaming: one process reads"),
-        ({"shuffle_buffer_size": 0}, "--shuffle-buffer-size 0 is out of range. Give 1"),
+        ({"shuffle_buffer_size": 0}, "--shuffle-buffer-size 0 is out of range. Give a whole number from 1"),
         ({"do_train": False, "model_name_or_path": "x", "do_eval": True}, "there is no --do-train"),
         ({"streaming": False, "shuffle_buffer_size": 9}, "--shuffle-buffer-size 9 is for --streaming"),
         ({"streaming": False, "class_names": "a,b"}, "--class-names 'a,b' is for --streaming"),
