@@ -62,16 +62,12 @@ def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def answered_row(prediction: "Prediction", task: "PredictionTask") -> dict[str, Any]:
-    """A row of JSON: the columns of the input, then the answer."""
+def json_line(prediction: "Prediction", task: "PredictionTask") -> str:
+    """One line of JSON: the columns of the input, then the answer."""
     columns = prediction.input.columns
     kept = kept_names(columns, task.columns)
-    return {kept[name]: value for name, value in columns.items()} | prediction.answer
-
-
-def json_line(prediction: "Prediction", task: "PredictionTask") -> str:
-    """One line of JSON."""
-    return json.dumps(answered_row(prediction, task), ensure_ascii=False, default=str)
+    row = {kept[name]: value for name, value in columns.items()} | prediction.answer
+    return json.dumps(row, ensure_ascii=False, default=str)
 
 
 def write_answers(
@@ -94,12 +90,12 @@ def write_answers(
     Raises:
         UserError: it can't be written.
     """
-    kind = check_output(path)
+    kind, zipped = check_output(path), path.endswith(".gz")
     try:
         with written_whole(path) as temporary:
             if kind == ".jsonl":
-                lines = (json_line(prediction, task) for prediction in predictions)
-                return _write_jsonl(temporary, path.endswith(".gz"), lines)
+                with _open_to_write(temporary, zipped) as handle:
+                    return sum(handle.write(f"{json_line(prediction, task)}\n") > 0 for prediction in predictions)
             columns = answer_columns(task)
             kept = kept_names(names, columns)
             rows = (_flat_row(prediction, task, kept) for prediction in predictions)
@@ -108,7 +104,7 @@ def write_answers(
             delimiter = "\t" if kind == ".tsv" else ","
             if isinstance(inputs, Inputs) and inputs.stream.delimiter and _kind(inputs.stream.source) == kind:
                 delimiter = inputs.stream.delimiter
-            return _write_csv(temporary, path.endswith(".gz"), rows, [*kept.values(), *columns], delimiter)
+            return _write_csv(temporary, zipped, rows, [*kept.values(), *columns], delimiter)
     except OSError as error:
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
 
@@ -136,14 +132,7 @@ def _flat_row(prediction: "Prediction", task: "PredictionTask", kept: Mapping[st
 
 
 def _open_to_write(path: Path, zipped: bool) -> Any:
-    if zipped:
-        return gzip.open(path, "wt", encoding="utf-8", newline="")
-    return path.open("w", encoding="utf-8", newline="")
-
-
-def _write_jsonl(path: Path, zipped: bool, lines: Iterable[str]) -> int:
-    with _open_to_write(path, zipped) as handle:
-        return sum(handle.write(f"{line}\n") > 0 for line in lines)
+    return (gzip.open if zipped else open)(path, "wt", encoding="utf-8", newline="")
 
 
 def _write_csv(path: Path, zipped: bool, rows: Iterable[dict[str, Any]], names: list[str], delimiter: str) -> int:

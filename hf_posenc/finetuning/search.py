@@ -54,7 +54,10 @@ def search(
     Raises:
         UserError: there is nothing to choose by, or nothing to choose.
     """
-    _check_options(training)
+    if not (training.do_train and training.do_eval):
+        raise UserError(f"--search {training.search} chooses on validation data while training. Give --do-eval too.")
+    if training.resume_from_checkpoint:
+        raise UserError(f"--search {training.search} can't resume. Give the values that it chose: see results.json.")
     trials: list[dict[str, Any]] = []
     first, setup = _trial(data, model, training, splits, {}, 1, console)
     values = _values(setup, model, training)
@@ -75,13 +78,6 @@ def search(
     if "learning_rate" in chosen:
         training.learning_rate = chosen["learning_rate"]
     return _with_values(model, chosen), {"metric": metric, "trials": trials, "best": best}
-
-
-def _check_options(training: ClassificationTrainingArguments) -> None:
-    if not (training.do_train and training.do_eval):
-        raise UserError(f"--search {training.search} chooses on validation data while training. Give --do-eval too.")
-    if training.resume_from_checkpoint:
-        raise UserError(f"--search {training.search} can't resume. Give the values that it chose: see results.json.")
 
 
 def _trial(
