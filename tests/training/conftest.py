@@ -1,12 +1,16 @@
 import copy
+import io
 import pickle
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
-from training_harness import order_files
+from training_harness import order_files, rows, train, write_jsonl
 
+from hf_posenc import cli
 from hf_posenc.training.baseline import baseline_scores
 
 
@@ -44,3 +48,26 @@ def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def order(tmp_path: Path) -> dict[str, str]:
     """See `order_files`."""
     return order_files(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of sentences, to be read alone."""
+    folder = tmp_path_factory.mktemp("classes")
+    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", rows("train", 48)))
+    return folder / "run"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`hf-posenc` with these words in this process: exit code, output and errors."""
+
+    def call(*words: Any, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return call

@@ -1,6 +1,5 @@
 """Answers by ONNX Runtime and OpenVINO, and a stopped `hf-posenc predict` that goes on where it was."""
 
-import csv
 import json
 import os
 import re
@@ -11,27 +10,19 @@ import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from filelock import FileLock
-from training_harness import read_jsonl, rows, train, write_jsonl
+from test_training_prediction import expected, read, write
+from training_harness import rows, write_jsonl
 
 import hf_posenc
-from hf_posenc import cli
 from hf_posenc.data.inputs import Text
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning import prediction, unfinished
-from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction import load_classifier
 
 TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
 FORMATS = ["onnx", "openvino"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("classes")
-    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", rows("train", 48)))
-    return folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +37,6 @@ def exported(checkpoint, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
-def answers(folder, **options):
-    return [one.answer for one in predict(load_classifier(str(folder), **options), map(Text, TEXTS))]
-
-
 def assert_close(answers, expected):
     assert [answer["label"] for answer in answers] == [answer["label"] for answer in expected]
     for answer, other in zip(answers, expected, strict=True):
@@ -71,12 +46,12 @@ def assert_close(answers, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_exported_folder_answers_as_the_checkpoint_does(checkpoint, exported, run, name):
-    expected = answers(checkpoint)
-    assert_close(answers(exported / name), expected)
+    answers = expected(checkpoint, TEXTS)
+    assert_close(expected(exported / name, TEXTS), answers)
     code, out, err = run("predict", exported / name, *TEXTS, "--format", "jsonl")
     assert code == 0
     assert f"Backend: {name}, in float32." in err
-    assert_close([json.loads(line) for line in out.splitlines()], expected)
+    assert_close([json.loads(line) for line in out.splitlines()], answers)
     fitted, graph = hf_posenc.load(checkpoint), hf_posenc.load(exported / name)
     assert fitted.predict_proba(TEXTS) == pytest.approx(graph.predict_proba(TEXTS), abs=1e-5)
     assert list(fitted.predict(TEXTS)) == list(graph.predict(TEXTS))
@@ -99,7 +74,7 @@ def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
     code, out, err = run("predict", exported / "openvino", *TEXTS, "--format", "jsonl", "--bf16", "true")
     assert code == 0
     assert "Backend: openvino, in bfloat16." in err
-    for line, answer in zip(out.splitlines(), answers(checkpoint), strict=True):
+    for line, answer in zip(out.splitlines(), expected(checkpoint, TEXTS), strict=True):
         assert json.loads(line)["probabilities"] == pytest.approx(answer["probabilities"], abs=0.05)
     code, _, err = run("predict", exported / "onnx", *TEXTS, "--bf16", "true")
     assert code == 2
@@ -140,23 +115,12 @@ def stop_after(count, monkeypatch):
 
 
 def many(path, count=40):
-    examples = [{"id": n, "text": f"{TEXTS[n % 4]} {n}"} for n in range(count)]
-    if path.suffix == ".csv":
-        pd.DataFrame(examples).to_csv(path, index=False)
-    else:
-        write_jsonl(path, examples)
-    return path
+    return write(path, [{"id": n, "text": f"{TEXTS[n % 4]} {n}"} for n in range(count)])
 
 
 def probabilities(row):
     flat = {name: float(value) for name, value in row.items() if name.startswith("probability_")}
     return row.get("probabilities", flat)
-
-
-def read(path):
-    if path.suffix == ".parquet":
-        return pd.read_parquet(path).to_dict("records")
-    return read_jsonl(path) if path.suffix == ".jsonl" else list(csv.DictReader(path.open()))
 
 
 @pytest.mark.parametrize(
@@ -175,11 +139,8 @@ def test_a_stopped_run_goes_on_and_gives_the_same_file(run, checkpoint, tmp_path
     assert (code, counts) == (0, [25, 15])
     assert "Going on after 25 answers of a run that was stopped." in err
     assert "40 answers are in" in err
-    rows, expected = read(output), read(whole)
-    assert [(row["id"], row["text"], row["label"]) for row in rows] == [
-        (row["id"], row["text"], row["label"]) for row in expected
-    ]
-    for row, other in zip(rows, expected, strict=True):  # other batches: other rounding
+    for row, other in zip(read(output), read(whole), strict=True):  # other batches: other rounding
+        assert [row[name] for name in ("id", "text", "label")] == [other[name] for name in ("id", "text", "label")]
         assert probabilities(row) == pytest.approx(probabilities(other), abs=1e-6)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({source.name, whole.name, output.name})
 

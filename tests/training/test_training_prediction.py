@@ -4,11 +4,14 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -28,13 +31,6 @@ ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, tex
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("classes")
-    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", rows("train", 48)))
-    return folder / "run"
-
-
-@pytest.fixture(scope="module")
 def regression(tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers")
     examples = [{"text": row["text"], "label": float(n % 3)} for n, row in enumerate(rows("train", 48))]
@@ -42,17 +38,13 @@ def regression(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, arguments), "--bf16", "false"])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call
+def with_weights(checkpoint: Path, folder: Path, change: Callable[[dict], object]) -> Path:
+    """A copy of a checkpoint, its weights changed."""
+    shutil.copytree(checkpoint, folder)
+    weights = load((folder / "model.safetensors").read_bytes())
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 @pytest.mark.promise(
@@ -62,12 +54,7 @@ def run(monkeypatch, capsys):
 )
 @pytest.mark.parametrize("lost", ["classifier.weight", "model.layers.0.attention.query.weight"])
 def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_path: Path, lost: str) -> None:
-    folder = tmp_path / "lost"
-    shutil.copytree(checkpoint, folder)
-    weights = load((folder / "model.safetensors").read_bytes())
-    stored = next(name for name in weights if lost.endswith(name))
-    del weights[stored]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    folder = with_weights(checkpoint, tmp_path / "lost", lambda weights: weights.pop(lost))
     text = write_jsonl(tmp_path / "test.jsonl", rows("test", 8))
     options = {"output_dir": str(tmp_path / "out"), "model_name_or_path": str(folder), "baseline": False}
     for answer in (
@@ -95,47 +82,35 @@ def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Pa
 
 @pytest.mark.promise("Numbers", "`hf-posenc` and `hf_posenc.load` never answer from weights that hold NaN or infinity")
 def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "diverged"
-    shutil.copytree(checkpoint, folder)
-    weights = load((folder / "model.safetensors").read_bytes())
-    weights["classifier.bias"][0] = float("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    folder = with_weights(checkpoint, tmp_path / "diverged", lambda weights: weights["classifier.bias"].fill_(math.nan))
     with pytest.raises(UserError, match=r"diverged' has weights with NaN or infinity, classifier\.bias among them"):
         load_classifier(str(folder))
 
 
-def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
-    classifier = load_classifier(str(checkpoint), "cpu")
-    return [found.answer for found in predict(classifier, [Text(text) for text in texts])]
+def expected(checkpoint: Path, texts: list[str], **options: Any) -> list[dict]:
+    classifier = load_classifier(str(checkpoint), "cpu", **options)
+    return [found.answer for found in predict(classifier, map(Text, texts))]
 
 
-def write(path: Path) -> str:
-    """`ROWS` in the format of the suffix."""
+def write(path: Path, examples: list[dict] = ROWS) -> Path:
+    """Rows in the format of the suffix."""
+    frame = pd.DataFrame(examples)
     if path.suffix == ".parquet":
-        pd.DataFrame(ROWS).to_parquet(path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(ROWS))
-    elif path.name.endswith(".jsonl.gz"):
-        with gzip.open(path, "wt") as file:
-            file.writelines(json.dumps(row) + "\n" for row in ROWS)
-    elif path.suffix == ".jsonl":
-        write_jsonl(path, ROWS)
+        frame.to_parquet(path)
+    elif path.suffix in (".csv", ".tsv"):
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
     else:
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(ROWS[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
-            writer.writeheader()
-            writer.writerows(ROWS)
-    return str(path)
+        frame.to_json(path, orient="records", lines=path.suffix != ".json")
+    return path
 
 
 def read(path: Path) -> list[dict]:
     if path.suffix == ".parquet":
         return pd.read_parquet(path).to_dict("records")
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    if ".jsonl" in path.suffixes:
-        return [json.loads(line) for line in text.splitlines()]
-    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if ".tsv" in path.suffixes else ","))
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
+        if ".jsonl" in path.suffixes:
+            return [json.loads(line) for line in file]
+        return list(csv.DictReader(file, delimiter="\t" if ".tsv" in path.suffixes else ","))
 
 
 @pytest.mark.parametrize(
@@ -207,21 +182,15 @@ def test_names_that_clash_are_kept_under_others(run, checkpoint, tmp_path):
     assert json.loads(out) == found
 
 
-@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.parquet"])
-def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_path, name):
-    examples = [{"text": text, "id": n} for n, text in enumerate(["a", "", "b", " ", None])]
-    if name == "in.parquet":
-        pd.DataFrame(examples).to_parquet(tmp_path / name)
-    else:
-        (write_csv if name == "in.csv" else write_jsonl)(tmp_path / name, examples)
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [("in.csv", "line 3, 5, 6"), ("in.jsonl", "line 2, 4, 5"), ("in.parquet", "row 2, 4, 5")],
+)
+def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_path, name, places):
+    write(tmp_path / name, [{"text": text, "id": n} for n, text in enumerate(["a", "", "b", " ", None])])
     code, _, err = run("predict", checkpoint, "-f", tmp_path / name, "-o", tmp_path / "out.jsonl")
     assert code == 0, err
-    rows_said = {
-        "in.csv": "line 3, 5, 6",
-        "in.jsonl": "line 2, 4, 5",
-        "in.parquet": "row 2, 4, 5",
-    }
-    assert f"{name}: 3 texts are empty ({rows_said[name]}), and answered all the same" in err
+    assert f"{name}: 3 texts are empty ({places}), and answered all the same" in err
     found = read_jsonl(tmp_path / "out.jsonl")
     assert len(found) == 5
     assert all(row["label"] for row in found)
@@ -390,27 +359,9 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
     [
         ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', (), "a.jsonl, line 2: no text in column 'text'. It has 'txt'"),
         ("a.jsonl", '{"text": "x"}\nx\n', (), "a.jsonl, line 2 is no JSON: "),
-        ("a.jsonl", "[1]\n", (), "a.jsonl, line 1 is no object: [1]"),
-        ("a.jsonl", '{"text": "x"}\n{"text": "\udce9"}\n', (), "a.jsonl, line 2 isn't UTF-8 text: "),
-        (
-            "a.jsonl",
-            '{"text": "x"}\n{"text": "\\ud800"}\n',
-            (),
-            "a.jsonl, line 2 is no JSON: 'utf-8' codec can't encode",
-        ),
-        ("a.csv", "text\nx\n\udce9\n", (), "a.csv, line 3 isn't UTF-8 text: "),
-        ("a.txt", "x\n" * 9000 + "\udce9\n", (), "a.txt, line 9001 isn't UTF-8 text: "),
         ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: column 'text' holds {'a': 1}, no text"),
         ("a.txt", "\n\n", (), "a.txt has no texts"),
-        ("a.csv", "text,label\n", (), "has no rows"),
-        ("a.jsonl.gz", "x", (), "a.jsonl.gz' can't be read"),
-        ("a.xml", "x", (), "a.xml' has an unknown suffix. Accepted: .csv"),
-        (
-            "a.txt",
-            "x",
-            ("-o", "out.xlsx"),
-            "--output 'out.xlsx' names no format. End it in .csv, .tsv, .jsonl, .parquet",
-        ),
+        ("a.txt", "x", ("-o", "out.xlsx"), "--output 'out.xlsx' names no format. End it in .csv, .tsv, .jsonl, .parq"),
         ("a.txt", "x", ("-o", "out.parquet.gz"), "names no format"),
         ("a.txt", "x", ("-o", "folder.csv"), "--output 'folder.csv' is a folder"),
         ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' is the file that is read"),
@@ -424,7 +375,7 @@ def test_what_cannot_be_read_or_written_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("")
-    (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
+    (tmp_path / name).write_text(content)
     code, out, err = run("predict", checkpoint, "-f", name, *words)
     assert (code, out) == (2, "")
     (line,) = [line for line in err.splitlines() if line.startswith("Error:")]
@@ -455,17 +406,12 @@ def test_a_damaged_checkpoint_is_one_error_that_names_it(checkpoint, tmp_path, n
         load_classifier(str(tmp_path))
 
 
-def test_a_model_whose_answers_are_not_finite_is_refused(checkpoint, tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "damaged"
-    shutil.copytree(checkpoint, folder)
-    path = folder / "model.safetensors"
-    weights = load(path.read_bytes())
-    weights["model.layers.0.intermediate.weight"][0] = 3e38  # finite: what a flipped bit of an exponent does
-    save_file(weights, path, {"format": "pt"})
+def test_a_model_whose_answers_are_not_finite_is_refused(run, checkpoint, tmp_path):
+    def change(weights):
+        weights["model.layers.0.intermediate.weight"][0] = 3e38  # finite: what a flipped bit of an exponent does
+
+    folder = with_weights(checkpoint, tmp_path / "damaged", change)
     with pytest.raises(UserError, match=r"damaged' answers with numbers that aren't finite"):
         list(predict(load_classifier(str(folder)), [Text("karla runs")]))
     file = write_jsonl(tmp_path / "test.jsonl", rows("train", 8))
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "evaluate", str(folder), "--file", str(file)])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "aren't finite" in capsys.readouterr().err
+    assert "aren't finite" in run("evaluate", folder, "--file", file)[2]
