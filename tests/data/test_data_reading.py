@@ -30,6 +30,7 @@ from hf_posenc.data import (
     train_tokenizer,
 )
 from hf_posenc.data.inputs import read_inputs
+from hf_posenc.data.reading import open_file
 from hf_posenc.errors import UserError
 
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
@@ -61,8 +62,14 @@ def test_a_folder_of_files_is_a_data_set(tmp_path, validation):
 def test_files_that_are_not_all_shards_of_one_are_refused(tmp_path):
     write_jsonl(tmp_path / "train-00000-of-00002.jsonl", EXAMPLES)
     write_csv(tmp_path / "train-00001-of-00002.csv", EXAMPLES)
+    data = DataArguments(dataset_name=str(tmp_path))
     with pytest.raises(UserError, match=r"train-00000-of-00002.jsonl, train-00001-of-00002.csv. .* --train-file"):
-        read_splits(DataArguments(dataset_name=str(tmp_path)))
+        read_splits(data)
+    for number in (0, 2):
+        write_jsonl(tmp_path / f"test-0000{number}-of-00003.jsonl", EXAMPLES)
+    (tmp_path / "train-00001-of-00002.csv").unlink()
+    with pytest.raises(UserError, match="several files for test, and they aren't all the shards of one"):
+        read_splits(data)
 
 
 def test_a_saved_data_set_is_read_and_its_splits_can_be_named(tmp_path):
@@ -209,7 +216,7 @@ def test_rows_inside_an_object_are_found(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"version": 1, "data": EXAMPLES}))
     assert rows_of(read_table(path)) == EXAMPLES
-    path.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
+    path.write_text("\n" + "\n".join(map(json.dumps, EXAMPLES)))
     assert rows_of(read_table(path)) == EXAMPLES
     path.write_text(json.dumps(EXAMPLES[0]))
     assert rows_of(read_table(path)) == EXAMPLES[:1]
@@ -461,7 +468,7 @@ def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path,
     logged = io.StringIO()
     monkeypatch.setattr(logging.getLogger("datasets").handlers[0], "stream", logged)
     path = write_file(tmp_path / name, content)
-    for reader in (read_table, lambda path: list(read_inputs(path))):
+    for reader in (read_table, read_inputs, lambda path: open_file(path).table(10**6)):  # the last row by row
         with pytest.raises(UserError, match=message):
             reader(path)
     assert not logged.getvalue()  # the error is said once

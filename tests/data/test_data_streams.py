@@ -10,15 +10,22 @@ from hf_posenc.data import DataArguments, Use, prepare, read_splits
 from hf_posenc.errors import UserError
 
 WORDS = "alpha beta gamma delta epsilon zeta".split()
-KINDS = {
+LABELS = {
     "words with blanks around them": lambda draw: draw.choice(["a", "a ", " b", "b", "c d"]),
+    "words like numbers": lambda draw: draw.choice(["007", "7"]),
     "whole numbers": lambda draw: draw.choice([0, 1, 2, 10]),
+    "whole numbers to predict": lambda draw: draw.choice([0, 1, 2, 10]),
     "whole floats": lambda draw: draw.choice([0.0, 1.0, 2.0]),
     "real numbers": lambda draw: round(draw.random() * 10, 2),
     "decimal commas": lambda draw: f"{draw.randint(0, 9)},{draw.randint(0, 99)}",
     "several in a cell": lambda draw: "|".join(draw.sample(["a", "b", "c", "10", "9"], draw.randint(0, 3))),
     "lists": lambda draw: draw.sample(["a", "b", "c", "10", "9"], draw.randint(0, 3)),
-    "columns of 0 and 1": None,
+    "columns of 0 and 1": lambda draw: "",
+}
+OPTIONS = {
+    "whole numbers to predict": {"task": "regression"},
+    "several in a cell": {"label_delimiter": "|"},
+    "columns of 0 and 1": {"label_column_name": "x,y,z"},
 }
 
 
@@ -27,20 +34,16 @@ def in_both_ways(path, **options):
 
 
 @pytest.mark.parametrize("count", [20, 1300])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_a_stream_is_what_the_file_in_memory_is(tmp_path, kind, count):
     draw = random.Random(f"{kind} {count}")
-    rows = []
-    for _ in range(count):
-        row = {"text": " ".join(draw.choices(WORDS, k=5))}
-        if kind == "columns of 0 and 1":
-            row |= {name: draw.randint(0, 1) for name in "xyz"}
-        else:
-            row["label"] = KINDS[kind](draw)
-        rows.append(row)
+    rows = [
+        {"text": " ".join(draw.choices(WORDS, k=5)), "label": LABELS[kind](draw)}
+        | {name: draw.randint(0, 1) for name in "xyz"}
+        for _ in range(count)
+    ]
     path = write_jsonl(tmp_path / "a.jsonl", rows) if kind == "lists" else write_csv(tmp_path / "a.csv", rows)
-    options = {"several in a cell": {"label_delimiter": "|"}, "columns of 0 and 1": {"label_column_name": "x,y,z"}}
-    whole, stream = in_both_ways(path, **options.get(kind, {}))
+    whole, stream = in_both_ways(path, **OPTIONS.get(kind, {}))
     assert whole.labels.names == stream.labels.names
     assert whole.labels.mean == pytest.approx(stream.labels.mean)
     assert whole.labels.std == pytest.approx(stream.labels.std)
@@ -58,6 +61,16 @@ def test_decimal_commas_beyond_the_sample_are_numbers(tmp_path):
     whole, stream = in_both_ways(write_csv(tmp_path / "a.csv", rows, delimiter=";"))
     assert stream.labels.problem_type == whole.labels.problem_type == "regression"
     assert sorted(stream.streamed.first(10**6).labels) == sorted(whole.splits["train"].labels)
+
+
+def test_more_labels_than_are_kept_are_numbers_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_posenc.data.streaming.MOST_LABELS", 20)
+    rows = [{"text": f"a b {row}", "number": row / 7, "word": f"n{row}"} for row in range(1, 60)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    streamed = prepared(path, streaming=True, label_column_name="number").streamed
+    assert (streamed.labels.problem_type, streamed.first(2).labels) == ("regression", [1 / 7, 2 / 7])
+    with pytest.raises(UserError, match="Column 'word' has more than 20 different labels. Name the right column"):
+        prepared(path, streaming=True, label_column_name="word")
 
 
 def test_a_stream_says_how_many_rows_it_leaves_out(tmp_path):
@@ -102,13 +115,18 @@ def test_an_error_names_the_file_of_the_line(tmp_path, streaming):
         prepare(read_splits(data), data, Use(validate=True))
 
 
-def test_validation_rows_of_shards_are_in_order(tmp_path):
+def test_rows_of_shards_are_in_order(tmp_path):
     folder = shards(tmp_path)
     texts = []
     for streaming in (False, True):
         data = DataArguments(dataset_name=folder, streaming=streaming, validation_split_percentage=40)
-        texts.append(list(prepare(read_splits(data), data, Use(validate=True)).splits["validation"].texts[0]))
+        found = prepare(read_splits(data), data, Use(validate=True))
+        train = found.streamed.first(99) if streaming else found.splits["train"]
+        texts.append([list(part.texts[0]) for part in (train, found.splits["validation"])])
     assert texts[0] == texts[1]
+    numbers = [[tuple(map(int, text.split()[2:])) for text in part] for part in texts[0]]
+    assert numbers == [sorted(part) for part in numbers]
+    assert sorted(numbers[0] + numbers[1]) == [(number, row) for number in range(3) for row in range(20)]
 
 
 def test_objects_of_shards_may_lack_a_key(tmp_path):
