@@ -80,19 +80,22 @@ def _split_files(folder: Path) -> dict[str, list[Path]]:
     readable = [path for path in sorted(folder.iterdir()) if path.is_file() and kind_of(path) in KINDS]
     for split, names in _SPLIT_NAMES.items():
         paths = [path for path in readable if _SHARD.sub("", path.name.split(".")[0]) in names]
-        if len(paths) > 1 and not _are_shards(paths):
+        if paths and not _are_whole(paths):
             raise UserError(
-                f"{str(folder)!r} has several files for {split}, and they aren't all the shards of one: "
-                f"{', '.join(path.name for path in paths)}. Keep one, or name it with --{split}-file."
+                f"{str(folder)!r} has for {split} what isn't one file, nor all the shards of one: "
+                f"{', '.join(path.name for path in paths)}. Add what is missing, keep one, or name it with "
+                f"--{split}-file."
             )
         if paths:
             files[split] = paths
     return files
 
 
-def _are_shards(paths: Sequence[Path]) -> bool:
-    """Whether files are all parts of one: train-00000-of-00002.csv and train-00001-of-00002.csv."""
+def _are_whole(paths: Sequence[Path]) -> bool:
+    """Whether this is one file, or all parts of one: train-00000-of-00002.csv and train-00001-of-00002.csv."""
     matches = [_SHARD.search(path.name.split(".")[0]) for path in paths]
+    if matches == [None]:
+        return True
     numbers = sorted((int(match["count"]), int(match["number"])) for match in matches if match is not None)
     alike = len({tuple(path.suffixes) for path in paths}) == 1 and len(numbers) == len(paths)
     return alike and numbers == [(len(paths), number) for number in range(len(paths))]

@@ -65,10 +65,13 @@ def test_files_that_are_not_all_shards_of_one_are_refused(tmp_path):
     data = DataArguments(dataset_name=str(tmp_path))
     with pytest.raises(UserError, match=r"train-00000-of-00002.jsonl, train-00001-of-00002.csv. .* --train-file"):
         read_splits(data)
-    for number in (0, 2):
-        write_jsonl(tmp_path / f"test-0000{number}-of-00003.jsonl", EXAMPLES)
     (tmp_path / "train-00001-of-00002.csv").unlink()
-    with pytest.raises(UserError, match="several files for test, and they aren't all the shards of one"):
+    with pytest.raises(UserError, match="for train what isn't one file, nor all the shards of one: train-00000-of-00"):
+        read_splits(data)
+    write_jsonl(tmp_path / "train-00001-of-00002.jsonl", EXAMPLES)
+    assert len(read_splits(data)["train"]) == 4
+    write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
+    with pytest.raises(UserError, match=r"train-00001-of-00002.jsonl, train.jsonl. Add what is missing, keep one"):
         read_splits(data)
 
 
