@@ -111,11 +111,6 @@ def test_shared_data_sets_are_read_and_numbered(name):
     assert [labels.names[number] for number in numbers["test"]] == list(splits["test"].columns["label"])
 
 
-def test_words_that_pandas_takes_for_missing_stay_words(tmp_path):
-    examples = [{"text": "None", "label": "NA"}, {"text": "null", "label": "nan"}]
-    assert rows_of(read_table(write_csv(tmp_path / "mine.csv", examples))) == examples
-
-
 def _csv_labels(folder, cells, **options):
     path = folder / "mine.csv"
     path.write_text("text,label\n" + "".join(f"t,{cell}\n" for cell in cells))
@@ -210,9 +205,11 @@ def test_a_name_is_no_pattern(tmp_path: Path, name: str):
 
 
 def test_texts_of_a_csv_stay_as_they_are_written(tmp_path):
-    texts = ["007", "1.50", "1e5", "None", "true", "a, b"]
-    dataset = read_table(write_csv(tmp_path / "mine.csv", [{"text": text, "label": "x"} for text in texts]))
-    assert Columns(("text",), "label").texts(dataset.columns)[0] == texts
+    texts = ["007", "1.50", "1e5", "None", "NA", "nan", "true", "a, b"]
+    examples = [{"text": text, "label": text} for text in texts]
+    read = read_table(write_csv(tmp_path / "mine.csv", examples))
+    assert rows_of(read) == examples
+    assert Columns(("text",), "label").texts(read.columns)[0] == texts
 
 
 def test_rows_inside_an_object_are_found(tmp_path):
@@ -290,12 +287,7 @@ def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
     ("train", "test", "options", "message"),
     [
         (["a", None, "b"], None, {}, "Missing label in the train data: row 2 has none in column 'label'"),
-        (
-            ["a", "b"],
-            ["a", "z"],
-            {},
-            r"test data has the label 'z' \(once, first in row 2\), which training never saw. It knows 'a'",
-        ),
+        (["a", "b"], ["a", "z"], {}, r"'z' \(once, first in row 2\), which training never saw. It knows 'a', 'b'"),
         (["a", "b"], [1, 2], {}, "'1' .*which training never saw"),
         ([["a"], ["b"]], ["a"], {}, "Mixed label types: column 'label' has 'a' in the test data, unlike"),
         ([0.5, 1.0], ["a"], {}, "Mixed label types: column 'label' has numbers in the training data and 'a'"),
@@ -440,11 +432,7 @@ def not_utf8():
         ("a.jsonl", b"", "is empty"),
         ("a.jsonl.gz", gzip.compress(b"", mtime=0), "is empty"),
         ("a.csv", b"text,label\n", "has no (rows|texts)"),
-        (
-            "a.csv",
-            b"text,label\nhello, world,x\n",
-            r"a.csv, line 2 has 3 cells, the first row has 2 \('text', 'label'\). Put cells that hold ',' in quotes",
-        ),
+        ("a.csv", b"text,label\na, b,x\n", r"line 2 has 3 cells, the first row has 2 \('text', 'label'\). Put cells"),
         ("a.json", b'{"text": ["x"], "label": ["y"]}', "is one object with 'text', 'label', not rows"),
         ("a.json", b'{"train": [{"text": "x"}], "test": [{"text": "y"}]}', "'train', 'test', not rows"),
         ("a.json", b"null", "holds None, no rows"),
@@ -488,9 +476,7 @@ def test_files_that_are_not_there_are_refused(tmp_path):
 def test_what_is_no_text_among_texts_is_named_by_its_row(tmp_path, odd):
     rows = [{"text": "a", "label": "x"}, {"text": None, "label": "x"}, {"text": odd, "label": "y"}]
     path = write_file(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)).encode())
-    with pytest.raises(
-        UserError, match=re.escape(f"Column 'text' holds {odd!r} in line 3, which is no text. Write one")
-    ):
+    with pytest.raises(UserError, match=re.escape(f"Column 'text' holds {odd!r} in line 3, which is no text. Write")):
         find_columns(read_table(str(path)), DataArguments())
 
 
