@@ -47,9 +47,7 @@ def test_ids_and_dates_are_never_the_text():
     assert found.sentence(["ticket_id", "created", "comment", "kategorie"]) == (
         "Text: comment; label: kategorie; not used: ticket_id, created"
     )
-    with pytest.raises(
-        UserError, match=r"No column is sure to hold text: the data has ticket_id \(id\), created \(date"
-    ):
+    with pytest.raises(UserError, match=r"to hold text: the data has ticket_id \(id\), created \(date"):
         columns_of(ticket_id=ids, created=dates, label=AB)
 
 
@@ -62,10 +60,7 @@ def test_ids_and_dates_are_never_the_text():
         ),
         ({"Text": texts(20), "TEXT": texts(20), "label": AB}, "two spellings. Name one: --text-column-names"),
         ({"text": texts(20), "Label": AB, "LABEL": AB}, "two spellings. Name one: --label-column-name"),
-        (
-            {"text": texts(20), "stars": ["1", "2"] * 10, "status": AB},
-            "could be one. Name it: --label-column-name",
-        ),
+        ({"text": texts(20), "stars": AB, "status": AB}, "'stars' and 'status' could be one. Name it: --label-column"),
     ],
 )
 def test_columns_that_could_both_be_meant_are_refused(columns, message):
@@ -94,14 +89,8 @@ PARTS = [f"{what}|{who}" for what in "abcdef" for who in "uvwxyz"]
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (
-            [str(5 * row % 415) for row in range(830)],
-            "83 different whole numbers in 830 rows, each of which is a label",
-        ),
-        (
-            PARTS * 3,
-            "36 labels such as 'a|u', of 12 parts. If these are several labels in one cell, give --label-delim",
-        ),
+        ([str(5 * row % 415) for row in range(830)], "83 different whole numbers in 830 rows, each of which is a"),
+        (PARTS * 3, "of 12 parts. If these are several labels in one cell, give --label-delimiter '|'"),
         (["0", "1", "01"] * 4, "has the labels '1' and '01', which count as different labels"),
         (["Pos", "pos", "x"] * 4, "has the labels 'Pos' and 'pos', which count as different labels"),
         *(
