@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -189,7 +190,7 @@ def sharded(checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
     PosEncForSequenceClassification.from_pretrained(checkpoint).save_pretrained(folder, max_shard_size="2KB")
     for path in checkpoint.glob("token*"):
-        (folder / path.name).write_bytes(path.read_bytes())
+        shutil.copy(path, folder)
     assert len(list(folder.glob("*.safetensors"))) > 2
     return folder
 
@@ -206,42 +207,37 @@ def read_checkpoint(folder):
         raise error
 
 
-def fuzz_checkpoint(folder, name, is_json, examples, tmp_path):
-    for path in folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+def fuzz_checkpoint(folder, name, content, tmp_path, is_json=True, whole=bytes):
+    """Damages `content` of a file; `whole` makes a file of it."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
 
     def read(content):
-        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).write_bytes(whole(content))
         read_checkpoint(tmp_path)
 
-    read((folder / name).read_bytes())
-    fuzz(damaged((folder / name).read_bytes(), is_json), read, [str(tmp_path)], examples)
+    read(content)
+    fuzz(damaged(content, is_json), read, [str(tmp_path)], 150)
 
 
-def test_config(checkpoint, tmp_path):
-    fuzz_checkpoint(checkpoint, "config.json", True, 150, tmp_path)
-
-
-def test_weights(checkpoint, tmp_path):
-    fuzz_checkpoint(checkpoint, "model.safetensors", False, 150, tmp_path)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_files_of_a_checkpoint(checkpoint, tmp_path, name):
+    fuzz_checkpoint(checkpoint, name, (checkpoint / name).read_bytes(), tmp_path, is_json=name == "config.json")
 
 
 def test_the_header_of_weights(checkpoint, tmp_path):
     """It is JSON, after its length in 8 bytes."""
-    whole = (checkpoint / "model.safetensors").read_bytes()
-    end = 8 + int.from_bytes(whole[:8], "little")
-    for path in checkpoint.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    content = (checkpoint / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
 
-    def read(header):
-        (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + whole[end:])
-        read_checkpoint(tmp_path)
+    def whole(header):
+        return len(header).to_bytes(8, "little") + header + content[end:]
 
-    fuzz(damaged(whole[8:end], True), read, [str(tmp_path)], 150)
+    fuzz_checkpoint(checkpoint, "model.safetensors", content[8:end], tmp_path, whole=whole)
 
 
 def test_index(sharded, tmp_path):
-    fuzz_checkpoint(sharded, "model.safetensors.index.json", True, 150, tmp_path)
+    name = "model.safetensors.index.json"
+    fuzz_checkpoint(sharded, name, (sharded / name).read_bytes(), tmp_path)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
