@@ -23,15 +23,8 @@ from hf_posenc.training.inference import logits_of
 
 TEXTS = [row["text"] for row in rows("train", 60)] + ["", "karla " * 70]
 PAIRS = [(text, other) for text, other in zip(TEXTS, reversed(TEXTS), strict=True)]
-SIZES: dict[str, Any] = {"vocab_size": 500, "id2label": dict(enumerate("abc"))}
-BERT: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-}
+SIZES: dict[str, Any] = {"vocab_size": 500, "id2label": dict(enumerate("abc")), "initializer_range": 0.2}
+BERT: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +34,8 @@ def tokenizer() -> Any:
 
 def model_of(kind: str) -> Any:
     if kind == "bert":
-        return BertForSequenceClassification(BertConfig(**SIZES, **BERT)).eval()
-    config = tiny_config(initializer_range=0.2, **SIZES)
+        return BertForSequenceClassification(BertConfig(**SIZES, **BERT, max_position_embeddings=64)).eval()
+    config = tiny_config(**SIZES)
     return {"texts": PosEncForSequenceClassification, "tokens": PosEncForTokenClassification}[kind](config).eval()
 
 

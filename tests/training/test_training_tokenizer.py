@@ -71,10 +71,7 @@ def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"tokenizer_type": "sentencepiece"},
-            "tokenizer_type='sentencepiece' is unknown. Choose one of wordpiece, bpe",
-        ),
+        ({"tokenizer_type": "unigram"}, "tokenizer_type='unigram' is unknown. Choose one of wordpiece, bpe"),
         ({"vocab_size": 3}, "vocab_size=3 is out of range. For wordpiece give 6 to"),
         ({"model_max_length": 2}, "max_seq_length=2 leaves no room"),
         ({"texts": []}, "no text to train a tokenizer on"),
