@@ -84,12 +84,7 @@ class FirstReading:
     """
 
     def __init__(
-        self,
-        stream: Stream,
-        columns: Columns,
-        data: DataArguments,
-        most_held: int = 0,
-        watched: Set[int] = frozenset(),
+        self, stream: Stream, columns: Columns, data: DataArguments, most_held: int, watched: Set[int]
     ) -> None:
         self.count = self.left_out = self.without_text = 0
         self.candidates = SmallestMarks(most_held)

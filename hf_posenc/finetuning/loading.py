@@ -59,9 +59,7 @@ class Head:
 
 
 CLASSIFIER = Head(
-    "text-classification",
-    "doesn't classify texts",
-    "`hf-posenc train` or examples/run_classification.py",
+    "text-classification", "doesn't classify texts", "`hf-posenc train` or examples/run_classification.py"
 )
 WORD_CLASSIFIER = Head("token-classification", "doesn't label words", "`hf-posenc train --task tokens`")
 MASKED_LM = Head("fill-mask", "is no masked language model", "examples/run_mlm.py")

@@ -26,11 +26,7 @@ SHARE = 3
 """A trial takes 1 / SHARE of the steps."""
 _DROPOUTS = (0.0, 0.1, 0.2)
 _LOWER_IS_BETTER = ("loss", "mse")
-_NAMES = {
-    "learning_rate": "learning rate",
-    "hidden_dropout_prob": "dropout",
-    "initializer_range": "start",
-}
+_NAMES = {"learning_rate": "learning rate", "hidden_dropout_prob": "dropout", "initializer_range": "start"}
 
 
 @without_bars()

@@ -102,7 +102,6 @@ def converted(
         return
     why = f"can't be with --pretrained {arguments.pretrained!r}, which says already what to start from"
     refuse_given(arguments, ("model_name_or_path", "config_name", "config_preset"), why)
-    prepare_scheme(arguments)
     with shared_folder(training, ".converted-") as folder:
         out = folder / "converted"
         with training.main_process_first(desc="converting"):

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -87,8 +86,8 @@ def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Pa
         load_classifier(str(folder))
 
 
-def expected(checkpoint: Path, texts: list[str], **options: Any) -> list[dict]:
-    classifier = load_classifier(str(checkpoint), "cpu", **options)
+def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
+    classifier = load_classifier(str(checkpoint), "cpu")
     return [found.answer for found in predict(classifier, map(Text, texts))]
 
 
