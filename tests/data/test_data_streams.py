@@ -56,6 +56,24 @@ def test_a_stream_is_what_the_file_in_memory_is(tmp_path, kind, count):
     assert list(whole.splits["validation"].places) == list(stream.splits["validation"].places)
 
 
+def test_no_more_rows_are_set_aside_than_may_be_kept_and_none_of_their_texts_is_trained_on(tmp_path):
+    rows = [{"text": f"a b {row % 200}", "label": "xy"[row % 2]} for row in range(250)]
+    path = write_csv(tmp_path / "a.csv", rows)
+    stream = prepared(path, validate=True, streaming=True, validation_split_percentage=20, max_eval_samples=9)
+    train, validation = stream.streamed.first(999), stream.splits["validation"]
+    assert (len(train), len(validation)) == (241, 9)
+    assert not set(train.texts[0]) & set(validation.texts[0])
+
+
+def test_one_text_in_many_rows_stays_on_one_side(tmp_path):
+    rows = [{"text": f"a b {max(row, 100)}", "label": "xy"[row % 2]} for row in range(140)]
+    whole, stream = in_both_ways(write_csv(tmp_path / "a.csv", rows), validation_split_percentage=50)
+    for train in (whole.splits["train"], stream.streamed.first(999)):
+        # 70 rows at most, and the one text stands in 101; a text of the other label stays to train on.
+        assert train.texts[0].count("a b 100") == 101
+        assert 102 <= len(train) < 140
+
+
 def test_decimal_commas_beyond_the_sample_are_numbers(tmp_path):
     rows = [{"text": f"a b {row}", "label": "5" if row < 1500 else "5,25"} for row in range(1600)]
     whole, stream = in_both_ways(write_csv(tmp_path / "a.csv", rows, delimiter=";"))

@@ -73,34 +73,6 @@ def test_the_buffer_shuffles_each_pass_anew_and_by_the_seed(order: dict[str, str
     assert set(near[:10]) <= set(in_order[:30])  # what is drawn has been read
 
 
-def test_validation_data_is_set_aside_by_its_text(tmp_path: Path) -> None:
-    given = rows("train", 200)
-    path = write_jsonl(tmp_path / "a.jsonl", [*given, *given[:50]])  # the same text twice
-    setup = stream(
-        tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=20, shuffle_buffer_size=1
-    )
-    held = {json.dumps(ids) for ids in setup.encoded["validation"]["input_ids"]}
-    trained = {json.dumps(example["input_ids"]) for example in examples(setup, 190)}
-    assert setup.encoded["validation"].num_rows == 50 > len(held)  # some texts stand in two of the 50 rows
-    assert setup.summary.examples["train"] == 200
-    assert not held & trained
-    again = stream(tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=20, max_eval_samples=9)
-    assert again.encoded["validation"].num_rows == 9
-    assert {json.dumps(ids) for ids in again.encoded["validation"]["input_ids"]} - held  # another tokenizer's numbers
-    assert again.summary.examples["train"] == 241
-    left = [json.dumps(example["input_ids"]) for example in examples(again, 240)]
-    assert not {json.dumps(ids) for ids in again.encoded["validation"]["input_ids"]} & set(left)
-
-
-def test_one_text_in_many_rows_stays_on_one_side(tmp_path: Path) -> None:
-    given = rows("train", 40)
-    path = write_jsonl(tmp_path / "a.jsonl", [*[given[0]] * 100, *given])
-    setup = stream(tmp_path / "run", train_file=path, do_eval=True, validation_split_percentage=50)
-    # 70 rows at most, and the one text stands in 101; a text of the other label stays to train on.
-    assert setup.encoded["validation"].num_rows + setup.summary.examples["train"] == 140
-    assert setup.summary.examples["train"] >= 102
-
-
 def test_a_data_set_that_names_its_labels_is_not_read_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["no", "yes", "maybe"]
     features = Features({"text": Value("string"), "label": ClassLabel(names=names)})

@@ -1,13 +1,11 @@
 """`--task tokens`: a label for each word, aligned with its pieces; metrics of words and of spans."""
 
-import json
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from common import tiny_config
-from datasets import ClassLabel, Dataset, Features, List, Value
 from rich.console import Console
 from training_harness import SMALL, read_jsonl, results, rows, write_jsonl
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
@@ -107,25 +105,6 @@ def test_a_word_has_its_most_frequent_label_and_a_new_word_that_of_all() -> None
     assert answers == {"majority": [["Y", "Y", "Y"], []], "word_labels": [["X", "Y", "Y"], []]}
 
 
-def test_numbers_and_named_classes_are_labels_too(tmp_path: Path) -> None:
-    numbered = [
-        {"words": row["tokens"], "labels": [NAMES.index(tag) for tag in row["ner_tags"]]}
-        for row in sentences("train", 40)
-    ]
-    file = write_jsonl(tmp_path / "numbers.jsonl", numbered)
-    assert train(tmp_path / "numbers", {"train_file": file}).summary.labels == ("0", "1", "2")
-    names = ["O", "B-PRO", "B-DET"]
-    features = Features({"tokens": List(Value("string")), "tags": List(ClassLabel(names=names))})
-    named = {
-        "tokens": [row["tokens"] for row in sentences("train", 40)],
-        "tags": [[names.index(tag) for tag in row["ner_tags"]] for row in sentences("train", 40)],
-    }
-    Dataset.from_dict(named, features=features).to_parquet(tmp_path / "named.parquet")
-    found = train(tmp_path / "named", {"train_file": str(tmp_path / "named.parquet")})
-    assert found.summary.labels == tuple(names)
-    assert "eval_span_f1" in found.metrics
-
-
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_the_first_piece_of_each_word_carries_its_label(kind: str) -> None:
     texts = [row["text"] for row in rows("train", 100)]
@@ -176,26 +155,6 @@ def test_a_span_counts_only_whole() -> None:
     assert span_scores(right, said) == {"span_precision": 1 / 3, "span_recall": 1 / 3, "span_f1": 1 / 3}
     assert span_scores(right, right)["span_f1"] == 1
     assert span_scores([["O"]], [["O"]])["span_f1"] == 0
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"tokens": "a text", "tags": ["O"]}, "'a text' in column 'tokens', row 2"),
-        ({"tokens": ["a", "b"], "tags": ["O"]}, "2 words and ['O'] in column 'tags', row 2"),
-        ({"tokens": ["a"], "tags": [None]}, "a word without a label"),
-    ],
-)
-def test_rows_that_have_no_label_for_each_word_are_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    good = {"tokens": ["a", "b"], "tags": ["B-X", "O"]}
-    if isinstance(row["tokens"], str):  # a column has one type
-        good = {"tokens": "x", "tags": ["O"]}
-        message = message.replace("'a text'", "'x'").replace("row 2", "row 1")
-    file = tmp_path / "rows.json"
-    file.write_text("\n".join(json.dumps(one) for one in (good, row)))
-    with pytest.raises(UserError) as error:
-        train(tmp_path / "run", {"train_file": str(file)}, do_eval=False)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("options", [{"search": 2}, {"class_weights": "balanced"}, {"compare_none": True}])
