@@ -44,10 +44,10 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
     for split in parts:
         parts[split] = _cut_to(parts[split], data.most_rows[split], summary.splits.get(split))
     _check_labels_vary(parts, labels, data)
-    labels = _in_units(labels, parts["train"].labels if "train" in parts else None)
     trained: Set[int] = use.trained_on
     if "train" in parts:
         train = parts["train"]
+        labels = _in_units(labels, train.labels or ())
         summary.repeated, summary.contradictory = repeated(train.marks, train.labels)
         trained = set(train.marks)
     _count_shared(parts, trained, summary)
@@ -192,9 +192,9 @@ def _check_labels_vary(parts: Mapping[str, Part], labels: Labels | None, data: D
         )
 
 
-def _in_units(labels: Labels | None, numbers: Iterable[Any] | None) -> Labels | None:
+def _in_units(labels: Labels | None, numbers: Iterable[Any]) -> Labels | None:
     """The labels of a regression with mean and standard deviation of the training rows' numbers."""
-    if labels is None or labels.problem_type != "regression" or numbers is None:
+    if labels is None or labels.problem_type != "regression":
         return labels
     mean, std = standard_units(numbers)
     return replace(labels, mean=mean, std=std)
