@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ def write_csv(path: Path, examples: list[dict[str, Any]], **options: Any) -> str
 def table(is_text: bool = False, classes: Any = None, **columns: list[Any]) -> Table:
     """Columns as a table; with `is_text` as those of a csv."""
     return Table("the file", columns, is_text=is_text, classes=classes or {})
+
+
+def texts(count: int) -> list[str]:
+    """Distinct ones."""
+    return [f"the box arrived late {row}" for row in range(count)]
+
+
+def rows_with(labels: Sequence[Any], name: str = "label") -> list[dict[str, Any]]:
+    """Rows of distinct texts with these labels."""
+    return [{"text": text, name: label} for text, label in zip(texts(len(labels)), labels, strict=True)]
 
 
 def rows_of(read: Table) -> list[dict[str, Any]]:

@@ -8,20 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_harness import prepared, rows_of, table, write_csv, write_file, write_jsonl
+from data_harness import prepared, rows_of, rows_with, table, texts, write_csv, write_file, write_jsonl
 
 from hf_posenc.data import Columns, DataArguments, Use, find_columns, prepare, read_splits, read_table
 from hf_posenc.data.inputs import read_inputs
 from hf_posenc.errors import UserError
-
-
-def texts(count):
-    return [f"the box arrived late {row}" for row in range(count)]
-
-
-def rows_with(labels, name="label"):
-    return [{"text": text, name: label} for text, label in zip(texts(len(labels)), labels, strict=True)]
-
 
 # ---- first lines and columns -----------------------------------------------------------------------------------------
 

@@ -1,26 +1,16 @@
 """Columns, labels and splits of a user's own file: found and said, or refused."""
 
 import json
-import random
 from collections import Counter
 
 import pytest
-from data_harness import prepared, table, write_csv, write_file, write_jsonl
+from data_harness import prepared, rows_with, table, texts, write_csv, write_file, write_jsonl
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_posenc.data import DataArguments, Use, find_columns, prepare, read_splits
 from hf_posenc.data.preparing import is_about_words
 from hf_posenc.data.splitting import choose_texts, mark_of
 from hf_posenc.errors import UserError
-
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
-
-
-def texts(count, words=4, seed=0):
-    """Distinct texts of a few words."""
-    draw = random.Random(seed)
-    return [" ".join([*draw.choices(WORDS, k=words), str(row)]) for row in range(count)]
-
 
 AB = ["a", "b"] * 10
 
@@ -34,8 +24,7 @@ def columns_of(**columns):
 
 @pytest.mark.parametrize("label", ["kategorie", "score", "stars", "status", "Class"])
 def test_the_only_column_that_is_left_is_the_label(label, tmp_path):
-    rows = [{"text": text, label: value} for text, value in zip(texts(20), AB, strict=True)]
-    found = prepared(write_csv(tmp_path / "a.csv", rows))
+    found = prepared(write_csv(tmp_path / "a.csv", rows_with(AB, label)))
     assert (found.columns.text, found.columns.label) == (("text",), label)
     assert found.summary.line() == (f"Text: text; label: {label}; 2 labels (a, b); train 20 rows from 21 lines.")
 
@@ -56,7 +45,7 @@ def test_ids_and_dates_are_never_the_text():
     ("columns", "message"),
     [
         (
-            {"title": texts(20, 3), "body": texts(20, 9, 1), "label": AB},
+            {"title": texts(20), "body": texts(20), "label": AB},
             "title,body --text-column-delimiter ' '; as a pair: --text-column-names title,body",
         ),
         ({"Text": texts(20), "TEXT": texts(20), "label": AB}, "two spellings. Name one: --text-column-names"),
@@ -80,8 +69,7 @@ def test_a_first_row_of_data_is_not_taken_for_names(tmp_path):
 
 
 def labelled(tmp_path, values, mark=",", **options):
-    rows = [{"text": text, "label": value} for text, value in zip(texts(len(values)), values, strict=True)]
-    return prepared(write_csv(tmp_path / "a.csv", rows, delimiter=mark), **options)
+    return prepared(write_csv(tmp_path / "a.csv", rows_with(values), delimiter=mark), **options)
 
 
 PARTS = [f"{what}|{who}" for what in "abcdef" for who in "uvwxyz"]
@@ -117,8 +105,7 @@ def test_decimal_commas_are_numbers_and_said(tmp_path, caplog):
 def test_blanks_and_empty_parts_are_no_labels(tmp_path):
     assert labelled(tmp_path, ["a|", "a| b", "b"] * 3, label_delimiter="|").labels.names == ("a", "b")
     assert len(labelled(tmp_path, PARTS * 3, label_delimiter="|").labels.names) == 12
-    rows = [{"text": text, "label": label} for text, label in zip(texts(6), ["x", " x", "y"] * 2, strict=True)]
-    assert prepared(write_jsonl(tmp_path / "a.jsonl", rows)).labels.names == ("x", "y")
+    assert prepared(write_jsonl(tmp_path / "a.jsonl", rows_with(["x", " x", "y"] * 2))).labels.names == ("x", "y")
 
 
 def test_one_hot_columns_are_labels(tmp_path):
@@ -181,8 +168,7 @@ def test_rows_that_have_no_label_for_each_word_are_refused(tmp_path, row, messag
 
 def test_equal_texts_fall_on_one_side(tmp_path):
     """Each text stands in two rows, as in a file that was joined with itself."""
-    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(100))] * 2
-    found = prepared(write_csv(tmp_path / "a.csv", rows), validate=True)
+    found = prepared(write_csv(tmp_path / "a.csv", rows_with("xy" * 50) * 2), validate=True)
     train, validation = (found.splits[split] for split in ("train", "validation"))
     assert not set(train.texts[0]) & set(validation.texts[0])
     assert len(train) + len(validation) == 200
@@ -191,7 +177,7 @@ def test_equal_texts_fall_on_one_side(tmp_path):
 
 
 def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
-    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(40))]
+    rows = rows_with("xy" * 20)
     train = write_csv(tmp_path / "a.csv", [*rows, {**rows[0], "label": "y"}, rows[1]])
     test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
     found = prepared(train, test_file=test, validation_file=test, validate=True)
@@ -203,8 +189,7 @@ def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
 
 
 def test_max_train_samples_are_the_first_rows(tmp_path):
-    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(40))]
-    found = prepared(write_csv(tmp_path / "a.csv", rows), validate=True, max_train_samples=5)
+    found = prepared(write_csv(tmp_path / "a.csv", rows_with("xy" * 20)), validate=True, max_train_samples=5)
     held = set(found.splits["validation"].rows)
     train = found.splits["train"]
     assert train.rows == [row for row in range(40) if row not in held][:5]
@@ -244,13 +229,14 @@ def test_each_label_is_held_out_in_its_share(labels, percentage, train, validati
 
 def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
     values = [["a"], ["a", "b"], ["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"]] * 4
-    rows = [{"text": text, "label": value} for text, value in zip(texts(24), values, strict=True)]
-    found = prepared(write_jsonl(tmp_path / "a.jsonl", rows), validate=True, validation_split_percentage=13)
+    found = prepared(
+        write_jsonl(tmp_path / "a.jsonl", rows_with(values)), validate=True, validation_split_percentage=13
+    )
     assert [max(column) for column in zip(*found.splits["validation"].labels, strict=True)] == [1.0, 1.0, 1.0]
 
 
 def test_what_is_said_of_the_data_is_kept(tmp_path):
-    rows = [{"text": text, "label": "xy"[row % 2], "id": row} for row, text in enumerate(texts(20))]
+    rows = [{**row, "id": number} for number, row in enumerate(rows_with("xy" * 10))]
     rows[3]["label"] = ""
     found = prepared(write_csv(tmp_path / "a.csv", rows), skip_missing=True)
     kept = json.loads(json.dumps(found.summary.to_dict()))
@@ -261,7 +247,7 @@ def test_what_is_said_of_the_data_is_kept(tmp_path):
 
 
 def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
-    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(20))]
+    rows = rows_with("xy" * 10)
     trained = prepared(write_csv(tmp_path / "a.csv", rows)).splits["train"].marks
     data = DataArguments(test_file=write_csv(tmp_path / "b.csv", [*rows[:3], {"text": "new", "label": "x"}]))
     use = Use(train=False, test=True, label_names=["x", "y"], trained_on=frozenset(trained))
@@ -270,7 +256,7 @@ def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
 
 @pytest.mark.parametrize("most", [3, 300, 1000])
 def test_the_first_rows_of_a_stream_have_their_labels(tmp_path, most):
-    rows = [{"text": text, "label": "xy"[row % 2]} for row, text in enumerate(texts(600))]
+    rows = rows_with("xy" * 300)
     streamed = prepared(write_csv(tmp_path / "a.csv", rows), streaming=True).streamed
     first = streamed.first(most)
     assert list(first.texts[0]) == [row["text"] for row in rows[:most]]

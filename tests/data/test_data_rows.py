@@ -11,7 +11,7 @@ import sys
 import pandas as pd
 import pyarrow as pa
 import pytest
-from data_harness import prepared, rows_of, write_csv, write_file
+from data_harness import prepared, rows_of, rows_with, write_csv, write_file
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -244,7 +244,7 @@ def test_every_kind_of_file_gives_training_streams_and_predictions_the_same_rows
 
 
 def test_reading_and_preparing_need_neither_pytorch_nor_transformers(tmp_path):
-    path = write_csv(tmp_path / "a.csv", [{"text": f"a {row}", "label": "xy"[row % 2]} for row in range(20)])
+    path = write_csv(tmp_path / "a.csv", rows_with("xy" * 10))
     code = (
         "import sys\nfrom hf_posenc.data import DataArguments, Use, prepare, read_splits\n"
         f"data = DataArguments(train_file={path!r})\nprepare(read_splits(data), data, Use(validate=True))\n"

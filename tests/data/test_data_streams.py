@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from data_harness import prepared, write_csv, write_jsonl
+from data_harness import prepared, rows_with, write_csv, write_jsonl
 from datasets import ClassLabel, Dataset, Features, Value
 
 from hf_posenc.data import DataArguments, Use, prepare, read_splits
@@ -75,7 +75,7 @@ def test_one_text_in_many_rows_stays_on_one_side(tmp_path):
 
 
 def test_decimal_commas_beyond_the_sample_are_numbers(tmp_path):
-    rows = [{"text": f"a b {row}", "label": "5" if row < 1500 else "5,25"} for row in range(1600)]
+    rows = rows_with(["5"] * 1500 + ["5,25"] * 100)
     whole, stream = in_both_ways(write_csv(tmp_path / "a.csv", rows, delimiter=";"))
     assert stream.labels.problem_type == whole.labels.problem_type == "regression"
     assert sorted(stream.streamed.first(10**6).labels) == sorted(whole.splits["train"].labels)
@@ -92,13 +92,13 @@ def test_more_labels_than_are_kept_are_numbers_or_refused(tmp_path, monkeypatch)
 
 
 def test_a_stream_says_how_many_rows_it_leaves_out(tmp_path):
-    rows = [{"text": f"a b {row}", "label": "xy"[row % 2] if row != 5 else ""} for row in range(40)]
+    rows = rows_with(["x", "y", "", *"xy" * 18, "x"])
     _, stream = in_both_ways(write_csv(tmp_path / "a.csv", rows), skip_missing=True)
     assert "train a stream of 40 rows, 1 left out" in stream.summary.line()
 
 
 def test_a_stream_says_which_texts_it_shares(tmp_path):
-    rows = [{"text": f"a b {row}", "label": "xy"[row % 2]} for row in range(40)]
+    rows = rows_with("xy" * 20)
     train = write_csv(tmp_path / "a.csv", rows)
     test = write_csv(tmp_path / "b.csv", [*rows, {"text": "new one", "label": "x"}])
     whole, stream = in_both_ways(train, test_file=test)
@@ -107,8 +107,7 @@ def test_a_stream_says_which_texts_it_shares(tmp_path):
 
 @pytest.mark.parametrize("validate", [False, True])
 def test_test_data_without_labels_is_left_out_and_that_is_said(tmp_path, caplog, validate):
-    rows = [{"text": f"a b {row}", "label": "xy"[row % 2]} for row in range(40)]
-    train = write_csv(tmp_path / "a.csv", rows)
+    train = write_csv(tmp_path / "a.csv", rows_with("xy" * 20))
     test = write_csv(tmp_path / "b.csv", [{"text": "new one"}])
     for streaming in (False, True):
         found = prepared(train, validate=validate, test_file=test, streaming=streaming)
@@ -163,8 +162,7 @@ def test_objects_of_shards_may_lack_a_key(tmp_path):
 
 def test_a_batch_of_objects_may_lack_a_key(tmp_path):
     """The last row stands alone in its batch, and has no text."""
-    rows = [{"text": f"a b {row}", "label": "xy"[row % 2]} for row in range(256)] + [{"label": "x"}]
-    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    path = write_jsonl(tmp_path / "a.jsonl", [*rows_with("xy" * 128), {"label": "x"}])
     streamed = prepared(path, streaming=True).streamed
     assert [len(table) for table in streamed.batches()] == [256, 1]
     assert streamed.first(999).texts[0][-1] == ""
