@@ -40,7 +40,10 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
     summary = DataSummary.start(columns, labels, tables)
     parts = _usable_rows(tables, texts, numbers, data, summary)
     if use.validate and "validation" not in splits:
-        _set_aside(parts, labels, data, use, summary)
+        whole = parts["train" if use.train else "validation"]
+        parts["validation"], held = _set_aside(whole, labels, data, summary)
+        if use.train:
+            parts["train"] = whole.select([row for row, mark in enumerate(whole.marks) if mark not in held])
     for split in parts:
         parts[split] = _cut_to(parts[split], data.most_rows[split], summary.splits.get(split))
     _check_labels_vary(parts, labels, data)
@@ -145,17 +148,14 @@ def _holds_text(cell: Any) -> bool:
 
 
 def _set_aside(
-    parts: dict[str, Part], labels: Labels | None, data: DataArguments, use: Use, summary: DataSummary
-) -> None:
-    """Takes validation rows out of the training rows; without training these alone are left."""
-    whole = parts["train" if use.train else "validation"]
+    whole: Part, labels: Labels | None, data: DataArguments, summary: DataSummary, count: int | None = None
+) -> tuple[Part, set[int]]:
+    """The training rows that are validated on, and the marks of their texts; `count` as in `choose_texts`."""
     problem_type = "" if labels is None else labels.problem_type
     numbers = None if problem_type == TOKENS else whole.labels
-    held = choose_texts(whole.marks, numbers, data.validation_split_percentage, problem_type)
-    aside = parts["validation"] = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
+    held = choose_texts(whole.marks, numbers, data.validation_split_percentage, problem_type, count=count)
+    aside = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
     summary.set_aside = len(aside)
-    if use.train:
-        parts["train"] = whole.select([row for row, mark in enumerate(whole.marks) if mark not in held])
     if problem_type == "single_label_classification" and labels is not None:
         seen = set(aside.labels or ())
         if alone := [name for number, name in enumerate(labels.names) if number not in seen]:
@@ -163,6 +163,7 @@ def _set_aside(
                 f"No row of {', '.join(map(repr, alone[:5]))}{f', ... ({len(alone)})' if len(alone) > 5 else ''} was "
                 "set aside for validation."
             )
+    return aside, held
 
 
 def _cut_to(part: Part, most: int | None, of_split: SplitSummary | None) -> Part:
@@ -242,10 +243,7 @@ def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use)
     if first_reading is not None and sets_aside:
         kept = numbered["validation"]
         whole = Part.of(kept, texts_of(kept, columns, "train"), numbers["validation"])
-        share, count = data.validation_split_percentage, first_reading.count
-        held = choose_texts(whole.marks, whole.labels, share, labels.problem_type, count=count)
-        parts["validation"] = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
-        summary.set_aside = len(parts["validation"])
+        parts["validation"], held = _set_aside(whole, labels, data, summary, first_reading.count)
     if first_reading is not None:
         _count_shared({split: parts[split] for split in tables}, first_reading.seen_marks - held, summary)
     left = _summarize_stream(summary, first_reading)

@@ -54,6 +54,7 @@ def test_a_stream_is_what_the_file_in_memory_is(tmp_path, kind, count):
         assert list(map(list, one.texts)) == list(map(list, other.texts))
         assert one.labels == other.labels
     assert list(whole.splits["validation"].places) == list(stream.splits["validation"].places)
+    assert whole.summary.notes == stream.summary.notes
 
 
 def test_no_more_rows_are_set_aside_than_may_be_kept_and_none_of_their_texts_is_trained_on(tmp_path):
