@@ -36,12 +36,11 @@ from hf_posenc.errors import UserError
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
 
 
-def numbered(train, other=None, split="test", **options):
-    """Labels of a training column, and of another split."""
-    splits = {"train": table(text=["t"] * len(train), label=train)}
-    if other is not None:
-        splits[split] = table(text=["t"] * len(other), label=other)
-    return numbers_of(splits, **options)
+def numbered(train, test=None, **options):
+    """Labels of a training column, and of a test column."""
+    splits = {"train": train} if test is None else {"train": train, "test": test}
+    tables = {split: table(text=["t"] * len(labels), label=labels) for split, labels in splits.items()}
+    return numbers_of(tables, **options)
 
 
 def numbers_of(splits, delimiter=None, label_names=None, problem_type=None, **options):
@@ -171,20 +170,6 @@ def test_few_whole_numbers_that_are_written_as_real_ones_are_labels(cells, optio
         assert numbered(real, **options)[0] == labels
 
 
-def test_whole_numbers_are_the_same_labels_however_they_are_written():
-    labels, found = numbered([0.0, 1.0, 2.0] * 2, [2, 0])
-    assert (labels.names, found["test"]) == (("0", "1", "2"), [2, 0])
-    assert numbered([0, 1, 2], [2.0, 0.0])[1]["test"] == [2, 0]
-    splits = {"validation": table(text=["x", "y"], label=[1.0, 0.0])}
-    trained = {"label_names": ["0", "1"], "problem_type": "single_label_classification"}
-    assert numbers_of(splits, **trained)[1] == {"validation": [1, 0]}
-
-
-def test_real_numbers_are_labels_where_that_is_asked():
-    labels, found = numbered([0.5, 1.0, 0.5, 10.5], [1.0], task="classification")
-    assert (labels.names, found["test"]) == (("0.5", "1.0", "10.5"), [1])
-
-
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
 def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     _, found = numbered(cells, skip_missing=True)
@@ -223,17 +208,35 @@ def test_rows_inside_an_object_are_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("train", "names", "numbers"),
+    ("train", "test", "options", "names", "numbers"),
     [
-        (["b", "a", "b"], ("a", "b"), [1, 0, 1]),
-        ([10, 9, 10], ("9", "10"), [1, 0, 1]),
-        ([True, False], ("False", "True"), [1, 0]),
+        (["b", "a", "b"], ["b"], {}, ("a", "b"), ([1, 0, 1], [1])),
+        ([10, 9, 10], [10], {}, ("9", "10"), ([1, 0, 1], [1])),
+        ([True, False], [True], {}, ("False", "True"), ([1, 0], [1])),
+        ([0.0, 1.0, 2.0] * 2, [2, 0], {}, ("0", "1", "2"), ([0, 1, 2] * 2, [2, 0])),
+        ([0, 1, 2], [2.0, 0.0], {}, ("0", "1", "2"), ([0, 1, 2], [2, 0])),
+        ([0.5, 1.0, 10.5], [1.0], {"task": "classification"}, ("0.5", "1.0", "10.5"), ([0, 1, 2], [1])),
+        ([["b", "a"], [], ["c"]], [["c"]], {}, ("a", "b", "c"), ([[1, 1, 0], [0, 0, 0], [0, 0, 1]], [[0, 0, 1]])),
+        (["b|a", None], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
+        ([0.5, 1.5], [1, 2], {}, (), ([0.5, 1.5], [1, 2])),
+        ([1, 2, 5], [7], {"task": "regression"}, (), ([1, 2, 5], [7])),
+        (["a", "b"], ["b"], {"label_names": ["b", "a"]}, ("b", "a"), ([1, 0], [0])),  # of a trained model
+        (["x", "y"], ["y"], {"label_names": ["b", "a"]}, ("x", "y"), ([0, 1], [1])),
     ],
 )
-def test_labels_are_numbered_from_the_training_split(train, names, numbers):
-    labels, found = numbered(train, train[:1], split="validation")
-    assert (labels.names, labels.problem_type) == (names, "single_label_classification")
-    assert (found["train"], found["validation"]) == (numbers, numbers[:1])
+def test_labels_are_numbered_from_the_training_split(train, test, options, names, numbers):
+    labels, found = numbered(train, test, **options)
+    assert (labels.names, found["train"], found["test"]) == (names, *numbers)
+    several = isinstance(numbers[0][0], list)
+    one = "single_label_classification" if names else "regression"
+    assert labels.problem_type == ("multi_label_classification" if several else one)
+    assert labels.num_labels == len(names or [1])
+
+
+def test_whole_numbers_are_the_labels_of_a_trained_model_however_they_are_written():
+    splits = {"validation": table(text=["x", "y"], label=[1.0, 0.0])}
+    trained = {"label_names": ["0", "1"], "problem_type": "single_label_classification"}
+    assert numbers_of(splits, **trained)[1] == {"validation": [1, 0]}
 
 
 def test_labels_that_the_data_set_names_keep_their_order():
@@ -243,29 +246,6 @@ def test_labels_that_the_data_set_names_keep_their_order():
     labels, found = numbers_of({"train": Table.of_dataset("a", train), "test": Table.of_dataset("b", test)})
     assert labels.names == ("neg", "pos", "neutral")
     assert (found["train"], found["test"]) == ([1, 0], None)
-
-
-def test_several_labels_become_rows_of_zero_and_one():
-    labels, found = numbered([["b", "a"], [], ["c"]], [["c", "b"]])
-    assert (labels.problem_type, labels.names) == ("multi_label_classification", ("a", "b", "c"))
-    assert found == {"train": [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], "test": [[0.0, 1.0, 1.0]]}
-
-
-def test_several_labels_in_one_cell():
-    labels, found = numbered(["b|a", None, "c"], delimiter="|")
-    assert (labels.problem_type, found["train"][1]) == ("multi_label_classification", [0.0, 0.0, 0.0])
-
-
-def test_real_numbers_are_a_regression_and_whole_ones_are_where_asked():
-    assert numbered([0.5, 1.5])[0].problem_type == "regression"
-    assert numbered([0.5, 1.5], [1, 2], split="validation")[1]["validation"] == [1.0, 2.0]
-    labels, found = numbered([1, 2, 5], task="regression")
-    assert (labels.num_labels, found["train"]) == (1, [1.0, 2.0, 5.0])
-
-
-def test_a_trained_models_labels_keep_their_numbers():
-    assert numbered(["a", "b"], label_names=["b", "a"])[1]["train"] == [1, 0]
-    assert numbered(["x", "y"], label_names=["b", "a"])[0].names == ("x", "y")
 
 
 @pytest.mark.parametrize(
