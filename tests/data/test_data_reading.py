@@ -117,22 +117,32 @@ def _csv_labels(folder, cells, **options):
 
 
 @pytest.mark.parametrize(
-    ("cells", "names"),
+    ("cells", "options", "names"),
     [
-        (["007", "7"], ("007", "7")),
-        (["+1", "-1"], ("+1", "-1")),
-        (["1e5", "2e3"], ("1e5", "2e3")),
-        (["10", "9", "-2"], ("-2", "9", "10")),
-        (["1", "NA"], ("1", "NA")),
-        (["nan", "null"], ("nan", "null")),
-        (["True", "False"], ("False", "True")),
-        (["yes ", " yes", "no"], ("no", "yes")),
-        (["123456789012345678901234567890", "5"], ("123456789012345678901234567890", "5")),
+        (["007", "7"], {}, ("007", "7")),
+        (["+1", "-1"], {}, ("+1", "-1")),
+        (["1e5", "2e3"], {}, ("1e5", "2e3")),
+        (["10", "9", "-2"], {}, ("-2", "9", "10")),
+        (["1", "NA"], {}, ("1", "NA")),
+        (["nan", "null"], {}, ("nan", "null")),
+        (["True", "False"], {}, ("False", "True")),
+        (["yes ", " yes", "no"], {}, ("no", "yes")),
+        (["123456789012345678901234567890", "5"], {}, ("123456789012345678901234567890", "5")),
+        (["0.0", "1.0", "1.0", "0.0"], {}, ("0", "1")),  # as pandas writes whole numbers beside an empty cell
+        (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
+        (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
+        (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
+        (["1.0", "2.0"], {}, ()),  # each is there once
+        ([f"{number}.0" for number in range(60)] * 2, {}, ()),  # too many
+        (["0.0", "1.0", "1.0", "0.5"], {}, ()),
+        (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
     ],
 )
-def test_a_label_of_a_csv_keeps_its_spelling(cells, names, tmp_path):
-    labels, _ = _csv_labels(tmp_path, cells)
-    assert (labels.problem_type, labels.names) == ("single_label_classification", names)
+def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, options, names, tmp_path):
+    labels, numbers = _csv_labels(tmp_path, cells, **options)
+    assert labels.names == names
+    assert labels.problem_type == ("single_label_classification" if names else "regression")
+    assert names or numbers["train"] == [float(cell) for cell in cells]
 
 
 def test_numbers_of_a_csv_are_numbers(tmp_path):
@@ -144,30 +154,6 @@ def test_numbers_of_a_csv_are_numbers(tmp_path):
         _csv_labels(tmp_path, ["0.5", "inf"])
     with pytest.raises(UserError, match=r"Missing label in the train data: line 2 has none"):
         _csv_labels(tmp_path, ['"  "', "x"])
-
-
-@pytest.mark.parametrize(
-    ("cells", "options", "names"),
-    [
-        (["0.0", "1.0", "1.0", "0.0"], {}, ("0", "1")),  # as pandas writes whole numbers beside an empty cell
-        (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
-        (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
-        (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
-        (["1.0", "2.0"], {}, ()),  # each is there once
-        ([f"{number}.0" for number in range(60)] * 2, {}, ()),  # too many
-        (["0.0", "1.0", "1.0", "0.5"], {}, ()),
-        (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
-    ],
-)
-def test_few_whole_numbers_that_are_written_as_real_ones_are_labels(cells, options, names, tmp_path):
-    labels, numbers = _csv_labels(tmp_path, cells, **options)
-    assert labels.names == names
-    assert (labels.problem_type == "regression") == (not names)
-    if not names:
-        assert numbers["train"] == [float(cell) for cell in cells]
-    real = [float(cell) for cell in cells]
-    if "1.10" not in cells:  # in a .jsonl
-        assert numbered(real, **options)[0] == labels
 
 
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
@@ -219,6 +205,7 @@ def test_rows_inside_an_object_are_found(tmp_path):
         ([["b", "a"], [], ["c"]], [["c"]], {}, ("a", "b", "c"), ([[1, 1, 0], [0, 0, 0], [0, 0, 1]], [[0, 0, 1]])),
         (["b|a", None], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
         ([0.5, 1.5], [1, 2], {}, (), ([0.5, 1.5], [1, 2])),
+        ([1.0, 2.0], [3], {}, (), ([1, 2], [3])),  # each is there once
         ([1, 2, 5], [7], {"task": "regression"}, (), ([1, 2, 5], [7])),
         (["a", "b"], ["b"], {"label_names": ["b", "a"]}, ("b", "a"), ([1, 0], [0])),  # of a trained model
         (["x", "y"], ["y"], {"label_names": ["b", "a"]}, ("x", "y"), ([0, 1], [1])),
