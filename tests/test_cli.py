@@ -186,7 +186,7 @@ def test_answers_are_float32_unless_bfloat16_is_asked_for(run, checkpoint):
     assert answers["--bf16", "true"] == pytest.approx(answers[()], abs=0.02)
     code, _, err = run("predict", str(checkpoint), "x", "--bf16", "maybe")
     assert code == 2
-    assert "--bf16 'maybe' is unknown. Give true or false." in err
+    assert "'--bf16': 'maybe' is not one of 'true', 'false'. `hf-posenc predict --help`" in err
 
 
 def in_double(checkpoint: Path, text: str) -> float:
@@ -252,7 +252,7 @@ def test_train_evaluate_and_predict_work_together(run, tmp_path):
         (("predict", "CHECKPOINT"), "Give texts to classify, or --file"),
         (("predict", "CHECKPOINT", "a", "-f", "b"), "and not both"),
         (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
-        (("predict", "CHECKPOINT", "a", "--format", "xml"), "--format 'xml' is unknown. Choose table or jsonl"),
+        (("predict", "CHECKPOINT", "a", "--format", "xml"), "'--format': 'xml' is not one of 'table', 'jsonl'. "),
         (("predict", "CHECKPOINT", "-f", "none.txt"), "There is no file 'none.txt'"),
         (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
         pytest.param(

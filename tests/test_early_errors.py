@@ -88,7 +88,7 @@ CASES = [
     (["predict", "run", "-f", "absent.csv"], "There is no file 'absent.csv'"),
     (["predict", "run", "-f", "mine.csv", "--delimiter", ";"], "with --delimiter ';'"),
     (["predict", "run", "-f", "mine.csv", "-o", "out.xlsx"], "--output 'out.xlsx' names no format."),
-    (["predict", "run", "text", "--format", "xml"], "--format 'xml' is unknown."),
+    (["predict", "run", "text", "--format", "xml"], "'--format': 'xml' is not one of 'table', 'jsonl'."),
     (["predict", "./absent", "text"], "'./absent' doesn't exist."),
     ([*COMPARE, "--data", "absent.csv"], "'absent.csv' doesn't exist."),
     ([*COMPARE, "--data", "mine.csv", "--delimiter", ";"], "with --delimiter ';'"),

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,18 +16,7 @@ from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError
 
 from .application import app, loading, show_metrics
-from .options import (
-    Checkpoint,
-    Delimiter,
-    Encoding,
-    Quoting,
-    Revision,
-    TextColumns,
-    TextDelimiter,
-    Trust,
-    declared_option,
-    without_none,
-)
+from .options import TEXT_COLUMNS, Checkpoint, Revision, Trust, declared_options
 
 _File = Annotated[
     str | None,
@@ -47,7 +36,7 @@ _Output = Annotated[
     ),
 ]
 _Format = Annotated[
-    str | None,
+    Literal["table", "jsonl"] | None,
     typer.Option("--format", help="On the screen: `table` (default) or `jsonl` (one JSON object per line)."),
 ]
 _Threshold = Annotated[
@@ -58,13 +47,11 @@ _Threshold = Annotated[
 ]
 _TopK = Annotated[int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels; default: all.")]
 _Bf16 = Annotated[
-    str | None,
-    typer.Option(metavar="[true|false]", help="Mixed precision: faster where the processor has it, less exact."),
+    Literal["true", "false"] | None,
+    typer.Option(help="Mixed precision: faster where the processor has it, less exact."),
 ]
-
-
 _Backend = Annotated[
-    str | None,
+    Literal["torch", "onnx", "openvino"] | None,
     typer.Option(
         metavar="NAME",
         help="torch, onnx or openvino. Default: the fastest installed that the folder has files for.",
@@ -74,17 +61,20 @@ _Backend = Annotated[
 
 
 @app.command()
+@declared_options(
+    "output",
+    delimiter=None,
+    quoting=None,
+    encoding=None,
+    text_column_names=TEXT_COLUMNS,
+    text_column_delimiter=None,
+)
 def predict(
     checkpoint: Checkpoint,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
     file: _File = None,
     output: _Output = None,
-    delimiter: Delimiter = None,
-    quoting: Quoting = None,
-    encoding: Encoding = None,
-    text_column_names: TextColumns = None,
-    text_column_delimiter: TextDelimiter = None,
     output_format: _Format = None,
     batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")] = 32,
     threshold: _Threshold = 0.5,
@@ -94,6 +84,7 @@ def predict(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: a GPU if there is one.")] = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
+    **columns: Any,
 ) -> None:
     """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
 
@@ -101,15 +92,9 @@ def predict(
     and a warning. A model that labels words takes lists of words as well as texts. A run over a file that was stopped
     goes on where it was when the same command is given again.
     """
-    options = DataArguments(
-        delimiter=delimiter,
-        quoting=quoting,
-        encoding=encoding,
-        text_column_names=text_column_names,
-        text_column_delimiter=text_column_delimiter,
-    )
+    options = DataArguments(**columns)
     with loading():
-        _check_options(texts, text_pair, file, output, output_format, bf16, backend, options)
+        _check_options(texts, text_pair, file, output, output_format, options)
         from tqdm import tqdm
 
         from hf_posenc.data import remembered_columns
@@ -130,15 +115,15 @@ def predict(
         trust_remote_code=trust_remote_code,
     )
     of_words = classifier.task.problem_type == TOKENS
-    read, columns = None, remembered_columns(classifier.model.config)
+    read, trained_on = None, remembered_columns(classifier.model.config)
     if file:
-        read = read_inputs(file, options, columns, of_words=of_words, twice=output is not None)
-    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        read = read_inputs(file, options, trained_on, of_words=of_words, twice=output is not None)
+    errors = _errors()
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}, in {'bfloat16' if in_bf16 else 'float32'}.", style="dim")
     elif in_bf16:
         errors.print("Computing in bfloat16 mixed precision: less exact than float32.", style="dim")
-    if texts and text_pair is None and columns is not None and columns.is_pair:
+    if texts and text_pair is None and trained_on is not None and trained_on.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
     how: dict[str, Any] = {"threshold": threshold, "top_k": top_k, "bf16": in_bf16}
@@ -165,23 +150,20 @@ def predict(
             errors.print(f"Text {number} is empty, {NO_TEXT}")
 
 
+def _errors() -> Console:
+    """Standard error, for what isn't an answer."""
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
 def _check_options(
     texts: list[str] | None,
     text_pair: str | None,
     file: str | None,
     output: str | None,
     output_format: str | None,
-    bf16: str | None,
-    backend: str | None,
     options: DataArguments,
 ) -> None:
     """Refuses options and files of `predict` that don't fit, before PyTorch is imported."""
-    if bf16 not in (None, "true", "false"):
-        raise UserError(f"--bf16 {bf16!r} is unknown. Give true or false.")
-    if backend not in (None, "torch", "onnx", "openvino"):
-        raise UserError(f"--backend {backend!r} is unknown. Choose torch, onnx or openvino.")
-    if output_format not in (None, "table", "jsonl"):
-        raise UserError(f"--format {output_format!r} is unknown. Choose table or jsonl.")
     if output_format is not None and output is not None:
         raise UserError(f"--format is for the screen; --output {output!r} has one by its suffix. Give one of them.")
     if bool(texts) == bool(file):
@@ -208,40 +190,47 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
     from hf_posenc.data.labels import TOKENS
     from hf_posenc.finetuning.prediction_files import json_line, write_answers
 
-    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if output is not None:
         names = inputs.names if isinstance(inputs, Inputs) else inputs[0].columns
         written = write_answers(output, predictions, task, inputs, list(names))
-        errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
+        _errors().print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
         return
     if output_format == "jsonl":
         for prediction in predictions:
             print(json_line(prediction, task), flush=True)
         return
-    is_number, of_words = task.problem_type == "regression", task.problem_type == TOKENS
-    heads = (
-        ("text", "prediction") if is_number else ("text", "labels") if of_words else ("text", "label", "probabilities")
-    )
-    table = Table(*heads)
+    heads = {"regression": ("prediction",), TOKENS: ("labels",)}
+    table = Table("text", *heads.get(task.problem_type, ("label", "probabilities")))
     for prediction in predictions:
-        text, answer = prediction.input, prediction.answer
-        shown_text = text.text if text.text_pair is None else f"{text.text} || {text.text_pair}"
-        if is_number:
-            numbers = answer.get("predictions") or {"": answer["prediction"]}
-            table.add_row(escape(shown_text), ", ".join(f"{name} {n:.4g}".strip() for name, n in numbers.items()))
-            continue
-        if of_words:
-            pairs = zip(answer["words"], answer["labels"], strict=True)
-            table.add_row(escape(shown_text), escape("  ".join(f"{word}/{label}" for word, label in pairs)))
-            continue
-        label = answer["label"]
-        chosen = ", ".join(label) or "(none)" if isinstance(label, list) else label
-        every = ", ".join(f"{name} {share:.3f}" for name, share in answer["probabilities"].items())
-        table.add_row(*map(escape, (shown_text, chosen, every)))
+        text = " || ".join(filter(None, (prediction.input.text, prediction.input.text_pair)))
+        table.add_row(*map(escape, (text, *_cells(prediction.answer))))
     Console().print(table)
 
 
+def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
+    """An answer of any task, as the table shows it."""
+    if "words" in answer:
+        return ("  ".join(f"{word}/{label}" for word, label in zip(answer["words"], answer["labels"], strict=True)),)
+    if "probabilities" not in answer:
+        numbers = answer.get("predictions") or {"": answer["prediction"]}
+        return (", ".join(f"{name} {number:.4g}".strip() for name, number in numbers.items()),)
+    label = answer["label"]
+    shares = ", ".join(f"{name} {share:.3f}" for name, share in answer["probabilities"].items())
+    return (", ".join(label) or "(none)" if isinstance(label, list) else label, shares)
+
+
 @app.command()
+@declared_options(
+    "split",
+    delimiter=None,
+    quoting=None,
+    encoding=None,
+    decimal=None,
+    text_column_names=TEXT_COLUMNS,
+    label_column_name="Label column. Default: as trained.",
+    label_delimiter=None,
+    text_column_delimiter=None,
+)
 def evaluate(
     checkpoint: Checkpoint,
     file: Annotated[
@@ -251,20 +240,11 @@ def evaluate(
         str | None, typer.Option(help="A Hub data set, a folder of split files, or blimp_order.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of --dataset-name.")] = "test",
-    delimiter: Delimiter = None,
-    quoting: Quoting = None,
-    encoding: Encoding = None,
-    decimal: Annotated[str | None, declared_option("decimal")] = None,
-    text_column_names: TextColumns = None,
-    label_column_name: Annotated[
-        str | None, declared_option("label_column_name", "Label column. Default: as trained.")
-    ] = None,
-    label_delimiter: Annotated[str | None, declared_option("label_delimiter")] = None,
-    text_column_delimiter: TextDelimiter = None,
     skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave rows without label or text out.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     trust_remote_code: Trust = False,
+    **columns: Any,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
     if (file is None) == (dataset_name is None):
@@ -273,16 +253,6 @@ def evaluate(
     role = "validation" if file is None and split in ("validation", "valid", "val", "dev") else "test"
     source = {"test_file": file} if file else {"dataset_name": dataset_name, f"{role}_split_name": split}
     kind = {"do_eval": True} if role == "validation" else {"do_predict": True, "score_test": True}
-    columns = without_none(
-        delimiter=delimiter,
-        quoting=quoting,
-        encoding=encoding,
-        decimal=decimal,
-        text_column_names=text_column_names,
-        label_column_name=label_column_name,
-        label_delimiter=label_delimiter,
-        text_column_delimiter=text_column_delimiter,
-    )
     with loading():
         from hf_posenc.finetuning.early import check_data
 

@@ -32,7 +32,7 @@ def _as_user_errors(ctx: Any) -> Iterator[None]:
         raise _Ended from error
     except _UsageError as error:
         where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
-        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".").replace("Value error, ", "")
         raise UserError(f"{text}. `{where} --help` lists what there is.") from error
 
 

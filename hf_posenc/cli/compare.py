@@ -10,7 +10,7 @@ from hf_posenc.errors import UserError, check_local, dashed, one_line
 from hf_posenc.options import parse_json_option
 
 from .application import app, loading
-from .options import Delimiter, TextDelimiter, complete_preset, declared_option, numbers, without_none, words
+from .options import complete_preset, declared_options, numbers, words
 
 _Plan = Annotated[
     str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
@@ -50,16 +50,15 @@ _Search = Annotated[
 
 
 @app.command()
+@declared_options(
+    "masked_lm", delimiter=None, text_column_names=None, text_column_delimiter=None, label_column_name=None
+)
 def compare(
     output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
     plan: _Plan = None,
     quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
     data: _Data = None,
     masked_lm: _MaskedLM = None,
-    delimiter: Delimiter = None,
-    text_column_names: Annotated[str | None, declared_option("text_column_names")] = None,
-    text_column_delimiter: TextDelimiter = None,
-    label_column_name: Annotated[str | None, declared_option("label_column_name")] = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
     scheme_file: _SchemeFiles = None,
@@ -77,6 +76,7 @@ def compare(
         bool, typer.Option("--keep-models", help="Keep each run's model, in the folder model of its run.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
+    **columns: Any,
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
@@ -89,12 +89,6 @@ def compare(
 
     if plan is not None and quick:
         raise UserError("--plan and --quick are both given. Give one of them.")
-    columns = without_none(
-        delimiter=delimiter,
-        text_column_names=text_column_names,
-        text_column_delimiter=text_column_delimiter,
-        label_column_name=label_column_name,
-    )
     if columns and data is None:
         raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
     if not dry_run:
@@ -103,7 +97,7 @@ def compare(
     chosen = read_plan(
         "quick" if quick else plan or {},
         tasks=_tasks(data or [], masked_lm or []) or None,
-        schemes=words(schemes),
+        schemes=None if schemes is None else words(schemes),
         scheme_files=scheme_file or None,
         seeds=several[0] if several and "," not in str(seeds) else several,
         baseline=baseline,
@@ -311,15 +305,10 @@ def benchmark(
     if serving:
         from hf_posenc.export.serving import run_serving
 
-        report_and_save = {name: common[name] for name in ("report", "save")}
-        own: dict[str, Any] = {
-            "checkpoint": checkpoint,
-            "stock": stock,
-            "evaluate": evaluate,
-            "calibrate": calibrate,
-            "texts": texts,
+        own = {name: context.params[name] for name in _SERVING_ALONE} | {
+            name: common[name] for name in ("report", "save")
         }
-        results = run_serving(**chosen, **own, size=size, rounds=rounds or 3, **report_and_save)
+        results = run_serving(**chosen, **own, size=size, rounds=rounds or 3)
     elif startup:
         results = measure_startup(size, rounds or 8)
     elif targets:

@@ -13,6 +13,7 @@ from .options import Revision, RopeParameters, SchemeKwargs, complete_scheme
 
 @app.command()
 def convert(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -74,24 +75,10 @@ def convert(
     from hf_posenc.conversion.heal import read_training_texts
     from hf_posenc.options import parse_json_option
 
-    _, report = run(
-        source,
-        out,
-        position_embedding_type=position_embedding_type,
-        position_embedding_kwargs=parse_json_option("position_embedding_kwargs", position_embedding_kwargs),
-        rope_parameters=parse_json_option("rope_parameters", rope_parameters),
-        max_position_embeddings=max_position_embeddings,
-        extension=extension,
-        heal=heal,
-        minutes=minutes,
-        healing={"bf16": True} if bf16 else None,
-        eval_texts=None if eval_text is None else read_training_texts(eval_text),
-        task=task,
-        num_labels=num_labels,
-        allow_pickle=allow_pickle,
-        overwrite=overwrite,
-        seed=seed,
-        revision=revision,
-    )
+    options = {name: value for name, value in context.params.items() if name not in ("bf16", "eval_text")}
+    for name in ("position_embedding_kwargs", "rope_parameters"):
+        options[name] = parse_json_option(name, options[name])
+    texts = None if eval_text is None else read_training_texts(eval_text)
+    _, report = run(**options, healing={"bf16": True} if bf16 else None, eval_texts=texts)
     Console().print(report)
     Console().print(f"The checkpoint and conversion.json are in {out}", highlight=False, markup=False)

@@ -13,6 +13,7 @@ from .options import Checkpoint, Revision, Trust, one_of
 
 @app.command()
 def export(
+    context: typer.Context,
     checkpoint: Checkpoint,
     out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
     to: Annotated[
@@ -59,18 +60,5 @@ def export(
         from hf_posenc.export.run import export as run
 
     progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    report = run(
-        checkpoint,
-        out,
-        to,
-        like=like,
-        quantize=quantize,
-        evaluate=evaluate,
-        largest_drop=largest_drop,
-        calibrate=calibrate,
-        overwrite=overwrite,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        progress=lambda line: progress.print(f"{line} ...", style="dim"),
-    )
+    report = run(**context.params, progress=lambda line: progress.print(f"{line} ...", style="dim"))
     Console(highlight=False, markup=False, soft_wrap=True).print(str(report))

@@ -1,8 +1,10 @@
 """Options and arguments that several commands share, and the parsers of their values."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 import typer
 
@@ -53,6 +55,43 @@ def declared_option(name: str, help: str | None = None, panel: str | None = None
     )
 
 
+def declared_parameter(name: str, default: Any = None, **about: Any) -> inspect.Parameter:
+    """The same as a parameter of a command; `about`: see `declared_option`."""
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind_of(DECLARED[name].type) | None, declared_option(name, **about)],
+    )
+
+
+def declared_options(behind: str, **helps: str | None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command options of `hf-posenc train`; those that have a value reach its `**` parameter.
+
+    Args:
+        behind: the parameter behind which the help lists them.
+        **helps: see `declared_option`, by their names.
+    """
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def given(**values: Any) -> None:
+            command(**{name: value for name, value in values.items() if name not in helps or value is not None})
+
+        *own, _ = inspect.signature(command).parameters.values()
+        place = [parameter.name for parameter in own].index(behind) + 1
+        more = [declared_parameter(name, help=help) for name, help in helps.items()]
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        given.__signature__ = inspect.Signature([*keywords[:place], *more, *keywords[place:]])  # type: ignore[attr-defined]
+        return given
+
+    return give
+
+
+TEXT_COLUMNS = "Text column; two, with a comma, for pairs. Default: those the model was trained on, or text."
+"""What a command says of `text_column_names` that gets a trained model."""
+
+
 def _checkpoint(name: str) -> str:
     check_is_checkpoint(name)  # before PyTorch is imported
     return name
@@ -69,31 +108,11 @@ Trust = Annotated[
 SchemeKwargs = Annotated[str | None, declared_option("position_embedding_kwargs")]
 RopeParameters = Annotated[str | None, declared_option("rope_parameters")]
 SchemeFile = Annotated[str | None, declared_option("scheme_file")]
-Delimiter = Annotated[str | None, declared_option("delimiter")]
-Quoting = Annotated[str | None, declared_option("quoting")]
-Encoding = Annotated[str | None, declared_option("encoding")]
-TextColumns = Annotated[
-    str | None,
-    declared_option(
-        "text_column_names",
-        "Text column; two, with a comma, for pairs. Default: those the model was trained on, or text.",
-    ),
-]
-TextDelimiter = Annotated[str | None, declared_option("text_column_delimiter")]
 
 
-def without_none(**options: Any) -> dict[str, Any]:
-    """The options that have a value."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-@overload
-def words(text: str) -> list[str]: ...
-@overload
-def words(text: None) -> None: ...
-def words(text: str | None) -> list[str] | None:
-    """The words between commas; None stays None."""
-    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+def words(text: str) -> list[str]:
+    """The words between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def numbers(option: str, text: str | None) -> list[int] | None:
@@ -102,9 +121,9 @@ def numbers(option: str, text: str | None) -> list[int] | None:
     Raises:
         UserError: one isn't.
     """
-    parts = words(text)
-    if parts is None:
+    if text is None:
         return None
+    parts = words(text)
     if not parts or not all(part.isdigit() for part in parts):
         raise UserError(f"{dashed(option)} {text!r} are no whole numbers. Write 64 or 64,128.")
     return [int(part) for part in parts]

@@ -11,6 +11,7 @@ from .options import Trust
 
 @app.command()
 def publish(
+    context: typer.Context,
     checkpoint: Annotated[str, typer.Argument(help="A checkpoint's folder.", show_default=False)],
     repo_id: Annotated[str, typer.Option(help="Where to: owner/name.", show_default=False)],
     private: Annotated[
@@ -30,15 +31,7 @@ def publish(
     """
     from hf_posenc.hub import publish as send
 
-    done = send(
-        checkpoint,
-        repo_id,
-        private=private,
-        create_pr=create_pr,
-        revision=revision,
-        commit_message=commit_message,
-        trust_remote_code=trust_remote_code,
-    )
+    done = send(**context.params)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     if done.left_out:
         console.print(f"Not sent: {', '.join(done.left_out)}")

@@ -8,10 +8,9 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from hf_posenc.errors import UserError
-from hf_posenc.options import kind_of
 
 from .application import app, loading, show_metrics
-from .options import DECLARED, declared_option
+from .options import DECLARED, declared_parameter
 
 PANELS = ("", "Data", "Model", "Optimizer and schedule", "Evaluation and what is kept", "Speed and memory")
 """The panels of the help, in order; the first has no name."""
@@ -82,12 +81,7 @@ def _signature() -> inspect.Signature:
         "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, flag]
     )
     shown = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if name == "output_dir" else None,
-            annotation=Annotated[kind_of(item.type) | None, declared_option(name, panel=panel or None)],
-        )
+        declared_parameter(name, inspect.Parameter.empty if name == "output_dir" else None, panel=panel or None)
         for panel in PANELS
         for name, item in SHOWN.items()
         if item.metadata["option"].panel == panel

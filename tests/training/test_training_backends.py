@@ -84,7 +84,7 @@ def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--backend", "tensorrt"], "--backend 'tensorrt' is unknown. Choose torch, onnx or openvino"),
+        (["--backend", "tensorrt"], "'--backend': 'tensorrt' is not one of 'torch', 'onnx', 'openvino'"),
         (["--backend", "onnx"], "has no onnx/model.onnx.*hf-posenc export"),
         (["--backend", "onnx", "--device", "cuda"], "--backend onnx runs on the processor, not on --device cuda"),
     ],
