@@ -15,7 +15,7 @@ from rich.table import Table
 from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError
 
-from .application import app, loading, show_metrics
+from .application import app, loading, plain_console, show_metrics
 from .options import TEXT_COLUMNS, Checkpoint, Revision, Trust, declared_options
 
 _File = Annotated[
@@ -118,7 +118,7 @@ def predict(
     read, trained_on = None, remembered_columns(classifier.model.config)
     if file:
         read = read_inputs(file, options, trained_on, of_words=of_words, twice=output is not None)
-    errors = _errors()
+    errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}, in {'bfloat16' if in_bf16 else 'float32'}.", style="dim")
     elif in_bf16:
@@ -148,11 +148,6 @@ def predict(
     for number, text in enumerate(texts or [], 1):
         if not text.strip():
             errors.print(f"Text {number} is empty, {NO_TEXT}")
-
-
-def _errors() -> Console:
-    """Standard error, for what isn't an answer."""
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def _check_options(
@@ -193,7 +188,7 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
     if output is not None:
         names = inputs.names if isinstance(inputs, Inputs) else inputs[0].columns
         written = write_answers(output, predictions, task, inputs, list(names))
-        _errors().print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
+        plain_console(stderr=True).print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
         return
     if output_format == "jsonl":
         for prediction in predictions:
@@ -288,5 +283,5 @@ def evaluate(
         print(json.dumps(about | metrics))
         return
     where = f"{os.path.basename(file)}, as test data" if file else f"{dataset_name}, split {split!r}"
-    Console().print(f"{where}: {examples:,} examples", highlight=False, markup=False)
+    plain_console().print(f"{where}: {examples:,} examples")
     show_metrics(metrics)

@@ -73,6 +73,11 @@ def _hf_posenc(
     """Encoders whose positional scheme is one config value: train, evaluate, predict, inspect."""
 
 
+def plain_console(*, stderr: bool = False) -> Console:
+    """Where a line is printed as it is: names hold no markup, and paths are copied whole."""
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+
+
 def show_metrics(metrics: dict[str, float]) -> None:
     """Prints a table of scores."""
     table = Table("metric", "value")

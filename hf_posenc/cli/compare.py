@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hf_posenc.errors import UserError, check_local, dashed, one_line
 from hf_posenc.options import parse_json_option
 
-from .application import app, loading
+from .application import app, loading, plain_console
 from .options import complete_preset, declared_options, numbers, words
 
 _Plan = Annotated[
@@ -137,15 +136,12 @@ def _execute(plan: Any, output_dir: str, shard: tuple[int, int], keep_models: bo
 
     made = execute(plan, output_dir, shard=shard, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
-    Console().print(
+    plain_console().print(
         f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed. "
-        f"Report: hf-posenc report {output_dir}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"Report: hf-posenc report {output_dir}"
     )
     if made.failed:
-        Console().print("The same command tries those that failed again.")
+        plain_console().print("The same command tries those that failed again.")
         raise typer.Exit(1)
 
 
@@ -163,7 +159,7 @@ def report(
         markdown, page = write_report(results, output_dir)
     except ImportError as error:
         raise UserError(one_line(error)) from error
-    Console().print(f"The report is in {markdown} and {page}", highlight=False, markup=False, soft_wrap=True)
+    plain_console().print(f"The report is in {markdown} and {page}")
 
 
 @app.command()
@@ -293,11 +289,11 @@ def benchmark(
     if output is not None:
         check_path(output)
         output = output.replace("{processor}", processor_slug())
-    errors = Console(stderr=True)
+    errors = plain_console(stderr=True)
     common: dict[str, Any] = {
         "device": device,
         "profile": profile,
-        "report": lambda line: errors.print(line, style="dim", highlight=False, markup=False),
+        "report": lambda line: errors.print(line, style="dim"),
         "save": lambda results: write_results(results, output) if output else None,
     }
     size = sizes.partition(",")[0].strip()
@@ -327,6 +323,6 @@ def benchmark(
         )
     print(results_table(results))
     for path in write_results(results, output) if output else ():
-        errors.print(f"Wrote {path}", highlight=False, markup=False)
+        errors.print(f"Wrote {path}")
     if targets and any(row["outcome"] != "pass" for row in results["targets"]):
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from hf_posenc.schemes.names import check_scheme_name
 
-from .application import app
+from .application import app, plain_console
 from .options import Revision, RopeParameters, SchemeKwargs, complete_scheme
 
 
@@ -81,4 +81,4 @@ def convert(
     texts = None if eval_text is None else read_training_texts(eval_text)
     _, report = run(**options, healing={"bf16": True} if bf16 else None, eval_texts=texts)
     Console().print(report)
-    Console().print(f"The checkpoint and conversion.json are in {out}", highlight=False, markup=False)
+    plain_console().print(f"The checkpoint and conversion.json are in {out}")

@@ -3,11 +3,10 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hf_posenc.natives import NATIVES
 
-from .application import app, loading
+from .application import app, loading, plain_console
 from .options import Checkpoint, Revision, Trust, one_of
 
 
@@ -59,6 +58,6 @@ def export(
     with loading():
         from hf_posenc.export.run import export as run
 
-    progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    progress = plain_console(stderr=True)
     report = run(**context.params, progress=lambda line: progress.print(f"{line} ...", style="dim"))
-    Console(highlight=False, markup=False, soft_wrap=True).print(str(report))
+    plain_console().print(str(report))

@@ -3,9 +3,8 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from .application import app
+from .application import app, plain_console
 from .options import Trust
 
 
@@ -32,7 +31,7 @@ def publish(
     from hf_posenc.hub import publish as send
 
     done = send(**context.params)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = plain_console()
     if done.left_out:
         console.print(f"Not sent: {', '.join(done.left_out)}")
     console.print(

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from hf_posenc.errors import UserError, about_options, dashed, one_line
 
-from .application import app, loading
+from .application import app, loading, plain_console
 from .options import (
     Checkpoint,
     Revision,
@@ -98,7 +98,7 @@ def plot(
     except (ImportError, OSError) as error:
         raise UserError(one_line(error)) from error
     save_figure(figure, output)
-    Console().print(f"The picture is in {output}", highlight=False, markup=False)
+    plain_console().print(f"The picture is in {output}")
 
 
 @app.command()

@@ -4,12 +4,11 @@ import inspect
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperCommand
 
 from hf_posenc.errors import UserError
 
-from .application import app, loading, show_metrics
+from .application import app, loading, plain_console, show_metrics
 from .options import DECLARED, declared_parameter
 
 PANELS = ("", "Data", "Model", "Optimizer and schedule", "Evaluation and what is kept", "Speed and memory")
@@ -70,7 +69,7 @@ def train(context: typer.Context, **_: Any) -> None:
     result = fine_tune(data, model, training, splits=splits)
     if training.process_index == 0:
         show_metrics(result.metrics)
-        Console().print(f"Checkpoint, results and README are in {result.output_dir}", highlight=False)
+        plain_console().print(f"Checkpoint, results and README are in {result.output_dir}")
 
 
 def _signature() -> inspect.Signature:
