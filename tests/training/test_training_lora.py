@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_harness import results, train
+from training_harness import prepared, results, train
 from transformers import AutoModelForSequenceClassification
 
-from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.training import UserError
 from hf_posenc.training import lora as lora_module
 from hf_posenc.training.lora import has_lora, merge, merged_weights
@@ -59,8 +58,8 @@ def test_merging_changes_no_output_and_a_scheme_is_trained_whole(
     tmp_path: Path, order: dict[str, str], scheme: str
 ) -> None:
     train(tmp_path / "start", **order, position_embedding_type=scheme)
-    options = {"model_name_or_path": str(tmp_path / "start"), "lora": True, "do_train": True, "use_cpu": True}
-    setup = set_up(*make_arguments(**order, **options, output_dir=str(tmp_path / "unused")))
+    options = {"model_name_or_path": str(tmp_path / "start"), "lora": True, "config_overrides": None}
+    setup = prepared(tmp_path / "unused", **order, **options)
     model = setup.model.eval()
     own = [(name, parameter) for name, parameter in model.named_parameters() if ".position." in name]
     assert bool(own) == (scheme != "rope")

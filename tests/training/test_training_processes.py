@@ -3,14 +3,26 @@
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from test_training_scripts import ENVIRONMENT, LAUNCH
-from training_harness import ROOT, TRAINER, command, read_jsonl, results, rows, script, write_jsonl
+from training_harness import (
+    ENVIRONMENT,
+    LAUNCH,
+    ROOT,
+    TRAINER,
+    command,
+    in_processes,
+    read_jsonl,
+    results,
+    rows,
+    script,
+    write_jsonl,
+)
 from transformers import BertConfig, BertForMaskedLM
 
 from hf_posenc.data import train_tokenizer
@@ -22,14 +34,6 @@ from hf_posenc.training.run import shared_folder
 MLM = ROOT / "examples" / "run_mlm.py"
 BEST = {"do_eval": True, "save_strategy": "epoch", "num_train_epochs": 3, "learning_rate": 1e-2}
 BEST |= {"metric_for_best_model": "loss"}
-
-
-def in_two_processes(path: Path, options: dict[str, Any]) -> str:
-    """What the run printed; each process has half of the batch."""
-    words = [*LAUNCH, str(path), *command({**options, "per_device_train_batch_size": 8})]
-    done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout + done.stderr
 
 
 def test_every_process_works_in_the_folder_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,28 +76,22 @@ def a_bert(folder: Path) -> Path:
     return folder / "bert"
 
 
-def word_files(folder: Path) -> dict[str, str]:
-    """Sentences with a label for each word."""
-
-    def labelled(text: str) -> dict[str, Any]:
-        words = text.split()
-        return {"tokens": words, "tags": ["B-THE" if word == "the" else "O" for word in words]}
-
+def split_files(folder: Path, labels: Callable[[str], dict[str, Any]]) -> dict[str, str]:
+    """Sentences of each split with what is made of each."""
     return {
-        f"{split}_file": write_jsonl(folder / f"w{split}.jsonl", [labelled(row["text"]) for row in rows(split, count)])
+        f"{split}_file": write_jsonl(folder / f"m{split}.jsonl", [labels(row["text"]) for row in rows(split, count)])
         for split, count in (("train", 160), ("validation", 61), ("test", 35))
     }
 
 
-def priced_files(folder: Path) -> dict[str, str]:
-    """Sentences with a number far from 0 for each, so that the units of the data matter."""
-    return {
-        f"{split}_file": write_jsonl(
-            folder / f"p{split}.jsonl",
-            [{"text": row["text"], "label": 1000.0 + 25.5 * len(row["text"])} for row in rows(split, count)],
-        )
-        for split, count in (("train", 160), ("validation", 61), ("test", 35))
-    }
+def word_labels(text: str) -> dict[str, Any]:
+    words = text.split()
+    return {"tokens": words, "tags": ["B-THE" if word == "the" else "O" for word in words]}
+
+
+def price(text: str) -> dict[str, Any]:
+    """Far from 0, so that the units of the data matter."""
+    return {"text": text, "label": 1000.0 + 25.5 * len(text)}
 
 
 CASES: dict[str, Any] = {
@@ -103,8 +101,8 @@ CASES: dict[str, Any] = {
     ),
     "pretrained": lambda folder: (TRAINER, {"pretrained": a_bert(folder), "config_overrides": None}),
     "adapted": lambda folder: (TRAINER, {"pretrained": a_bert(folder), "config_overrides": None, "lora": True}),
-    "words": lambda folder: (TRAINER, {"task": "tokens", **word_files(folder), "do_predict": True}),
-    "numbers": lambda folder: (TRAINER, {**priced_files(folder), "do_predict": True}),
+    "words": lambda folder: (TRAINER, {"task": "tokens", **split_files(folder, word_labels), "do_predict": True}),
+    "numbers": lambda folder: (TRAINER, {**split_files(folder, price), "do_predict": True}),
     "masked": lambda folder: (MLM, {"max_eval_samples": 61, "learning_rate": 0.3}),
 }
 
@@ -122,7 +120,8 @@ def test_two_processes_end_where_one_ends(
     path, own = CASES[case](tmp_path)
     options = {**order, **BEST, "hidden_dropout_prob": 0, **own}
     assert script(path, monkeypatch, **{**options, "output_dir": tmp_path / "one"}) == 0
-    printed = in_two_processes(path, {**options, "output_dir": tmp_path / "two"})
+    options |= {"output_dir": tmp_path / "two", "per_device_train_batch_size": 8}  # each has half of the batch
+    printed = in_processes([*LAUNCH, str(path), *command(options)])
     one, two = results(tmp_path / "one"), results(tmp_path / "two")
     assert [one["processes"], two["processes"]] == [1, 2]
     best = two["best"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from training_harness import SMALL, read_jsonl, train, write_csv
+from training_harness import prepared, read_jsonl, train, write_csv
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -22,7 +22,6 @@ from transformers import (
 from hf_posenc import PosEncRegressor
 from hf_posenc.conversion import convert
 from hf_posenc.data.labels import standard_units
-from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.hub.verifying import environment
 from hf_posenc.isolated_load import load_isolated
 from hf_posenc.training import ClassificationLoss, TrainingResult, UserError
@@ -100,7 +99,7 @@ def test_a_regression_that_goes_on_keeps_its_units_and_says_so_where_they_are_ot
     for mean, is_said in ((1100.0, False), (50000.0, True)):
         file = write_csv(tmp_path / f"{mean}.csv", prices(40, 2, mean))
         caplog.clear()
-        setup = set_up(*make_arguments(**{**SMALL, **options, "train_file": file, "output_dir": str(tmp_path / "on")}))
+        setup = prepared(tmp_path / "on", **options, train_file=file)
         assert setup.model.config.label_mean == run.model.config.label_mean
         assert setup.loss.label_std == run.model.config.label_std
         assert ("keeps its own units" in caplog.text) == is_said
@@ -112,14 +111,12 @@ def test_a_new_head_on_a_trained_encoder_takes_the_units_of_its_data(run: Traini
     kept = AutoModelForSequenceClassification.from_pretrained(tmp_path / "same").config
     assert (kept.label_mean, kept.label_std) == (run.model.config.label_mean, run.model.config.label_std)
     file = write_csv(tmp_path / "train.csv", prices(40, 2, 5.0, 1.0))
-    options = {"model_name_or_path": str(tmp_path / "bare"), "config_overrides": None, "output_dir": str(tmp_path)}
-    setup = set_up(*make_arguments(**{**SMALL, **OPTIONS, **options, "train_file": file}))
+    options = {"model_name_or_path": str(tmp_path / "bare"), "config_overrides": None}
+    setup = prepared(tmp_path, **OPTIONS, **options, train_file=file)
     assert setup.model.config.label_mean == pytest.approx(5, abs=1)
-    words = write_csv(
-        tmp_path / "words.csv", [{"text": row["text"], "label": "ab"[n % 2]} for n, row in enumerate(prices(40, 2))]
-    )
-    options |= {"task": "classification", "train_file": words}
-    config = set_up(*make_arguments(**{**SMALL, **options})).model.config
+    rows = [{"text": row["text"], "label": "ab"[n % 2]} for n, row in enumerate(prices(40, 2))]
+    options |= {"task": "classification", "train_file": write_csv(tmp_path / "words.csv", rows)}
+    config = prepared(tmp_path, **options).model.config
     assert (config.problem_type, config.label_mean, config.label_std) == ("single_label_classification", 0.0, 1.0)
 
 
@@ -131,27 +128,25 @@ def test_a_model_of_another_family_says_that_it_learns_the_raw_numbers(
     config = BertConfig(vocab_size=len(run.tokenizer), num_labels=1, **sizes)
     BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     run.tokenizer.save_pretrained(tmp_path / "bert")
-    options = {**SMALL, **OPTIONS, "model_name_or_path": str(tmp_path / "bert"), "config_overrides": None}
+    options = {**OPTIONS, "model_name_or_path": str(tmp_path / "bert"), "config_overrides": None}
     for mean, std, is_said in ((1000.0, 200.0, True), (0.0, 1.0, False)):
         caplog.clear()
         file = write_csv(tmp_path / f"{mean}.csv", prices(40, 2, mean, std))
-        setup = set_up(*make_arguments(**{**options, "train_file": file, "output_dir": str(tmp_path / "run")}))
+        setup = prepared(tmp_path / "run", **options, train_file=file)
         assert (setup.loss.label_std, setup.summary.label_std) == (1.0, 1.0)
         assert ("Targets aren't standardised: they have mean 1" in caplog.text) == is_said
 
 
 def test_a_stream_takes_the_units_of_its_first_rows(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "train.csv", prices(60, 0))
-    options = {**SMALL, **OPTIONS, "train_file": file, "output_dir": str(tmp_path / "run"), "streaming": True}
-    setup = set_up(*make_arguments(**options, max_steps=2))
+    setup = prepared(tmp_path / "run", **OPTIONS, train_file=file, streaming=True, max_steps=2)
     numbers = [row["label"] for row in prices(60, 0)]
     assert (setup.model.config.label_mean, setup.loss.label_std) == pytest.approx((np.mean(numbers), np.std(numbers)))
 
 
 def test_rows_set_aside_for_validation_do_not_count(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "train.csv", prices(60, 0))
-    options = {**SMALL, **OPTIONS, "train_file": file, "output_dir": str(tmp_path / "run"), "do_eval": True}
-    setup = set_up(*make_arguments(**options))
+    setup = prepared(tmp_path / "run", **OPTIONS, train_file=file, do_eval=True)
     numbers = setup.encoded["train"]["labels"]  # type: ignore[index]
     assert len(numbers) < 60
     assert setup.model.config.label_mean == pytest.approx(np.mean(numbers))

@@ -16,12 +16,7 @@ from hf_posenc.errors import Diverged
 from hf_posenc.files import swap_in, write_json
 from hf_posenc.training import Interrupted, UserError, callbacks, is_complete, loop
 from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.checkpoints import (
-    checkpoints,
-    find_resume_point,
-    last_complete_checkpoint,
-    why_not_resumable,
-)
+from hf_posenc.training.checkpoints import checkpoints, find_resume_point, last_complete_checkpoint, why_not_resumable
 from hf_posenc.training.output_folder import folder_lock, set_aside
 from hf_posenc.training.trainer import RunTrainer
 
@@ -158,13 +153,6 @@ def test_a_shard_that_is_missing_is_named(undisturbed):
     assert why_not_resumable(checkpoint) == f"{shard.name} is missing"
 
 
-def test_a_damaged_checkpoint_is_skipped_on_resume(undisturbed, order, tmp_path):
-    killed = copy_until(undisturbed, tmp_path / "killed", 12)
-    DAMAGE["empty"](killed / "checkpoint-12" / "config.json")
-    train(killed, **order, **OPTIONS, resume_from_checkpoint="true")
-    assert_same_weights(undisturbed, killed)
-
-
 def test_without_a_whole_checkpoint_it_says_what_to_do(undisturbed, order, tmp_path):
     killed = copy_until(undisturbed, tmp_path / "killed", 4)
     DAMAGE["empty"](killed / "checkpoint-4" / "optimizer.pt")
@@ -187,48 +175,48 @@ def test_a_named_checkpoint_that_is_damaged_or_missing_is_refused(undisturbed):
     with pytest.raises(UserError, match=r"is no folder. Give a checkpoint-N folder, or true"):
         find_resume_point(undisturbed, str(undisturbed / "checkpoint-99"))
     _diverged(undisturbed / "checkpoint-20")
-    with pytest.raises(
-        UserError, match=r"damaged: .* holds NaN or infinity. The newest complete one beside it is .*checkpoint-16"
-    ):
+    left = r"damaged: .* holds NaN or infinity. The newest complete one beside it is .*checkpoint-16"
+    with pytest.raises(UserError, match=left):
         find_resume_point(undisturbed, str(undisturbed / "checkpoint-20"))
 
 
-class PressCtrlC(TrainerCallback):
-    """As a person would, in the middle of a step."""
+@pytest.fixture
+def call_at(monkeypatch):
+    """Has the next runs call a function of the model at a moment of training, after so many steps."""
 
-    def __init__(self, step: int, times: int = 1) -> None:
-        self.step, self.times = step, times
+    def arrange(moment: str, step: int, function) -> None:
+        def call(self, args, state, control, model=None, **kwargs):
+            if state.global_step == step:
+                function(model)
 
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step - 1:
-            for _ in range(self.times):
-                os.kill(os.getpid(), signal.SIGINT)
+        make = loop.make_trainer
+
+        def make_and_add(*args):
+            trainer = make(*args)
+            trainer.add_callback(type("Moment", (TrainerCallback,), {moment: call}))
+            return trainer
+
+        monkeypatch.setattr(loop, "make_trainer", make_and_add)
+
+    return arrange
+
+
+def press_ctrl_c(*_):
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.fixture
-def press(monkeypatch):
+def press(call_at):
     """Ctrl-C in the given step of the next run."""
-
-    def arrange(step: int, times: int = 1) -> None:
-        make = loop.make_trainer
-
-        def make_and_press(*args):
-            trainer = make(*args)
-            trainer.add_callback(PressCtrlC(step, times))
-            return trainer
-
-        monkeypatch.setattr(loop, "make_trainer", make_and_press)
-
-    return arrange
+    return lambda step: call_at("on_step_begin", step - 1, press_ctrl_c)
 
 
 @pytest.mark.promise("Resuming", "A run that Ctrl-C stopped resumes and ends in the weights of one that never stopped")
 def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, tmp_path, press, monkeypatch):
     stopped = tmp_path / "stopped"
     press(7)
-    with pytest.raises(
-        Interrupted, match=r"newest checkpoint is .*checkpoint-7'. Go on with --resume-from-checkpoint true"
-    ):
+    left = r"newest checkpoint is .*checkpoint-7'. Go on with --resume-from-checkpoint true"
+    with pytest.raises(Interrupted, match=left):
         train(stopped, **order, **OPTIONS)
     assert not (stopped / "config.json").exists()  # nothing that looks like a finished model
     monkeypatch.undo()
@@ -249,19 +237,8 @@ def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path
 
 
 @pytest.mark.parametrize("moment", others_slow(["on_save", "on_epoch_end", "on_train_end"], "on_epoch_end"))
-def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, monkeypatch, moment):
-    make = loop.make_trainer
-
-    def at_the_end(self, args, state, control, **kwargs):
-        if state.global_step == state.max_steps:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def make_and_press(*args):
-        trainer = make(*args)
-        trainer.add_callback(type("PressAtTheEnd", (TrainerCallback,), {moment: at_the_end}))
-        return trainer
-
-    monkeypatch.setattr(loop, "make_trainer", make_and_press)
+def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, call_at, monkeypatch, moment):
+    call_at(moment, 20, press_ctrl_c)
     with pytest.raises(Interrupted, match=r"newest checkpoint is .*checkpoint-20'"):
         train(tmp_path / "stopped", **order, **OPTIONS)
     assert not (tmp_path / "stopped" / "config.json").exists()
@@ -270,8 +247,8 @@ def test_ctrl_c_after_the_last_step_is_not_lost(undisturbed, order, tmp_path, mo
     assert_same_weights(undisturbed, tmp_path / "stopped")
 
 
-def test_ctrl_c_twice_stops_at_once_and_keeps_what_was_saved(order, tmp_path, press):
-    press(6, times=2)
+def test_ctrl_c_twice_stops_at_once_and_keeps_what_was_saved(order, tmp_path, call_at):
+    call_at("on_step_begin", 5, lambda model: [press_ctrl_c(), press_ctrl_c()])
     with pytest.raises(Interrupted, match="newest checkpoint is .*checkpoint-4'"):
         train(tmp_path / "stopped", **order, **OPTIONS)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -553,11 +530,9 @@ def test_two_trainings_never_write_into_one_folder(tmp_path, order):
 def test_a_training_that_diverges_ends_and_leaves_no_checkpoint_without_numbers(tmp_path, order, evaluated):
     options = {**order, "do_eval": evaluated, "save_strategy": "epoch", "num_train_epochs": 4, "optim": "sgd"}
     options |= {"learning_rate": 1e30, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 1000}
-    with pytest.raises(
-        UserError, match=r"Training diverged: after step \d+ \d+ weights hold NaN or infinity"
-    ) as caught:
+    message = r"diverged: after step \d+ \d+ weights hold NaN or infinity.*--learning-rate below 1e\+30"
+    with pytest.raises(UserError, match=message):
         train(tmp_path / "run", **options)
-    assert "--learning-rate below 1e+30" in str(caught.value)
     assert not (tmp_path / "run" / "results.json").exists()
     assert all(
         bool(value.isfinite().all())
@@ -566,34 +541,12 @@ def test_a_training_that_diverges_ends_and_leaves_no_checkpoint_without_numbers(
     )
 
 
-class Ruin(TrainerCallback):
-    """What a step does that takes the weights out of the range of numbers."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, args, state, control, model=None, **kwargs):
-        if state.global_step == self.step:
-            next(model.parameters()).data.fill_(float("nan"))
-
-
 @pytest.mark.promise("Numbers", "The last checkpoint before training diverged is kept and named")
 @pytest.mark.parametrize("save_steps", [4, 100])
-def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, order, monkeypatch, save_steps):
-    make = loop.make_trainer
-
-    def make_and_ruin(*args):
-        trainer = make(*args)
-        trainer.add_callback(Ruin(6))
-        return trainer
-
+def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, order, call_at, monkeypatch, save_steps):
+    call_at("on_step_end", 6, lambda model: next(model.parameters()).data.fill_(float("nan")))
     options = {**order, **OPTIONS, "save_steps": save_steps, "save_total_limit": 1}
-    monkeypatch.setattr(loop, "make_trainer", make_and_ruin)
-    left = (
-        "the newest checkpoint is '.*checkpoint-4'. Resuming there would diverge again"
-        if save_steps == 4
-        else "no checkpoint had been saved"
-    )
+    left = "the newest .*checkpoint-4'. Resuming there would diverge again" if save_steps == 4 else "no checkpoint had"
     with pytest.raises(Diverged, match=f"What is left: {left}"):
         train(tmp_path / "run", **options)
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-4"] * (save_steps == 4)

@@ -4,7 +4,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,8 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_training_scripts import ENVIRONMENT, LAUNCH
-from training_harness import ROOT, TRAINER, assert_same_weights, command, results
+from training_harness import (
+    LAUNCH,
+    ROOT,
+    TRAINER,
+    assert_same_weights,
+    await_loss,
+    begun,
+    command,
+    in_processes,
+    results,
+)
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.training import last_complete_checkpoint
@@ -23,11 +31,6 @@ ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu",
 ACCELERATE += ["--main_process_port", "0"]
 ALL_HOOKS = "learned+rope+t5"
 """An added, a rotary and a bias scheme at once."""
-
-
-def run(words: list[str]) -> None:
-    done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def assert_close_weights(first: Path, second: Path) -> None:
@@ -43,9 +46,9 @@ def assert_close_weights(first: Path, second: Path) -> None:
 @pytest.mark.parametrize("launch", [ACCELERATE, LAUNCH], ids=["accelerate", "torchrun"])
 def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path, launch: list[str]) -> None:
     options = {**order, "do_eval": True, "hidden_dropout_prob": 0, "max_steps": 8, "position_embedding_type": ALL_HOOKS}
-    run([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "one"})])
+    in_processes([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "one"})])
     two = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    run([*launch, str(TRAINER), *command(two)])
+    in_processes([*launch, str(TRAINER), *command(two)])
     first, second = (results(tmp_path / name) for name in ("one", "two"))
     assert [first["processes"], second["processes"]] == [1, 2]
     for name in ("train_loss", "eval_loss", "eval_accuracy"):
@@ -58,9 +61,9 @@ def test_a_sharded_model_ends_where_a_whole_one_ends_and_resumes(tmp_path: Path)
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
-    run([sys.executable, str(WORKER), str(one), ALL_HOOKS, "0", "4"])
+    in_processes([sys.executable, str(WORKER), str(one), ALL_HOOKS, "0", "4"])
     for start, end in (("0", "2"), ("2", "4")):
-        run([*LAUNCH, str(WORKER), str(two), ALL_HOOKS, start, end])
+        in_processes([*LAUNCH, str(WORKER), str(two), ALL_HOOKS, start, end])
     expected = [float(text) for text in (one / "losses-4").read_text().split()]
     found = [float(text) for name in ("losses-2", "losses-4") for text in (two / name).read_text().split()]
     assert found == pytest.approx(expected, abs=1e-5)
@@ -74,37 +77,27 @@ def test_a_sharded_model_ends_where_a_whole_one_ends_and_resumes(tmp_path: Path)
 def test_killed_at_six_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
     options = {**order, "num_train_epochs": 12, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
     options |= {"logging_strategy": "steps", "logging_steps": 1, "resume_from_checkpoint": "true"}
-    run([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "whole"})])
+    in_processes([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "whole"})])
     moments = random.Random(0)
     kills = 0
     for number in itertools.count():  # a quick machine ends a training before its six kills: then another begins
         folder, steps = tmp_path / f"killed{number}", []
         words = [sys.executable, str(TRAINER), *command({**options, "output_dir": folder})]
         while kills < 6 and not (folder / "config.json").exists():
-            with (tmp_path / "said").open("w") as said:
-                running = subprocess.Popen(
-                    words,
-                    cwd=ROOT,
-                    env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
-                    stdout=subprocess.PIPE,
-                    stderr=said,
-                    text=True,
-                    start_new_session=True,
-                )
-            assert running.stdout is not None
-            if kills in (2, 4):  # while it starts, or reads what it resumes from
-                time.sleep(moments.uniform(0, 5))
-            else:
-                next((line for line in running.stdout if "loss " in line), None)
-                time.sleep(moments.uniform(0, 0.4))
-            os.killpg(running.pid, signal.SIGKILL)
-            running.communicate()
-            assert running.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()[-2000:]  # it had ended before
+            with begun(words, tmp_path / "errors") as running:
+                if kills in (2, 4):  # while it starts, or reads what it resumes from
+                    time.sleep(moments.uniform(0, 5))
+                else:
+                    await_loss(running)
+                    time.sleep(moments.uniform(0, 0.4))
+                os.killpg(running.pid, signal.SIGKILL)
+            errors = (tmp_path / "errors").read_text()
+            assert running.returncode == -signal.SIGKILL, errors[-2000:]  # it had ended before
             kills += 1
             last = last_complete_checkpoint(folder)
             steps.append(int(last.name.rpartition("-")[2]) if last else 0)
         assert steps == sorted(steps)
-        run(words)
+        in_processes(words)
         assert_same_weights(tmp_path / "whole", folder)
         if kills == 6:
             break
@@ -118,10 +111,10 @@ def test_accelerates_fsdp_resumes_and_saves_an_ordinary_checkpoint(order: dict[s
     launch += ["--config_file", str(ROOT / "examples" / "accelerate" / "fsdp2.yaml"), str(TRAINER)]
     options = {**order, "use_cpu": False, "save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "run"}
     options["keep_checkpoints"] = True
-    run([*launch, *command({**options, "max_steps": 6})])
+    in_processes([*launch, *command({**options, "max_steps": 6})])
     assert any((tmp_path / "run" / "checkpoint-3").glob("pytorch_model_fsdp*"))
     PosEncForSequenceClassification.from_pretrained(tmp_path / "run")
-    run([*launch, *command({**options, "max_steps": 9, "resume_from_checkpoint": "true"})])
+    in_processes([*launch, *command({**options, "max_steps": 9, "resume_from_checkpoint": "true"})])
     assert results(tmp_path / "run")["history"][-1]["step"] == 9
 
 

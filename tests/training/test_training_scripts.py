@@ -1,20 +1,23 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from training_harness import (
+    LAUNCH,
     LOOP,
-    ROOT,
     TRAINER,
     assert_same_weights,
+    await_loss,
+    begun,
     command,
+    in_processes,
     read_jsonl,
     results,
     rows,
@@ -26,16 +29,6 @@ from training_harness import (
 )
 
 from hf_posenc.training import is_complete
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-
-
-def process(words: list[str], **options) -> subprocess.CompletedProcess:
-    return subprocess.run([*words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, **options)
 
 
 def of_the_loop(options: dict[str, Any]) -> dict[str, Any]:
@@ -111,11 +104,9 @@ def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     options |= {"max_eval_samples": 61, "max_predict_samples": 35, "per_device_eval_batch_size": 16}  # no full batches
     options |= {"save_strategy": "epoch", "learning_rate": 2e-2, "metric_for_best_model": "loss"}
     options = {**of_the_loop(options), "metric_for_best_model": None} if path == LOOP else options
-    one = process([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
-    assert one.returncode == 0, one.stderr
+    in_processes([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
     options = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    two = process([*LAUNCH, str(path), *command(options)])
-    assert two.returncode == 0, two.stderr
+    in_processes([*LAUNCH, str(path), *command(options)])
     assert [results(tmp_path / name)["processes"] for name in ("one", "two")] == [1, 2]
     first, second = (results(tmp_path / name)["metrics"] for name in ("one", "two"))
     for name in ("train_loss", "eval_loss", "test_loss", "eval_accuracy"):
@@ -134,21 +125,10 @@ def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
     options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "per_device_train_batch_size": 8}
     options |= {"logging_strategy": "steps", "logging_steps": 1, "lr_scheduler_type": "constant", "warmup_steps": 0}
-    words = [*LAUNCH, str(TRAINER), *command(options)]
-    running = subprocess.Popen(
-        words,
-        cwd=ROOT,
-        env={**ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    for line in running.stdout:
-        if ": loss " in line:
-            break
-    os.killpg(running.pid, signal.SIGINT)
-    _, errors = running.communicate(timeout=120)
+    with begun([*LAUNCH, str(TRAINER), *command(options)], tmp_path / "errors") as running:
+        await_loss(running)
+        os.killpg(running.pid, signal.SIGINT)
+    errors = (tmp_path / "errors").read_text()
     assert errors.count("interrupted: the newest checkpoint is") == 1, errors
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert is_complete(checkpoint)
@@ -156,128 +136,98 @@ def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     options |= {"max_steps": int(checkpoint.name.rpartition("-")[2]) + 3}
     for name, resumed in (("run", "true"), ("whole", None)):
         words = [*LAUNCH, str(TRAINER), *command({**options, "output_dir": tmp_path / name})]
-        done = process([*words, *(["--resume_from_checkpoint", resumed] if resumed else [])])
-        assert done.returncode == 0, done.stderr
+        in_processes([*words, *(["--resume_from_checkpoint", resumed] if resumed else [])])
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
 # ---- bad input: one line, exit code 2, and nothing is lost ----------------------------------------------------------
 
 
-def _damaged_checkpoint(folder: Path, order: dict[str, str], part: str) -> str:
-    run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
-    path = run.output_dir / part
+def damaged_checkpoint(part: str, change: Callable[[Path], Any]) -> Callable[..., dict[str, Any]]:
+    """Options that name a checkpoint of which one file was changed."""
+
+    def make(folder: Path, order: dict[str, str]) -> dict[str, Any]:
+        run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
+        change(run.output_dir / part)
+        return {"model_name_or_path": str(run.output_dir), "config_overrides": None}
+
+    return make
+
+
+def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
-    return str(run.output_dir)
 
 
-def _without(folder: Path, order: dict[str, str], part: str) -> str:
-    run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
-    (run.output_dir / part).unlink()
-    return str(run.output_dir)
-
-
-BAD = {
-    "unknown scheme argument": (
-        lambda folder, order: {"position_embedding_type": "rope", "position_embedding_kwargs": {"interleave": True}},
+BAD: list[tuple[Any, str]] = [
+    (
+        {"position_embedding_type": "rope", "position_embedding_kwargs": {"interleave": True}},
         "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean",
     ),
-    "unknown field": (
-        lambda folder, order: {"config_overrides": "hidden_sizes=32"},
-        "--config-overrides 'hidden_sizes=32': give name=value",
-    ),
-    "impossible size": (
-        lambda folder, order: {"config_overrides": "hidden_size=33,num_attention_heads=2"},
+    ({"config_overrides": "hidden_sizes=32"}, "--config-overrides 'hidden_sizes=32': give name=value"),
+    (
+        {"config_overrides": "hidden_size=33,num_attention_heads=2"},
         "hidden_size=33 isn't a multiple of num_attention_heads=2",
     ),
-    "wrong type": (lambda folder, order: {"config_overrides": "hidden_act=7"}, "hidden_act"),
-    "missing text column": (
-        lambda folder, order: {"text_column_names": "body"},
+    ({"config_overrides": "hidden_act=7"}, "hidden_act"),
+    (
+        {"text_column_names": "body"},
         "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --text-column-names",
     ),
-    "empty file": (
-        lambda folder, order: {"train_file": write_jsonl(folder / "empty.jsonl", [])},
-        "empty.jsonl' is empty",
-    ),
-    "too long for a table": (
-        lambda folder, order: {
-            "position_embedding_type": "learned",
-            "max_position_embeddings": 32,
-            "max_seq_length": 33,
-        },
+    (lambda folder, order: {"train_file": write_jsonl(folder / "empty.jsonl", [])}, "empty.jsonl' is empty"),
+    (
+        {"position_embedding_type": "learned", "max_position_embeddings": 32, "max_seq_length": 33},
         "--max-seq-length 33 is too long: 'learned' has 32 positions. Give at most 32",
     ),
-    "half a checkpoint": (
-        lambda folder, order: {
-            "model_name_or_path": _damaged_checkpoint(folder, order, "model.safetensors"),
-            "config_overrides": None,
-        },
-        "Download or train it anew.",
-    ),
-    "half a configuration": (
-        lambda folder, order: {
-            "model_name_or_path": _damaged_checkpoint(folder, order, "config.json"),
-            "config_overrides": None,
-        },
-        "can't be read as a checkpoint: ",
-    ),
-    "no such model": (
-        lambda folder, order: {"model_name_or_path": "nobody/nothing", "config_overrides": None},
+    (damaged_checkpoint("model.safetensors", cut), "Download or train it anew."),
+    (damaged_checkpoint("config.json", cut), "can't be read as a checkpoint: "),
+    (damaged_checkpoint("tokenizer.json", Path.unlink), "--tokenizer-name"),
+    (
+        {"model_name_or_path": "nobody/nothing", "config_overrides": None},
         "'nobody/nothing' can't be read as a checkpoint: ",
     ),
-    "unwritable folder": (
-        lambda folder, order: {"output_dir": "/sys/hf-posenc-run"},
+    pytest.param(
+        {"output_dir": "/sys/hf-posenc-run"},
         "--output-dir '/sys/hf-posenc-run' can't be written to: Operation not permitted",
+        marks=pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that nobody can write to"),
     ),
-    "a file for a folder": (
+    (
         lambda folder, order: {"output_dir": Path(order["train_file"]) / "run"},
         "can't be written to: Not a directory.",
     ),
-    "nothing to do": (lambda folder, order: {"do_train": None}, "Nothing to do. Give at least one of --do-train"),
-    "nothing to evaluate": (
-        lambda folder, order: {"do_train": None, "do_eval": True},
-        "Name a trained one with --model-name-or-path",
-    ),
-    "unknown metric": (
-        lambda folder, order: {"metric_for_best_model": "acuracy"},
+    ({"do_train": None}, "Nothing to do. Give at least one of --do-train"),
+    ({"do_train": None, "do_eval": True}, "Name a trained one with --model-name-or-path"),
+    (
+        {"metric_for_best_model": "acuracy"},
         "--metric-for-best-model 'acuracy' isn't measured here. Choose one of loss, accuracy, ",
     ),
-    "empty batches": (
-        lambda folder, order: {"per_device_train_batch_size": 0},
-        "--per-device-train-batch-size 0 is out of range. Give a whole number from 1",
-    ),
-    "no accumulation": (
-        lambda folder, order: {"gradient_accumulation_steps": 0},
-        "--gradient-accumulation-steps 0 is out of range. Give a whole number from 1",
-    ),
-    "negative epochs": (
-        lambda folder, order: {"num_train_epochs": -1},
-        "--num-train-epochs -1.0 is out of range. Give a positive number",
-    ),
-    "infinite learning rate": (
-        lambda folder, order: {"learning_rate": "inf"},
-        "--learning-rate inf is out of range. Give 0 or",
-    ),
-    "scores in half precision": (
-        lambda folder, order: {"bf16_full_eval": True},
-        "--bf16_full_eval ",
-    ),
-    "unknown argument of a schedule": (
-        lambda folder, order: {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
+    ({"per_device_train_batch_size": 0}, "--per-device-train-batch-size 0 is out of range. Give a whole number from 1"),
+    ({"num_train_epochs": -1}, "--num-train-epochs -1.0 is out of range. Give a positive number"),
+    ({"learning_rate": "inf"}, "--learning-rate inf is out of range. Give 0 or"),
+    ({"bf16_full_eval": True}, "--bf16_full_eval "),
+    (
+        {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
         "--lr-scheduler-kwargs {'cycles': 2} for cosine: get_cosine_schedule",
     ),
-    "no tokenizer in a checkpoint": (
-        lambda folder, order: {
-            "model_name_or_path": _without(folder, order, "tokenizer.json"),
-            "config_overrides": None,
-        },
-        "--tokenizer-name",
+    ({"save_strategy": "often"}, "--save-strategy 'often' is unknown. Choose one of no, steps"),
+    ({"positional_scheme": "rope"}, "--positional_scheme"),
+    pytest.param(
+        {"fp16": True},
+        "error: --fp16 needs a GPU, and there is none. Use --bf16",
+        marks=pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU"),
     ),
-    "unknown strategy": (
-        lambda folder, order: {"save_strategy": "often"},
-        "--save-strategy 'often' is unknown. Choose one of no, steps",
-    ),
-}
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_input_is_one_line_and_exit_code_2(options, message, order, tmp_path, monkeypatch, capsys):
+    options = options if isinstance(options, dict) else options(tmp_path, order)
+    before = snapshot(tmp_path)
+    capsys.readouterr()
+    assert script(TRAINER, monkeypatch, **{**order, "output_dir": tmp_path / "run", **options}) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert snapshot(tmp_path) == before
 
 
 def test_the_loop_trained_in_mixed_precision_scores_in_float32(order, tmp_path, monkeypatch):
@@ -288,27 +238,6 @@ def test_the_loop_trained_in_mixed_precision_scores_in_float32(order, tmp_path, 
     first, second = (read_jsonl(tmp_path / name / "predictions.jsonl") for name in ("run", "scored"))
     for row, other in zip(first, second, strict=True):
         assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(case, order, tmp_path, monkeypatch, capsys):
-    make, message = BAD[case]
-    if case == "unwritable folder" and not sys.platform.startswith("linux"):
-        pytest.skip("needs a folder that nobody can write to")
-    options = {**order, "output_dir": tmp_path / "run", **make(tmp_path, order)}
-    before = snapshot(tmp_path)
-    capsys.readouterr()
-    assert script(TRAINER, monkeypatch, **options) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
-    assert snapshot(tmp_path) == before
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
-def test_half_precision_without_a_gpu_is_refused(order, tmp_path, monkeypatch, capsys):
-    assert script(TRAINER, monkeypatch, **order, output_dir=tmp_path / "run", fp16=True) == 2
-    assert "error: --fp16 needs a GPU, and there is none. Use --bf16" in capsys.readouterr().err
 
 
 def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, capsys):
@@ -327,12 +256,6 @@ def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, 
     monkeypatch.setenv("HF_POSENC_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="two"):
         script(TRAINER, monkeypatch, **options)
-
-
-def test_an_unknown_option_ends_with_exit_code_2(order, tmp_path, monkeypatch, capsys):
-    options = {**order, "output_dir": tmp_path / "run", "positional_scheme": "rope"}
-    assert script(TRAINER, monkeypatch, **options) == 2
-    assert "--positional_scheme" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path, monkeypatch, capsys):
@@ -359,17 +282,11 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
 def test_ctrl_c_in_a_real_process(order, tmp_path):
     options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "logging_strategy": "steps"}
     options |= {"logging_steps": 1}
-    words = [sys.executable, "-u", str(TRAINER), *command(options)]
-    running = subprocess.Popen(
-        words, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-    )
-    assert running.stdout is not None
-    for line in running.stdout:
-        if ": loss " in line:
-            break
-    time.sleep(0.2)
-    running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=120)
+    with begun([sys.executable, str(TRAINER), *command(options)], tmp_path / "errors") as running:
+        await_loss(running)
+        time.sleep(0.2)
+        running.send_signal(signal.SIGINT)
+    errors = (tmp_path / "errors").read_text()
     assert running.returncode == 130, errors
     assert errors.strip().splitlines()[-1].startswith("interrupted: the newest checkpoint is")
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")

@@ -11,8 +11,9 @@ from typing import Any
 import datasets
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from test_training_scripts import ENVIRONMENT, LAUNCH
 from training_harness import (
+    ENVIRONMENT,
+    LAUNCH,
     ROOT,
     TRAINER,
     assert_same_weights,

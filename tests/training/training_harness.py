@@ -1,12 +1,15 @@
-"""What the training tests share: slices of real text, narrow encoders, and the scripts run in this process."""
+"""What the training tests share: slices of real text, narrow encoders, and scripts run in this process or others."""
 
 import contextlib
 import csv
 import gzip
 import json
+import os
 import runpy
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,15 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from hf_posenc.data import example_data
-from hf_posenc.finetuning import make_arguments, train_classifier
+from hf_posenc.finetuning import make_arguments, set_up, train_classifier
 from hf_posenc.training import TrainingResult
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "run_classification.py"
 LOOP = ROOT / "examples" / "run_classification_no_trainer.py"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
 
 SMALL: dict[str, Any] = {
     "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64,initializer_range=0.05",
@@ -75,6 +81,11 @@ def train(output_dir: Path, **options: Any) -> TrainingResult:
     return train_classifier(*make_arguments(**given), console=Console(file=StringIO()))
 
 
+def prepared(output_dir: Path, **options: Any) -> Any:
+    """The `Setup` of a run with `SMALL` options and those given, which isn't trained."""
+    return set_up(*make_arguments(**{**SMALL, "output_dir": str(output_dir), **options}))
+
+
 def command(options: dict[str, Any]) -> list[str]:
     """Options as a command line, with `SMALL` ones; None leaves one out."""
     words = []
@@ -90,6 +101,33 @@ def script(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
     with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(StringIO()):
         runpy.run_path(str(path), run_name="__main__")
     return int(ended.value.code or 0)
+
+
+def in_processes(words: list[str]) -> str:
+    """Runs a command to its end; returns what it printed."""
+    done = subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def begun(words: list[str], errors: Path) -> Iterator[subprocess.Popen[str]]:
+    """Starts a command that trains, in a group of its own; what it says of errors goes to a file."""
+    with errors.open("w") as file:
+        running = subprocess.Popen(
+            words, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True
+        )
+    try:
+        yield running
+        running.communicate(timeout=120)
+    finally:
+        running.kill()
+
+
+def await_loss(running: subprocess.Popen[str]) -> None:
+    """Waits until it has logged a loss, or ended."""
+    assert running.stdout is not None
+    next((line for line in running.stdout if ": loss " in line), None)
 
 
 def results(folder: Path | str) -> dict[str, Any]:
