@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .checkpoints import is_complete, last_complete_checkpoint
     from .loop import show_best
     from .losses import ClassificationLoss
-    from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman, compute_metrics_for, metrics_for
+    from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman
     from .output_folder import guarded_run
     from .run import TrainingResult
     from .saving import save_run
@@ -40,11 +40,9 @@ __all__ = [
     "Summary",
     "TrainingResult",
     "UserError",
-    "compute_metrics_for",
     "guarded_run",
     "is_complete",
     "last_complete_checkpoint",
-    "metrics_for",
     "save_run",
     "show_best",
 ]

@@ -13,16 +13,6 @@ from ..errors import UserError
 from ..options import plain_name
 from .options import ClassificationOptions, MaskedLMOptions, ModelArguments, RunOptions
 
-__all__ = [
-    "DEFAULT_STEPS",
-    "ClassificationTrainingArguments",
-    "MaskedLMTrainingArguments",
-    "ModelArguments",
-    "RunArguments",
-    "as_dict",
-    "plain_options",
-]
-
 DEFAULT_STEPS = {
     kind: TrainingArguments.__dataclass_fields__[f"{kind}_steps"].default for kind in ("eval", "save", "logging")
 }

@@ -1,7 +1,7 @@
 """A classifier's scores beside baselines and by class, its errors, and warnings; shown as tables."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,7 @@ def short(text: str, length: int) -> str:
 
 @dataclass
 class Assessment:
-    """What results say of a trained classifier beside its metrics; `to_dict` is in `results.json`."""
+    """What results say of a trained classifier beside its metrics; in `results.json` as a dictionary."""
 
     split: str
     """`validation` or `test`: the split that was assessed."""
@@ -90,10 +90,6 @@ class Assessment:
     `label`, `predicted`, `probability`."""
     picture: str | None = None
     """File name of the confusion matrix's picture, beside the card."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
     def draw(self, folder: Path) -> None:
         """Draws the confusion matrix, if it has at most `MOST_CLASSES_DRAWN` classes and matplotlib is installed."""

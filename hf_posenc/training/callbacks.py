@@ -69,16 +69,12 @@ class StopOnDivergence(TrainerCallback):
     EVERY = 50
     """Steps."""
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Checks every `EVERY` steps, before an evaluation, and at the end."""
         if state.global_step % self.EVERY == 0 or control.should_evaluate or control.should_training_stop:
             refuse_divergence(args, state.global_step, model)
 
-    def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Checks before an evaluation."""
         if control.should_evaluate:
             refuse_divergence(args, state.global_step, model)

@@ -19,8 +19,6 @@ from transformers.trainer_utils import PredictionOutput
 
 from ..errors import UserError
 
-PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
-
 
 class _Metric(evaluate.Metric):
     """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
@@ -110,19 +108,6 @@ METRICS: dict[str, tuple[type[_Metric], ...]] = {
     "regression": (MSE, Pearson, Spearman),
 }
 """The metrics of each task; the first is the one to quote."""
-
-
-def metrics_for(problem_type: str) -> evaluate.CombinedEvaluations:
-    """The metrics of a task as one object: `add_batch`, then `compute`.
-
-    Raises:
-        UserError: `problem_type` isn't one of `PROBLEM_TYPES`.
-    """
-    if problem_type not in METRICS:
-        raise UserError(f"problem_type={problem_type!r} is unknown. Choose one of {', '.join(PROBLEM_TYPES)}.")
-    config = "multilabel" if problem_type == "multi_label_classification" else "default"
-    # In memory: the default writes every prediction to a file that two processes would share.
-    return evaluate.combine([metric(config_name=config, keep_in_memory=True) for metric in METRICS[problem_type]])
 
 
 def require_finite(logits: np.ndarray, model: str = "The model") -> np.ndarray:
@@ -215,7 +200,7 @@ def answers_from_logits(
     Args:
         logits: (n, C) for C labels, (n, 1) for a regression.
         names: of the labels.
-        problem_type: one of `PROBLEM_TYPES`.
+        problem_type: of `METRICS`.
         threshold: for several labels per text alone.
         top_k: how many probabilities are given. None: all.
     """
@@ -236,16 +221,6 @@ def answers_from_logits(
 def _digits(value: Any) -> float:
     """A number with nine digits, by which all float32 numbers differ."""
     return float(f"{value:.9g}")
-
-
-def compute_metrics_for(problem_type: str) -> Callable[[EvalPrediction], dict[str, float]]:
-    """The Trainer's `compute_metrics` for a task."""
-    metrics_for(problem_type)  # refuses an unknown one before training
-
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        return score_logits(logits_in(prediction), np.asarray(prediction.label_ids), problem_type)
-
-    return compute_metrics
 
 
 def logits_in(prediction: EvalPrediction | PredictionOutput) -> np.ndarray:

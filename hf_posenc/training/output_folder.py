@@ -52,30 +52,20 @@ def earlier_run(output_dir: str | Path, training: bool = True) -> list[str]:
     return run_files(folder) + [path.name for path in more]
 
 
-def check_output_dir(output_dir: str | Path, *, overwrite: bool, resume: bool, training: bool = True) -> None:
+def check_run_folder(training: Any) -> None:
     """Refuses a folder that holds another run, and makes sure that files can be written. Deletes nothing.
 
     Raises:
-        UserError: the folder holds another run and neither `overwrite` nor `resume` is set, or can't be written to.
+        UserError: the folder holds a run that is neither to be overwritten nor resumed, or can't be written to.
     """
-    folder = Path(output_dir)
-    if not overwrite and not resume and (names := earlier_run(folder, training)):
+    folder, names = Path(str(training.output_dir)), earlier_run(str(training.output_dir), training.do_train)
+    if names and not training.overwrite_output_dir and not training.resume_from_checkpoint:
         raise UserError(
-            f"--output-dir {str(output_dir)!r} already holds another run ({', '.join(names[:4])}"
+            f"--output-dir {str(training.output_dir)!r} already holds another run ({', '.join(names[:4])}"
             f"{', ...' if len(names) > 4 else ''}). Name a new folder, replace that run with --overwrite-output-dir"
-            + (", or go on with it with --resume-from-checkpoint true." if training else ".")
+            + (", or go on with it with --resume-from-checkpoint true." if training.do_train else ".")
         )
     make_folder(folder, "--output-dir ")
-
-
-def check_run_folder(training: Any) -> None:
-    """`check_output_dir`, as the options of a run say."""
-    check_output_dir(
-        str(training.output_dir),
-        overwrite=training.overwrite_output_dir,
-        resume=bool(training.resume_from_checkpoint),
-        training=training.do_train,
-    )
 
 
 def make_folder(folder: Path, option: str = "") -> None:

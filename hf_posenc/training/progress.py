@@ -95,30 +95,16 @@ class ProgressLine(TrainerCallback):
         else:
             self._draw(text, self.scored, total)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Prints the mean loss, unless an evaluation follows, whose line has it."""
-        if not state.is_world_process_zero or "loss" not in (logs or {}):
+        if not state.is_world_process_zero or "loss" not in logs:
             return
-        self.logged = logs or {}
+        self.logged = logs
         if not control.should_evaluate:
             self._print(f"{_when(state)}: loss {self.logged['loss']:.3f}")
             self.logged = {}
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Prints the metrics of an evaluation during training; the final ones are in the table of results."""
         self.scored = 0
         if not self.training or not state.is_world_process_zero:
@@ -128,15 +114,13 @@ class ProgressLine(TrainerCallback):
         left_out = ("_runtime", "_per_second", "_preparation_time")
         scores = ", ".join(
             f"{name.removeprefix('eval_')} {value:.4g}"
-            for name, value in (metrics or {}).items()
+            for name, value in metrics.items()
             if name.startswith("eval_") and not name.endswith(left_out)
         )
         self._print(f"{_when(state)}: {training}validation {scores}")
         self.logged = {}
 
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
-    ) -> None:
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any) -> None:
         """Removes the line."""
         self.scored = 0
         self.close()

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def results_of(
         "metrics": metrics,
         "best": run.best,
         "search": run.search,
-        "assessment": run.assessment and run.assessment.to_dict(),
+        "assessment": run.assessment and asdict(run.assessment),
         "problem_type": run.summary.problem_type,
         "labels": list(run.summary.labels),
         "summary": run.summary.to_dict(),
