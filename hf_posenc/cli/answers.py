@@ -14,6 +14,7 @@ from rich.table import Table
 
 from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError
+from hf_posenc.training.options import NO_SCORES
 
 from .application import app, loading, plain_console, show_metrics
 from .options import TEXT_COLUMNS, Checkpoint, Revision, Trust, declared_options
@@ -272,10 +273,11 @@ def evaluate(
             ),
             console=Console(stderr=True),
         )
-    left_out = ("runtime", "_per_second", "preparation_time", "epoch")
     prefix = "eval_" if role == "validation" else "test_"
     metrics = {
-        name.removeprefix(prefix): float(value) for name, value in result.metrics.items() if not name.endswith(left_out)
+        name.removeprefix(prefix): float(value)
+        for name, value in result.metrics.items()
+        if not name.endswith(NO_SCORES)
     }
     examples = next(iter(result.summary.examples.values()))
     if as_json:

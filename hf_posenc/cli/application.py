@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 import hf_posenc
 from hf_posenc.errors import UserError, format_cli_error
+from hf_posenc.training.options import NO_SCORES
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
@@ -83,7 +84,7 @@ def show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"
     for name, value in metrics.items():
-        if not name.endswith(("_per_second", "_runtime", "total_flos")):
+        if not name.endswith(NO_SCORES):
             table.add_row(name, f"{value:.4f}")
     Console().print(table)
 

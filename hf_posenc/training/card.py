@@ -10,12 +10,12 @@ from ..data.columns import Columns
 from ..data.labels import TOKENS, Labels
 from ..machine import versions
 from ..markdown import plain, render
+from .options import NO_SCORES
 from .run import PREFIXES, Run
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
-_NOT_QUOTED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
 def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = None) -> str:
@@ -29,7 +29,9 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
     scheme, name = run.summary.position_embedding_type, run.repo_id or run.name
     task, function, example = _pipeline(run.labels, run.columns)
     splits = {prefix: split for split, prefix in PREFIXES.items()}
-    parts = ((*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(_NOT_QUOTED))
+    parts = (
+        (*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(("loss", *NO_SCORES))
+    )
     scores = [(splits[prefix], metric, value) for prefix, metric, value in parts if prefix in splits]
     title = name if checkpoint is None else f"{name}/{checkpoint}"
     metadata = ModelCardData(

@@ -31,6 +31,8 @@ _SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _PROBABILITY = Range("a probability from 0 to 1", lambda value: 0 <= value <= 1)
 _WHOLE = whole_number(0)
 _INTERVALS = one_of("no", "steps", "epoch")
+NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoch")
+"""How the names of those metrics of the Trainer end that say nothing of the model."""
 _OF_TRANSFORMERS = {
     "data_seed": SEED,
     "adam_beta1": _SHARE,

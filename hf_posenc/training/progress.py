@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
+from .options import NO_SCORES
+
 _LIVE_EVERY = 0.25
 _PLAIN_EVERY = 30.0
 """Seconds."""
@@ -111,11 +113,10 @@ class ProgressLine(TrainerCallback):
             self.close()
             return
         training = f"loss {self.logged['loss']:.3f}; " if "loss" in self.logged else ""
-        left_out = ("_runtime", "_per_second", "_preparation_time")
         scores = ", ".join(
             f"{name.removeprefix('eval_')} {value:.4g}"
             for name, value in metrics.items()
-            if name.startswith("eval_") and not name.endswith(left_out)
+            if name.startswith("eval_") and not name.endswith(NO_SCORES)
         )
         self._print(f"{_when(state)}: {training}validation {scores}")
         self.logged = {}

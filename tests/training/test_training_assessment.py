@@ -263,20 +263,17 @@ def test_a_card_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
     assert "| \\`a\\` \\| \\<b\\> | 0 | 20 |\n| {{ 7 \\* 7 }} | 0 | 20 |" in card
 
 
-def test_no_picture_without_matplotlib(tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)
-    train(tmp_path / "run", **order, do_eval=True, baseline=False)
-    assert "Confusion matrix" in (tmp_path / "run" / "README.md").read_text()
-    assert "confusion_matrix.png" not in (tmp_path / "run" / "README.md").read_text()
-    assert not (tmp_path / "run" / "confusion_matrix.png").exists()
-
-
-def test_a_run_can_do_without(tmp_path: Path, order: dict[str, str]):
+def test_a_run_can_do_without_baselines_errors_and_a_picture(
+    tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)  # without matplotlib
     train(tmp_path / "run", **order, do_eval=True, baseline=False, errors_shown=0)
     found = results(tmp_path / "run")["assessment"]
-    assert found["split"] == "validation"
-    assert found["baselines"] == {}
-    assert found["errors"] == []
+    assert (found["split"], found["baselines"], found["errors"]) == ("validation", {}, [])
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "Confusion matrix" in card
+    assert "confusion_matrix.png" not in card
+    assert not (tmp_path / "run" / "confusion_matrix.png").exists()
 
 
 def test_a_stream_has_baselines_too(tmp_path: Path, order: dict[str, str]):
