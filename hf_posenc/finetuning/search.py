@@ -102,7 +102,7 @@ def _trial(
         console.print(f"Search: trial {number} of {training.search}, {short.max_steps} steps", highlight=False)
         trainer = make_trainer(setup, console)
         metrics: dict[str, float] = {}
-        with contextlib.suppress(Diverged):
+        with contextlib.suppress(Diverged), contextlib.closing(trainer.progress):
             trainer.train()
             metrics = trainer.evaluate(cast(Any, setup.encoded["validation"]))
     assert setup.labels is not None

@@ -14,6 +14,10 @@ from .metrics import predictions_from_logits, probabilities_from_logits
 
 FEW_EXAMPLES = 30
 """With fewer examples no model can be told from chance."""
+_OF_WORDS = (
+    ("word_pairs", "word pairs", "a linear model on words and word pairs"),
+    ("word_labels", "the most frequent label of each word", "that, which knows no context,"),
+)
 
 
 def assess(
@@ -50,21 +54,22 @@ def assess(
     key = f"{'test' if split == 'test' else 'eval'}_{metric}"
     others = {name: scores[key] for name, scores in baselines.items() if key in scores}
     assessment = Assessment(split=split, metric=metric, score=float(metrics[key]), baselines=others, errors=errors)
-    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     numbers = range(len(names))
     if problem_type != "regression":
         assessment.classes = _classes(labels.astype(int), predicted, numbers, names)
     if problem_type in ("single_label_classification", TOKENS):
         assessment.confusion = confusion_matrix(labels, predicted, labels=numbers).tolist()
-    assessment.warnings = _warnings(
-        assessment,
-        predicted if assessment.confusion else None,
-        len(labels),
-        names,
-        losses,
-        _remedies(losses, pretrained, positions),
-        units="words" if problem_type == TOKENS else "examples",
-    )
+    examples, units = len(labels), "words" if problem_type == TOKENS else "examples"
+    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    try_this = _remedies(losses, pretrained, positions)
+    if assessment.confusion and len(names) > 1 and len(np.unique(predicted)) == 1:
+        label = names[int(predicted[0])]
+        useless = [f"It predicts {label!r} for all {examples:,} {split} {units}. {try_this}"]
+    else:
+        useless = _no_better_than_majority(assessment, examples, units, try_this)
+    order = [] if useless else _no_better_with_order(assessment, examples)
+    below = _below_word_baselines(assessment, "" if useless else try_this)
+    assessment.warnings = [*useless, *below, *order, *_still_falling(losses)]
     return assessment
 
 
@@ -124,25 +129,6 @@ def confident_errors(
     return errors
 
 
-def _warnings(
-    assessment: Assessment,
-    predicted: np.ndarray | None,
-    examples: int,
-    names: Sequence[str],
-    losses: Sequence[float],
-    try_this: str,
-    units: str,
-) -> list[str]:
-    """Why the scores may not mean much, in words; `predicted` are the classes, where each example has one."""
-    if predicted is not None and len(names) > 1 and len(np.unique(predicted)) == 1:
-        label = names[int(predicted[0])]
-        useless = [f"It predicts {label!r} for all {examples:,} {assessment.split} {units}. {try_this}"]
-    else:
-        useless = _no_better_than_majority(assessment, examples, units, try_this)
-    order = [] if useless else _no_better_with_order(assessment, examples)
-    return [*useless, *_below_word_baselines(assessment, "" if useless else try_this), *order, *_still_falling(losses)]
-
-
 def _no_better_than_majority(assessment: Assessment, examples: int, units: str, try_this: str) -> list[str]:
     chance, score = assessment.baselines.get("majority"), assessment.score
     if chance is None:
@@ -167,20 +153,14 @@ def _no_better_than_majority(assessment: Assessment, examples: int, units: str, 
 
 
 def _below_word_baselines(assessment: Assessment, try_this: str) -> list[str]:
-    """Warns where a linear model on words does better."""
-    warnings, score, others = [], assessment.score, assessment.baselines
-    lower = assessment.metric in LOWER_IS_BETTER
-    if "word_pairs" in others and (score > others["word_pairs"] if lower else score < others["word_pairs"]):
-        warnings.append(
-            f"It is {'worse than' if lower else 'below'} word pairs: {assessment.metric} {score:.3f}, and a linear "
-            f"model on words and word pairs has {others['word_pairs']:.3f}. {try_this}".rstrip()
-        )
-    if "word_labels" in others and score < others["word_labels"]:
-        warnings.append(
-            f"It is below the most frequent label of each word, which knows no context: {assessment.metric} "
-            f"{score:.3f} and {others['word_labels']:.3f}. {try_this}".rstrip()
-        )
-    return warnings
+    """Warns where a linear model on words, or each word's own label, does better."""
+    score, lower = assessment.score, assessment.metric in LOWER_IS_BETTER
+    return [
+        f"It is {'worse than' if lower else 'below'} {name}: {assessment.metric} {score:.3f}, and {what} has "
+        f"{other:.3f}. {try_this}".rstrip()
+        for baseline, name, what in _OF_WORDS
+        if (other := assessment.baselines.get(baseline)) is not None and (score > other if lower else score < other)
+    ]
 
 
 def _no_better_with_order(assessment: Assessment, examples: int) -> list[str]:

@@ -52,7 +52,8 @@ def run_training(set_up: Callable[[], Setup], training: RunArguments, console: C
     print_summary(setup, console)
     trainer = make_trainer(setup, console)
     metrics: dict[str, float] = {}
-    with guarded_run(setup.training, is_lora=setup.options["model"]["lora"]):
+    lora = setup.options["model"]["lora"]
+    with guarded_run(setup.training, is_lora=lora), contextlib.closing(trainer.progress):
         if setup.trains:
             metrics |= _train(trainer, console)
         take_off_autocast(trainer.accelerator, setup.model)
@@ -91,7 +92,7 @@ def _train(trainer: RunTrainer, console: Console) -> dict[str, float]:
     stop = StopOnInterrupt()
     trainer.add_callback(stop)
     # Checkpoints less than a second apart make it doubt the file system.
-    with stop, contextlib.closing(trainer.progress), errors_alone("transformers.trainer_utils"):
+    with stop, errors_alone("transformers.trainer_utils"):
         output = trainer.train(resume_from_checkpoint=resumed)
     merge(cast(Any, trainer.model))
     if stop.agreed:

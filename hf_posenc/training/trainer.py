@@ -68,14 +68,6 @@ class RunTrainer(Trainer):
         self.progress.update_loss(loss.detach() * self.args.gradient_accumulation_steps)
         return loss
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Removes the progress line on an error."""
-        try:
-            return super().evaluation_loop(*args, **kwargs)
-        except BaseException:
-            self.progress.close()
-            raise
-
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Gives positions their own learning rate."""
         if self.optimizer is None:

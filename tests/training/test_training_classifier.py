@@ -308,16 +308,18 @@ def test_balanced_class_weights_are_those_of_scikit_learn():
     assert found.item() == pytest.approx(weighted.item(), rel=1e-5)
 
 
-def test_given_class_weights_keep_their_ratio():
-    loss = _loss(AB, [0, 0, 0, 1], class_weights='{"b": 6, "a": 2}')
-    assert (loss.weights[1] / loss.weights[0]).item() == pytest.approx(3)
-    assert (loss.weights * torch.tensor([3, 1])).sum().item() == pytest.approx(4)
-
-
-def test_weights_of_several_labels_raise_the_rare_ones():
-    labels = Labels("multi_label_classification", ("a", "b"))
-    loss = _loss(labels, [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], class_weights="balanced")
-    assert loss.weights.tolist() == pytest.approx([1 / 3, 3.0])
+@pytest.mark.parametrize(
+    ("problem", "labels", "given", "weights"),
+    [
+        ("single_label_classification", [0, 0, 0, 1], '{"b": 6, "a": 2}', [2 / 3, 2.0]),  # their mean is 1
+        ("multi_label_classification", [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], "balanced", [1 / 3, 3.0]),
+    ],
+)
+def test_given_weights_keep_their_ratio_and_those_of_several_labels_raise_the_rare_ones(
+    problem, labels, given, weights
+):
+    loss = _loss(Labels(problem, ("a", "b")), labels, class_weights=given)
+    assert loss.weights.tolist() == pytest.approx(weights)
 
 
 @pytest.mark.slow

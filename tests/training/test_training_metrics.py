@@ -19,28 +19,24 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("metric", "name", "reference"), CLASSES, ids=lambda value: str(value)[:12])
-@pytest.mark.parametrize("classes", [2, 5])
-def test_class_metrics_agree_with_scikit_learn(metric, name, reference, classes):
-    generator = np.random.default_rng(classes)
-    labels, predictions = generator.integers(0, classes, (2, 200))
-    found = metric(keep_in_memory=True).compute(predictions=predictions, references=labels)
-    assert found == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
+DRAWN = np.random.default_rng(0)
+TWO, FIVE = (DRAWN.integers(0, classes, (2, 200)) for classes in (2, 5))
+SEVERAL = DRAWN.integers(0, 2, (2, 100, 4))
+REAL = DRAWN.normal(size=(2, 200)).cumsum(0)
 
 
-@pytest.mark.parametrize(("metric", "name", "reference"), NUMBERS, ids=lambda value: str(value)[:12])
-def test_number_metrics_agree_with_scipy_and_scikit_learn(metric, name, reference):
-    generator = np.random.default_rng(0)
-    labels = generator.normal(size=200)
-    predictions = labels + generator.normal(size=200)
-    found = metric(keep_in_memory=True).compute(predictions=predictions, references=labels)
-    assert found == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
-
-
-@pytest.mark.parametrize(("metric", "name", "reference"), CLASSES[:2], ids=lambda value: str(value)[:12])
-def test_several_labels_agree_with_scikit_learn(metric, name, reference):
-    labels, predictions = np.random.default_rng(0).integers(0, 2, (2, 100, 4))
-    found = metric(config_name="multilabel", keep_in_memory=True).compute(predictions=predictions, references=labels)
+@pytest.mark.parametrize(
+    ("metric", "name", "reference", "drawn"),
+    [
+        *((*row, drawn) for row in CLASSES for drawn in (TWO, FIVE)),
+        *((*row, SEVERAL) for row in CLASSES[:2]),
+        *((*row, REAL) for row in NUMBERS),
+    ],
+)
+def test_metrics_agree_with_scikit_learn_and_scipy(metric, name, reference, drawn):
+    labels, predictions = drawn
+    own = metric(config_name="multilabel" if labels.ndim == 2 else "default", keep_in_memory=True)
+    found = own.compute(predictions=predictions, references=labels)
     assert found == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
 
 
