@@ -39,7 +39,7 @@ from transformers import (
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.data import Labels, train_tokenizer
-from hf_posenc.finetuning import make_arguments, parse_arguments, train_classifier
+from hf_posenc.finetuning import make_arguments, parse_arguments
 from hf_posenc.training import ClassificationLoss, UserError
 from hf_posenc.training.losses import make_loss
 from hf_posenc.training.trainer import one_cycle_schedule
@@ -415,9 +415,7 @@ def test_the_weights_with_the_best_macro_f1_are_kept_by_default_or_else_the_last
 @pytest.mark.slow
 def test_the_weights_with_the_least_loss_are_kept_where_that_is_asked(order, tmp_path):
     text = StringIO()
-    given = {**SMALL, **order, **OVERFIT, "output_dir": str(tmp_path / "run"), "metric_for_best_model": "loss"}
-    given["keep_checkpoints"] = True
-    run = train_classifier(*make_arguments(**given), console=Console(file=text, width=200))
+    run = train(tmp_path / "run", Console(file=text, width=200), **order, **OVERFIT, metric_for_best_model="loss")
     losses = [entry["eval_loss"] for entry in run.history if "eval_loss" in entry]
     assert run.metrics["eval_loss"] == pytest.approx(min(losses), rel=1e-5)
     assert losses[-2] > min(losses)  # or this test would show nothing; the last entry is the evaluation at the end
@@ -541,8 +539,8 @@ def test_a_checkpoint_is_evaluated_on_the_columns_that_it_was_trained_on(tmp_pat
     path = write_csv(tmp_path / "reviews.csv", given)
     options = {"text_column_names": "Review", "label_column_name": "Verdict"}
     trained = train(tmp_path / "run", train_file=path, validation_file=path, do_eval=True, **options)
-    again = {"model_name_or_path": str(tmp_path / "run"), "validation_file": path, "output_dir": str(tmp_path / "e")}
-    found = train_classifier(*make_arguments(**again, do_eval=True, use_cpu=True, disable_tqdm=True))
+    again = {"model_name_or_path": str(tmp_path / "run"), "validation_file": path, "config_overrides": None}
+    found = train(tmp_path / "again", **again, do_eval=True, do_train=False)
     assert found.metrics["eval_loss"] == pytest.approx(trained.metrics["eval_loss"], rel=1e-4)
 
 
@@ -629,16 +627,6 @@ def test_one_seed_gives_one_result(order, tmp_path):
     assert_same_weights(tmp_path / "first", tmp_path / "second")
 
 
-@pytest.mark.parametrize("bf16", [True, False])
-def test_mixed_precision_trains_and_is_said(order, tmp_path, bf16):
-    options = {**SMALL, **order, "output_dir": str(tmp_path / "run"), "bf16": bf16, "do_eval": True}
-    run = train_classifier(*make_arguments(**options), console=Console(file=(said := StringIO()), width=200))
-    assert math.isfinite(run.metrics["eval_loss"])
-    assert next(run.model.parameters()).dtype == torch.float32
-    assert said.getvalue().count("in bfloat16 mixed precision (--bf16 false: float32); scores in float32.") == bf16
-    assert said.getvalue().count("bfloat16") == bf16
-
-
 @pytest.fixture
 def computed_in():
     """The precisions of all linear layers' results since it was cleared."""
@@ -657,7 +645,10 @@ def computed_in():
 @pytest.mark.parametrize("bf16", [True, False])
 def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, computed_in, bf16):
     wanted = {**order, "bf16": bf16, "do_eval": True, "do_predict": True}
-    trained = train(tmp_path / "run", **wanted)
+    trained = train(tmp_path / "run", Console(file=(said := StringIO()), width=200), **wanted)
+    assert said.getvalue().count("in bfloat16 mixed precision (--bf16 false: float32); scores in float32.") == bf16
+    assert said.getvalue().count("bfloat16") == bf16
+    assert next(trained.model.parameters()).dtype == torch.float32
     assert computed_in[0] == (torch.bfloat16 if bf16 else torch.float32)
     computed_in.clear()
     options = {"model_name_or_path": str(tmp_path / "run"), "do_train": False, "config_overrides": None}

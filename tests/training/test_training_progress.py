@@ -7,9 +7,8 @@ import sys
 import pytest
 from rich.console import Console
 from rich.text import Text
-from training_harness import SMALL
+from training_harness import train
 
-from hf_posenc.finetuning import make_arguments, train_classifier
 from hf_posenc.training import progress
 
 
@@ -19,9 +18,8 @@ class Terminal(io.StringIO):
 
 
 def shown(file, order, tmp_path, capfd, **options):
-    given = {**SMALL, **order, "output_dir": str(tmp_path / "run"), "do_eval": True, "disable_tqdm": False, **options}
     console = Console(file=file, force_terminal=file.isatty(), width=80)
-    train_classifier(*make_arguments(**given), console=console)
+    train(tmp_path / "run", console, **order, do_eval=True, disable_tqdm=False, **options)
     return file.getvalue(), "".join(capfd.readouterr())
 
 

@@ -74,11 +74,11 @@ def order_files(folder: Path) -> dict[str, str]:
     }
 
 
-def train(output_dir: Path, **options: Any) -> TrainingResult:
-    """Trains in this process with `SMALL` options and those given."""
+def train(output_dir: Path, console: Console | None = None, **options: Any) -> TrainingResult:
+    """Trains in this process with `SMALL` options and those given, by default in silence."""
     # Checkpoints are looked at and resumed from; that they go by default has tests of its own.
     given = {**SMALL, "output_dir": str(output_dir), "keep_checkpoints": True, **options}
-    return train_classifier(*make_arguments(**given), console=Console(file=StringIO()))
+    return train_classifier(*make_arguments(**given), console=console or Console(file=StringIO()))
 
 
 def prepared(output_dir: Path, **options: Any) -> Any:
