@@ -198,8 +198,9 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
     heads = {"regression": ("prediction",), TOKENS: ("labels",)}
     table = Table("text", *heads.get(task.problem_type, ("label", "probabilities")))
     for prediction in predictions:
-        text = " || ".join(filter(None, (prediction.input.text, prediction.input.text_pair)))
-        table.add_row(*map(escape, (text, *_cells(prediction.answer))))
+        text = prediction.input
+        shown = text.text if text.text_pair is None else f"{text.text} || {text.text_pair}"
+        table.add_row(*map(escape, (shown, *_cells(prediction.answer))))
     Console().print(table)
 
 

@@ -301,9 +301,8 @@ def benchmark(
     if serving:
         from hf_posenc.export.serving import run_serving
 
-        own = {name: context.params[name] for name in _SERVING_ALONE} | {
-            name: common[name] for name in ("report", "save")
-        }
+        own = {name: context.params[name] for name in _SERVING_ALONE}
+        own |= {name: common[name] for name in ("report", "save")}
         results = run_serving(**chosen, **own, size=size, rounds=rounds or 3)
     elif startup:
         results = measure_startup(size, rounds or 8)
