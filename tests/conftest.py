@@ -1,8 +1,10 @@
 """What all tests share: offline, quiet, one thread count, seeded, and two small schemes that use the bias hooks."""
 
 import gc
+import io
 import os
 import signal
+import sys
 
 # A shell starts what runs in its background deaf to Ctrl-C, and so would be the processes that are interrupted here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -39,3 +41,20 @@ def _keep_what_is_there():
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """`hf-posenc` with these words in this process: (exit code, standard output, standard error)."""
+    from hf_posenc import cli  # which needs more than the model's tests
+
+    def call(*words: object, stdin: str = "", columns: int = 200) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setenv("COLUMNS", str(columns))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return int(stopped.value.code or 0), *capsys.readouterr()
+
+    return call

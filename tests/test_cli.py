@@ -1,6 +1,5 @@
 """The command line, run as a user runs it: what it prints, and one clear line with exit code 2 for bad input."""
 
-import io
 import json
 import logging
 import os
@@ -22,23 +21,6 @@ from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.training import Interrupted, UserError
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command line in this process: (exit code, standard output, standard error)."""
-
-    def call(*arguments: str, stdin: str = "", columns: int = 200) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hf-posenc", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        monkeypatch.setenv("COLUMNS", str(columns))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification, cli
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.errors import Interrupted, UserError, about_options, check_local, format_cli_error, is_local
 
 
@@ -24,13 +24,9 @@ def broadcast():
         (lambda: {}["label"], "KeyError: 'label'"),
     ],
 )
-def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, monkeypatch, capsys):
+def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypatch):
     monkeypatch.setattr("hf_posenc.schemes.inspection.describe_schemes", fault)
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "schemes"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.strip() == f"Error: {text} (HF_POSENC_TRACEBACK=1 shows where)"
+    assert run("schemes") == (1, "", f"Error: {text} (HF_POSENC_TRACEBACK=1 shows where)\n")
 
 
 @pytest.mark.parametrize(
@@ -44,28 +40,23 @@ def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, monkeypatch, 
         ("hf_posenc.comparison.plan_file.check_data", "compare -o compared --data mine.csv --schemes rope,none"),
     ],
 )
-def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, monkeypatch, tmp_path, capsys):
+def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"text {number},{'yes' if number % 2 else 'no'}\n" for number in range(20))
     Path("mine.csv").write_text("text,label\n" + rows)
     PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", vocab_size=9)).save_pretrained("model")
     monkeypatch.setattr(where, lambda *_, **__: broadcast())
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", *words.split()])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    last = capsys.readouterr().err.strip().splitlines()[-1]
+    code, _, err = run(*words.split())
+    assert code == 1
+    last = err.strip().splitlines()[-1]
     assert "Error: ValueError: operands could not be broadcast together with shapes (2,) (3,)" in last
     assert last.endswith("(HF_POSENC_TRACEBACK=1 shows where)")
-    assert ended.value.code == 1
 
 
-def test_messages_are_not_rewritten(monkeypatch, capsys):
+def test_messages_are_not_rewritten(run):
     path = "/data/--my_file.csv"
     assert format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"error: '{path}' doesn't exist."
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", "-o", "x", "--train_file", path])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert f"Error: '{path}' doesn't exist." in capsys.readouterr().err
+    assert f"Error: '{path}' doesn't exist." in run("train", "-o", "x", "--train_file", path)[2]
 
 
 @pytest.mark.parametrize("error", [UserError("no"), Interrupted("stopped")])
