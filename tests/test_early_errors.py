@@ -8,10 +8,11 @@ import pytest
 
 CODE = """
 import contextlib, io, json, sys
+cases, sys.argv = json.loads(sys.argv[1]), ["hf-posenc"]
 from hf_posenc.cli import main
 answers = []
-for words in json.loads(sys.argv[1]):
-    sys.argv = ["hf-posenc", *words]
+for words in cases:
+    sys.argv[1:] = words
     with contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
             main()
