@@ -157,8 +157,8 @@ def _device(name: str | None) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(
-            f"--device {name!r} can't be used: {one_line(error).split(' at: ')[0][:80]} This machine has cpu"
-            f"{f' and {best}' if best else ' alone'}."
+            f"--device {name!r} can't be used: {one_line(error).split(' at: ')[0][:80].rstrip('.')}. This machine has "
+            f"cpu{f' and {best}' if best else ' alone'}."
         ) from error
     return device
 
