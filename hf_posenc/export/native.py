@@ -122,8 +122,6 @@ def to_native(
 
 def _target(config: Any, task: str, like: str | None) -> Family:
     """The named class, or the first that can hold the checkpoint."""
-    if like is not None and like not in TARGETS:
-        raise UserError(f"--like {like!r} can't be exported to. Choose one of {', '.join(TARGETS)}.")
     problems = {name: _obstacles(TARGETS[name], config, task) for name in NATIVES}
     scheme = config.position_embedding_type
     asked = [name for name in NATIVES if scheme in NATIVES[name].schemes] if like is None else [like]

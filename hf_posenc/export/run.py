@@ -17,6 +17,7 @@ from ..errors import UserError, check_is_checkpoint
 from ..finetuning.backends import Backend, open_backend, torch_backend
 from ..finetuning.loading import load_any
 from ..finetuning.model import input_length
+from ..natives import NATIVES
 from ..quiet import without_bars
 from .folder import write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import WRITERS, check_packages
@@ -151,6 +152,8 @@ def export(
         raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join(TARGETS)}.")
     if like is not None and to != "native":
         raise UserError(f"--like {like!r} is for --to native. Leave it out.")
+    if like not in (None, *NATIVES):
+        raise UserError(f"--like {like!r} is unknown. Choose one of {', '.join(NATIVES)}.")
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
     check_is_checkpoint(source)

@@ -208,7 +208,6 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
         (BERT_LM, {"hidden_act": "relu"}, "roberta", r"hidden_act='relu' \(roberta has 'gelu'\)"),
         (BERT_LM, {"pad_token_id": None}, "roberta", "pad_token_id=None .* It can be exported to bert, electra"),
         (BERT_LM, {"embedding_size": 20}, "bert", r"embedding_size=20 \(bert has None\).* exported to electra"),
-        (BERT_LM, {}, "gpt2", "--like 'gpt2' can't be exported to. Choose one of bert, roberta"),
         (BERT_LM, {}, "roformer", r"position_embedding_type='learned' \(roformer has 'rope'\)"),
         (JINA_LM, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, None, "rope_type='dynamic'"),
         (JINA_LM, {"rope_parameters": {"partial_rotary_factor": 0.5}}, None, "partial_rotary_factor=0.5"),
