@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -13,6 +14,7 @@ from filelock import FileLock, Timeout
 from ..data.inputs import Text
 from ..errors import UserError, disk_error, is_local, one_line
 from ..files import WRITING
+from .backends import PACKAGES
 
 if TYPE_CHECKING:
     from .prediction import Classifier, Prediction
@@ -34,6 +36,8 @@ class Unfinished:
         self.path = path
         self.kept, size = _whole_lines(path, facts)
         """Answers of the earlier run."""
+        self.differences = _differences(path, facts) if path.is_file() and not size else []
+        """What the file of an earlier run is of, where that isn't this one: its answers are thrown away."""
         self.count = self.kept
         """Answers in the file."""
         self._handle = path.open("r+" if size else "w", encoding="utf-8", newline="\n")
@@ -101,6 +105,8 @@ def unfinished_answers(output: str, facts: Mapping[str, Any], say: Callable[[str
             raise UserError(f"--output {output!r} can't be written: {disk_error(error) or one_line(error)}.") from error
         done = False
         try:
+            if unfinished.differences:
+                say(f"{path} is of another run ({'; '.join(unfinished.differences)}): starting anew.")
             if unfinished.kept:
                 say(f"Going on after {unfinished.kept:,} answers of a run that was stopped.")
             yield unfinished
@@ -126,6 +132,22 @@ def _whole_lines(path: Path, facts: Mapping[str, Any]) -> tuple[int, int]:
     return max(count, 0), size
 
 
+def _differences(path: Path, facts: Mapping[str, Any]) -> list[str]:
+    """Which facts in a file are others: names, with both values where these are short."""
+    with path.open("rb") as handle:
+        line = handle.readline()
+    if not _is_object(line):
+        return ["its facts can't be read"]
+    earlier, now = json.loads(line), json.loads(_line(facts))
+    return [
+        f"another {name}"
+        if isinstance(now.get(name), list | dict)
+        else f"{name} {earlier.get(name)}, now {now.get(name)}"
+        for name in {**earlier, **now}
+        if earlier.get(name) != now.get(name)
+    ]
+
+
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line.decode()), dict)
@@ -134,13 +156,16 @@ def _is_object(line: bytes) -> bool:
 
 
 def facts_of(checkpoint: str, file: str, classifier: "Classifier", **options: Any) -> dict[str, Any]:
-    """What answers depend on: the file and the checkpoint, by size and time of change, the backend and the options."""
+    """What answers depend on: file and checkpoint (sizes, times of change), backend, device, versions, options."""
     of_checkpoint: Any = getattr(classifier.model.config, "_commit_hash", None)
     if is_local(checkpoint):
         paths = sorted(path for path in Path(checkpoint).rglob("*") if path.is_file())
         of_checkpoint = [[str(path.relative_to(checkpoint)), *_stamp(path)] for path in paths]
     of_file = [str(Path(file).resolve()), *_stamp(Path(file))]
-    return {"file": of_file, "checkpoint": of_checkpoint, "backend": classifier.backend, **options}
+    packages = ("hf_posenc", "transformers", "torch", *filter(None, [PACKAGES.get(classifier.backend)]))
+    versions = {name: importlib.import_module(name).__version__ for name in packages}
+    where = {"backend": classifier.backend, "device": str(classifier.model.device), **versions}
+    return {"file": of_file, "checkpoint": of_checkpoint, **where, **options}
 
 
 def _stamp(path: Path) -> tuple[int, int]:

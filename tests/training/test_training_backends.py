@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from filelock import FileLock
 from test_training_prediction import expected, read, write
 from training_harness import rows, write_jsonl
@@ -197,8 +198,18 @@ def test_answers_are_kept_up_to_the_first_damaged_line(tmp_path, damaged):
         ]
 
 
-@pytest.mark.parametrize("change", ["file", "checkpoint", "option", "garbage"])
-def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_path, monkeypatch, change):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("file", "another file"),
+        ("checkpoint", "another checkpoint"),
+        ("option", "top_k None, now 1"),
+        ("torch", f"torch {torch.__version__}, now another"),
+        ("device", "device cpu, now another"),
+        ("garbage", "its facts can't be read"),
+    ],
+)
+def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_path, monkeypatch, change, said):
     source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
     model = shutil.copytree(checkpoint, tmp_path / "model")
     counts = stop_after(25, monkeypatch)
@@ -210,11 +221,15 @@ def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_pat
         os.utime(model / "model.safetensors", ns=(0, 0))
     elif change == "option":
         options = ["--top-k", "1"]
+    elif change in ("torch", "device"):
+        facts = unfinished.facts_of
+        monkeypatch.setattr(unfinished, "facts_of", lambda *a, **o: {**facts(*a, **o), change: "another"})
     else:
         (tmp_path / "out.jsonl.unfinished").write_text("mine\nand mine\n")
     code, _, err = run("predict", model, "-f", source, "-o", output, *options)
     assert (code, counts[1:]) == (0, [41 if change == "file" else 40])
     assert "Going on" not in err
+    assert f"{output}.unfinished is of another run ({said}): starting anew." in err
     assert len(read(output)) == counts[1]
 
 
