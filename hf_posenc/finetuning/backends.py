@@ -238,19 +238,27 @@ def _damaged(path: Path, reason: str) -> UserError:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object; empty if there is no such file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:
         raise _damaged(path, sentence(error).rstrip(".")) from error
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        raise _damaged(path, f"it holds no object, but {value!r:.60}")
+    return value
 
 
 def _own_part(folder: Path) -> dict[str, Any]:
     """What the manifest says for this package; empty in folders that others wrote."""
-    own = _read_object(folder / MANIFEST).get(OWN_PART)
-    return own if isinstance(own, dict) else {}
+    own = _read_object(folder / MANIFEST).get(OWN_PART, {})
+    kinds = {"files": dict, "max_length": int | None}
+    values = {name: own[name] for name in kinds if name in own} if isinstance(own, dict) else {OWN_PART: own}
+    for name, value in values.items():
+        if not isinstance(value, kinds.get(name, ())):
+            raise _damaged(folder / MANIFEST, f"its {name!r} is {value!r:.60}")
+    return values
 
 
 def _configured_length(folder: Path) -> int | None:

@@ -129,6 +129,22 @@ def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ([], r"it holds no object, but \[\]"),
+        ({"hf_posenc": ["a"]}, r"its 'hf_posenc' is \['a'\]"),
+        ({"hf_posenc": {"files": ["onnx/model.onnx"]}}, r"its 'files' is \['onnx/model.onnx'\]"),
+        ({"hf_posenc": {"max_length": "64"}}, "its 'max_length' is '64'"),
+    ],
+)
+def test_a_manifest_with_values_of_another_type_is_named(exported, tmp_path, manifest, words):
+    folder = shutil.copytree(exported, tmp_path / "copy")
+    (folder / "export.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=f"export.json' can't be used: {words}.* copy the folder or export anew"):
+        open_backend(folder, "onnx")
+
+
 def test_a_graph_that_is_none_is_named_without_a_manifest_too(exported, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(UserError, match="model.onnx' can't be used.*The file is damaged"):
