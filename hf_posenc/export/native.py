@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import open_weights, weight_files
 from ..conversion.families import TARGETS, Family
@@ -54,15 +54,6 @@ def write(
     model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     return notes
-
-
-def open_native(folder: Path) -> PreTrainedModel:
-    """The model in a folder, as transformers loads it, in float32; a bare encoder without the pooler that it lacks."""
-    config = AutoConfig.from_pretrained(folder)
-    cls = getattr(transformers, config.architectures[0])
-    bare = cls is getattr(transformers, TARGETS[config.model_type].class_name("feature-extraction"))
-    without = {"add_pooling_layer": False} if bare and TARGETS[config.model_type].pooler else {}
-    return cls.from_pretrained(folder, dtype=torch.float32, **without)
 
 
 def what_holds(checkpoint: PreTrainedModel, folder: Path) -> dict[str, bool]:

@@ -22,7 +22,7 @@ from ..quiet import without_bars
 from .folder import write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import WRITERS, check_packages
 from .int8 import Int8Report, quantize_graph
-from .native import open_native, stored_dtype, what_holds, write
+from .native import stored_dtype, what_holds, write
 from .parity import LARGEST, Batch, batches, largest_difference
 from .scoring import Questions, from_texts, read_labelled
 
@@ -58,7 +58,7 @@ class Written:
 def _native(loaded: Loaded, staging: Path, like: str | None) -> Written:
     notes = write(loaded.model, loaded.tokenizer, staging, like=like, dtype=stored_dtype(loaded.folder))
     compared = batches(loaded.model, loaded.tokenizer, **what_holds(loaded.model, staging))
-    return Written(notes, torch_backend(open_native(staging)), compared, LARGEST / 10)
+    return Written(notes, torch_backend(load_any(str(staging))), compared, LARGEST / 10)
 
 
 def _graph(to: str, loaded: Loaded, staging: Path, like: None) -> Written:

@@ -121,6 +121,10 @@ def load_model(arguments: ModelArguments, config: Any, head: Head) -> PreTrained
             ) from error
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
         raise UserError(f"{name!r} can't be loaded: {kind}{sentence(error)} Download or train it anew.") from error
+    poolers = {name for name in loaded["missing_keys"] if name.startswith("pooler.")}
+    if poolers:  # a bare encoder saved without one: here it would be random
+        model.pooler = None
+        loaded["missing_keys"] -= poolers
     check_complete(model, loaded, source, saved_with)
     if loaded["missing_keys"]:
         logger.warning(f"{source!r} has no head for this task: a new one is learned.")

@@ -20,6 +20,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.export import native, run
 from hf_posenc.export.native import to_native, write
 from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.finetuning.loading import load_any
 from hf_posenc.model import modeling_posenc
 from hf_posenc.natives import NATIVES, like
 from hf_posenc.tasks import TASKS, auto_class
@@ -335,6 +336,7 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
     assert "no pooler" in report.notes[0]
     assert not list((tmp_path / "out").glob("*.py"))
     assert "library_name: transformers" in (tmp_path / "out/README.md").read_text()
+    assert load_any(str(tmp_path / "out")).pooler is None  # not one with random weights
     tiny_source(tmp_path / "stock", "bert", "fill-mask")
     tiny_tokenizer(tmp_path / "stock")
     with pytest.raises(UserError, match=r"is a bert model of transformers' own already"):
