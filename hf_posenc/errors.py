@@ -66,6 +66,15 @@ def check_is_checkpoint(checkpoint: str) -> None:
         raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
 
 
+def with_home(words: Iterable[str]) -> list[str]:
+    """A command line in which `--option=~/name` names the home folder, as `--option ~/name` does in every shell.
+
+    After `=` shells leave `~` as it is, and a folder of that name would be made. `--text-pair=~/name` is a text.
+    """
+    home = os.path.expanduser("~")
+    return [re.sub(r"^(--(?!text-pair=)[\w-]+=)~(?=/)", lambda match: match[1] + home, word) for word in words]
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error, without line breaks."""
     return " ".join(str(error).split())
@@ -130,6 +139,7 @@ def format_cli_error(error: BaseException) -> tuple[str, int]:
 
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `format_cli_error`)."""
+    sys.argv[1:] = with_home(sys.argv[1:])
     try:
         main()
     except (Exception, KeyboardInterrupt) as error:

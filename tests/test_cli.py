@@ -297,6 +297,19 @@ def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
     assert err.strip().splitlines()[-1] == "Interrupted: the newest checkpoint is 'run/checkpoint-7'."
 
 
+def test_home_is_found_after_an_equals_sign_where_shells_leave_it(run, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("a text\n")
+    code, _, err = run("predict", str(checkpoint), "--file=~/texts.txt", "--output=~/out.csv")
+    assert (code, (tmp_path / "out.csv").is_file()) == (0, True), err
+    code, out, _ = run("predict", str(checkpoint), "a", "--text-pair=~/b", "--format=jsonl")
+    assert json.loads(out)["text_pair"] == "~/b"
+    code, _, err = run("train", "--output-dir=~/run", "--train-file=~/gone.csv")
+    assert (code, str(tmp_path / "gone.csv") in err) == (2, True)
+    assert not (tmp_path / "~").exists()
+
+
 @pytest.mark.parametrize("name", ["./nope", "../nope", "~/nope", "/nope/nope", "a/b/c", "a folder"])
 @pytest.mark.parametrize(
     "words",

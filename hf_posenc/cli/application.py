@@ -15,7 +15,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import hf_posenc
-from hf_posenc.errors import UserError, format_cli_error
+from hf_posenc.errors import UserError, format_cli_error, with_home
 from hf_posenc.training.options import NO_SCORES
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
@@ -113,6 +113,7 @@ def loading(text: str = "Loading PyTorch and transformers") -> Iterator[None]:
 def main() -> None:
     """Entry point: runs a command; any error ends in one line and an exit code (see `format_cli_error`)."""
     logging.getLogger("hf_posenc").addHandler(_NOTES)
+    sys.argv[1:] = with_home(sys.argv[1:])
     try:
         app(prog_name="hf-posenc")
     except (Exception, KeyboardInterrupt) as caught:
