@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_posenc.errors import UserError
 from hf_posenc.isolated_load import IsolatedLoadFailed, load_isolated
@@ -129,7 +129,7 @@ def _show(study: Study, logits: dict[str, np.ndarray], models: dict[str, Path], 
             continue
         positional = study.runs(task, name)[0]["positional_parameters"]
         shown = probabilities_from_logits(logits[name], "single_label_classification")
-        labels = AutoModelForSequenceClassification.from_pretrained(models[name]).config.label2id
+        labels = AutoConfig.from_pretrained(models[name]).label2id
         chosen = shown[:, labels["acceptable"]]
         table.add_row(name, f"{positional:,}", f"{score.mean:.3f}", *(f"{value:.3f}" for value in chosen))
     console.print(table)
