@@ -108,6 +108,13 @@ class PosEncConfig(PreTrainedConfig):
     """
 
     model_type = "posenc"
+    # Tensor parallelism, as vLLM and `tp_plan="auto"` read it: heads are split, so a bias for all heads is an error.
+    base_model_tp_plan = {
+        **dict.fromkeys((f"layers.*.attention.{name}" for name in ("query", "key", "value")), "colwise"),
+        "layers.*.attention.dense": "rowwise",
+        "layers.*.intermediate": "colwise",
+        "layers.*.output": "rowwise",
+    }
 
     vocab_size: int = _field(30522, whole(1, 2**28))
     hidden_size: int = _field(768, whole(1, 2**17))
