@@ -63,7 +63,10 @@ def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Ch
     except (ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{str(source)!r}: config.json is damaged: {one_line(error)}. Save the model anew.") from error
     if kind != PosEncConfig.model_type:
-        raise UserError(f"{str(source)!r} is a {kind} model, not a PosEnc one. Its own push_to_hub publishes it.")
+        raise UserError(
+            f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
+            f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
+        )
     weights = _weights(source)
     code, ours, own = _code(source, config)
     if not ours and not trusted:

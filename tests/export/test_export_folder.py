@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from export_harness import TEXTS, batch, checkpoint, expected, tokenizer
+from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_posenc import cli, export
@@ -19,6 +20,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.export.graph import WRITERS
 from hf_posenc.finetuning import backends
 from hf_posenc.finetuning.backends import open_backend
+from hf_posenc.hub import publish
 
 LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 
@@ -54,6 +56,14 @@ def test_the_folder_holds_the_graph_where_servers_look_and_no_code(exported):
         LABELS["label2id"],
     )
     assert str(exported.parent) not in "".join(path.read_text() for path in exported.glob("*.*"))
+
+
+def test_its_card_is_whole_and_publish_says_how_it_is_uploaded(exported):
+    data = ModelCard.load(exported / "README.md").data
+    assert (data.library_name, data.pipeline_tag) == ("onnx", "text-classification")
+    assert "trust_remote_code" not in (exported / "README.md").read_text()
+    with pytest.raises(UserError, match=f"is a bert model.*hf upload OWNER/NAME {exported}$"):
+        publish(exported, "me/mine")
 
 
 def test_the_onnx_file_holds_its_weights_and_nothing_of_this_machine(exported):

@@ -10,6 +10,7 @@ import torch
 import transformers
 from common import others_slow, padded, perturb, tiny_config
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import hf_posenc
@@ -21,6 +22,7 @@ from hf_posenc.export import native, run
 from hf_posenc.export.native import to_native, write
 from hf_posenc.finetuning import fine_tune, make_arguments
 from hf_posenc.finetuning.loading import load_any
+from hf_posenc.hub import publish
 from hf_posenc.model import modeling_posenc
 from hf_posenc.natives import NATIVES, like
 from hf_posenc.tasks import TASKS, auto_class
@@ -335,7 +337,10 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
     assert report.largest_difference <= 1e-5
     assert "no pooler" in report.notes[0]
     assert not list((tmp_path / "out").glob("*.py"))
-    assert "library_name: transformers" in (tmp_path / "out/README.md").read_text()
+    data = ModelCard.load(tmp_path / "out/README.md").data
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "feature-extraction")
+    with pytest.raises(UserError, match="is a bert model.*hf upload OWNER/NAME"):
+        publish(tmp_path / "out", "me/mine")
     assert load_any(str(tmp_path / "out")).pooler is None  # not one with random weights
     tiny_source(tmp_path / "stock", "bert", "fill-mask")
     tiny_tokenizer(tmp_path / "stock")

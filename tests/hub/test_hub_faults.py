@@ -300,7 +300,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json. Give the folder of a checkpoint"),
     "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "config.json is damaged"),
     "a list": (lambda f: (f / "config.json").write_text("[]"), "config.json is damaged"),
-    "another model": (lambda f: _edit(f, model_type="bert"), "is a bert model, not a PosEnc one"),
+    "another model": (lambda f: _edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
     "only a pickle": (_pickled, "only pytorch_model.bin: pickles run code.*save_pretrained it"),
     "a path outside": (_outside, "names '../../etc/passwd', which is no safetensors file"),
     "a pickle for a shard": (_shard_that_is_a_pickle, "names 'weights.bin', which is no safetensors file"),
