@@ -127,6 +127,7 @@ def run_serving(
         "checkpoint": checkpoint and Path(checkpoint).name,
     }
     settings |= {"stock": stock and Path(stock).name, "evaluate": evaluate and Path(evaluate).name}
+    settings |= {"calibrate": calibrate and Path(calibrate).name}
     settings |= {"size": size if checkpoint is None else None, "rounds": rounds}
     results: dict[str, Any] = {"machine": machine(), "settings": settings, "rows": [], "left_out": []}
     with tempfile.TemporaryDirectory() as work:

@@ -4,13 +4,17 @@ import json
 
 import numpy as np
 import pytest
+from export_harness import checkpoint, tokenizer
+from transformers import BertConfig, BertForSequenceClassification
 from typer.testing import CliRunner
 
 from hf_posenc import benchmark
 from hf_posenc.cli import app
+from hf_posenc.conversion.measure import own_texts
 from hf_posenc.errors import UserError
 from hf_posenc.export import serving
 
+LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
 TORCH = ["posenc:torch:float32", "bert:torch:float32"]
 
 
@@ -101,3 +105,34 @@ def test_each_runtime_answers_alone_in_its_process(tmp_path):
     assert all((row["linear_share"] is not None) == (":torch:" in row["contender"]) for row in found["rows"])
     assert {row["agreement"] for row in found["rows"] if row["contender"] == "posenc:openvino:float32"} == {1.0}
     assert target.with_suffix(".md").read_text() == benchmark.serving_table(found) + "\n"
+
+
+@pytest.mark.slow
+def test_a_trained_pair_is_measured_on_labelled_and_calibrated_on_other_texts(tmp_path):
+    model, words = checkpoint(tmp_path / "mine", max_position_embeddings=128, **LABELS), tokenizer(model_max_length=128)
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+    for name, labels in (("stock", LABELS), ("other", {})):
+        config = BertConfig(vocab_size=101, **{field: getattr(model.config, field) for field in same}, **labels)
+        BertForSequenceClassification(config).save_pretrained(tmp_path / name)
+    for name in ("mine", "stock"):
+        words.save_pretrained(tmp_path / name)
+    rows = [f"{text},{('no', 'yes')[number % 2]}" for number, text in enumerate(own_texts(40))]
+    (tmp_path / "test.csv").write_text("\n".join(["text,label", *rows]))
+    (tmp_path / "texts.txt").write_text("\n".join(own_texts(60)))
+    files = {"--checkpoint": "mine", "--evaluate": "test.csv", "--calibrate": "texts.txt"}
+    arguments = ["benchmark", "--serving", "--texts", "24", "--rounds", "1", "--contenders", "bert:openvino:int8"]
+    arguments += [word for option, name in files.items() for word in (option, str(tmp_path / name))]
+    done = CliRunner().invoke(app, [*arguments, "--stock", str(tmp_path / "other")])
+    assert "has another vocabulary or other labels than --checkpoint" in str(done.exception)
+    target = tmp_path / "serving.json"
+    done = CliRunner().invoke(app, [*arguments, "--stock", str(tmp_path / "stock"), "-o", str(target)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(target.read_text())
+    assert found["left_out"] == []
+    assert {name: found["settings"][name] for name in ("stock", "calibrate", "texts")} == {
+        "stock": "stock",
+        "calibrate": "texts.txt",
+        "texts": 24,
+    }
+    assert [row["contender"] for row in found["rows"]] == [serving.REFERENCE, "bert:openvino:int8"] * 3
+    assert all(0 <= row["accuracy"] <= 1 for row in found["rows"])  # of the stock's: its weights are given
