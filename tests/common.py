@@ -5,8 +5,10 @@ from collections.abc import Iterable
 import pytest
 import torch
 from torch import Tensor
+from transformers import BertTokenizer
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
+from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 from hf_posenc.schemes.conformance.case import pad_batch, perturb
 
 padded = pad_batch
@@ -58,6 +60,12 @@ def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
     """A tiny encoder in evaluation mode with perturbed weights."""
     torch.manual_seed(0)
     return perturb(PosEncModel(tiny_config(scheme, **overrides))).eval()
+
+
+def word_tokenizer(words: Iterable[str], **options) -> BertTokenizer:
+    """A tokenizer whose vocabulary is these words, after the five special tokens."""
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS.values(), *words])}
+    return BertTokenizer(vocab=vocabulary, **{"do_lower_case": False, "model_max_length": 64, **options})
 
 
 def tokens(*shape: int, vocab: int = 101, seed: int = 1) -> Tensor:

@@ -74,7 +74,7 @@ def batches(
         model: the checkpoint, which says what its inputs are.
         tokenizer: its own.
         padded_left: each batch with padding on either side, not on the right alone.
-        pairs: pairs of texts too, where there are token types.
+        pairs: pairs of texts too, where there are token types for both.
     """
     names = input_names(model, tokenizer)
     limit = min(position_limit(model) or _LONGEST, tokenizer.model_max_length, _LONGEST)
@@ -84,7 +84,7 @@ def batches(
     groups = [(rows[:1], False), (rows[3:4], False), (rows[-1:], False)]
     sides = (False, True) if padded_left else (False,)
     groups += [(group, left) for group in (rows[:7], rows[-3:]) for left in sides]
-    if pairs and INPUTS[2] in names:
+    if pairs and INPUTS[2] in names and model.config.type_vocab_size > 1:
         groups.append((_encode(tokenizer, limit, names, sentences[:3], sentences[3:6]), False))
     return [make_batch(group, model, tokenizer, left=left) for group, left in groups]
 

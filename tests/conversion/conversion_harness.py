@@ -5,10 +5,9 @@ from pathlib import Path
 
 import torch
 import transformers
-from common import perturb
+from common import perturb, word_tokenizer
 from safetensors.torch import load, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import BertTokenizer
 
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.export.native import stored_dtype, to_native
@@ -66,24 +65,9 @@ def exported(folder: Path, like: str | None = None):
     return to_native(load_any(str(folder)), like, stored_dtype(folder))[0]
 
 
-def tiny_tokenizer(folder: Path, **options) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(folder: Path, **options) -> BertTokenizer:
     """A word tokenizer with [CLS] and [SEP], saved into a folder."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = {word: number for number, word in enumerate([*special, *WORDS])}
-    raw = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    raw.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        **{"model_max_length": 40, **options},
-    )
+    tokenizer = word_tokenizer(WORDS, **{"model_max_length": 40, **options})
     tokenizer.save_pretrained(folder)
     return tokenizer
 

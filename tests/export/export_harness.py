@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import perturb, tiny_config
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from common import perturb, tiny_config, word_tokenizer
+from transformers import BertTokenizer
 
 import hf_posenc
 from hf_posenc.conversion.measure import own_texts
@@ -17,25 +16,10 @@ pytest.importorskip("transformers.exporters.exporter_openvino", reason="exports 
 TEXTS = ["A cat.", "Every dog chased the cat that saw a bird.", "no"]
 
 
-def tokenizer(**options) -> PreTrainedTokenizerFast:
+def tokenizer(**options) -> BertTokenizer:
     """Knows the commonest words of the sentences that exports are compared on."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = sorted({word for text in own_texts(64) for word in text.split()})[: 101 - len(special)]
-    raw = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*special, *words])}, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    raw.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        **{"model_max_length": 64, **options},
-    )
+    words = sorted({word for text in own_texts(64) for word in text.split()})[:96]
+    return word_tokenizer(words, **options)
 
 
 def checkpoint(folder: Path, scheme: str = "rope", head: str = "ForSequenceClassification", **fields):

@@ -45,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     with Hub(place / "hub").running() as hub:
         author = {
             **clean,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'remote_code'}",
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/remote_code"))),
             "HF_ENDPOINT": hub.url,
             "HF_TOKEN": WRITER,
             "HF_HOME": str(place / "author_home"),

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from clean_process import outputs
+from common import word_tokenizer
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import BertTokenizer
 
 import hf_posenc
 from hf_posenc import POSITIONS, PosEncConfig, register_position
@@ -62,7 +62,7 @@ PIPED = [(scheme, task) for task, head in PIPELINES.items() for scheme in HOOKS 
 
 DTYPES = ("bfloat16", "float16")
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the a dog cat sees chased bites and that who old big".split()]
+WORDS = "the a dog cat sees chased bites and that who old big".split()
 TEXTS = ["The [MASK] chased the old cat", "a big cat sees [MASK] dog and the cat that bites", "cat [MASK]"]
 
 BATCH: dict[str, Tensor] = {
@@ -107,22 +107,8 @@ def tiny_model(scheme: str, head: str, **overrides: Any) -> Any:
     return model
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=64,
-    )
+def tiny_tokenizer() -> BertTokenizer:
+    return word_tokenizer(WORDS, do_lower_case=True)
 
 
 @dataclass
