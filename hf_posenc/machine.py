@@ -43,6 +43,11 @@ def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
     return torch.bfloat16 if supported else torch.float32
 
 
+def version_line() -> str:
+    """The versions that a result depends on, as a card names them: `torch 2.13.0, ...`."""
+    return ", ".join(f"{name} {number}" for name, number in versions().items() if number != "unknown")
+
+
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""

@@ -10,7 +10,7 @@ from ..conversion.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
 from ..files import write_json
 from ..finetuning.model import position_limit
-from ..machine import versions
+from ..machine import version_line
 from ..markdown import render
 from ..model.package_config import PosEncConfig
 from ..tasks import task_of
@@ -52,7 +52,7 @@ def _longest_input(model: PreTrainedModel) -> int:
     return position_limit(model) or model.config.max_position_embeddings
 
 
-def write_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str, staging: Path) -> None:
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, staging: Path) -> None:
     """Writes the tokenizer's files.
 
     Raises:
@@ -61,9 +61,15 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str, staging: Pa
     tokenizer.save_pretrained(staging)
     if not (staging / "tokenizer.json").is_file():
         raise UserError(
-            f"{source!r} has a tokenizer without tokenizer.json, which servers read. Save it as a fast one: "
-            "AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(CHECKPOINT)."
+            f"{tokenizer.name_or_path!r} has a tokenizer without tokenizer.json, which servers read. Save it as a fast "
+            "one: AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(CHECKPOINT)."
         )
+
+
+def megabytes(folder: Path) -> float:
+    """The size of the model's files, without tokenizer."""
+    kinds = (".onnx", ".data", ".xml", ".bin", ".safetensors")
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in kinds) / 1e6
 
 
 def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, staging: Path) -> list[str]:
@@ -125,6 +131,6 @@ def write_card(report: "ExportReport", model: PreTrainedModel, staging: Path) ->
         source=None if is_local(report.checkpoint) else report.checkpoint,
         task=task_of(type(model).__name__),
         scheme=getattr(model.config, "position_embedding_type", None),
-        versions=", ".join(f"{name} {number}" for name, number in versions().items() if number != "unknown"),
+        versions=version_line(),
     )
     (staging / "README.md").write_text(text, encoding="utf-8")

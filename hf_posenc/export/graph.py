@@ -43,32 +43,32 @@ def check_packages(to: str, quantize: str | None = None) -> None:
             raise UserError(f"--to {to} needs transformers.exporters: pip install 'transformers>=5.23'.") from error
 
 
-def write_onnx(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:
-    """Writes onnx/model.onnx, its weights inside, and export.json; returns notes for the user."""
-    from transformers.exporters import OnnxConfig, OnnxExporter
+def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:
+    """Writes a graph and export.json, which names its files; returns notes for the user.
 
-    path = staging / GRAPHS["onnx"]
+    Args:
+        to: `onnx` (onnx/model.onnx, its weights inside) or `openvino` (openvino/openvino_model.xml and .bin).
+        model: in float32 and evaluation mode.
+        tokenizer: its own.
+        staging: an empty folder.
+    """
+    from transformers import exporters
+
+    kind, path = {"onnx": "Onnx", "openvino": "OpenVINO"}[to], staging / GRAPHS[to]
     with quietly():
-        exported: Any = OnnxExporter().export(model, _sample(model, tokenizer), OnnxConfig(dynamic=True))
-        manifest = _save(exported, path.parent)
-        notes = _tidy(path)
-    _write_manifest(staging, manifest, model, "onnx")
+        exporter, config = getattr(exporters, f"{kind}Exporter"), getattr(exporters, f"{kind}Config")
+        exported = exporter().export(model, _sample(model, tokenizer), config(dynamic=True))
+        exported.config = None  # its `save_pretrained` would bring the model's code
+        exported.save_pretrained(path.parent)
+        notes = _tidy(path) if to == "onnx" else []
+    manifest = json.loads((path.parent / MANIFEST).read_text(encoding="utf-8"))
+    (path.parent / MANIFEST).unlink()
+    for component in manifest["components"].values():  # named from the folder above
+        component["file"] = f"{path.parent.name}/{component['file']}"
+    write_json(staging / MANIFEST, manifest)
+    scheme = getattr(model.config, "position_embedding_type", None)
+    record_files(staging, to, max_length=position_limit(model), position_embedding_type=scheme)
     return notes
-
-
-def write_openvino(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:
-    """Writes openvino/openvino_model.xml and .bin, and export.json; returns notes for the user."""
-    from transformers.exporters import OpenVINOConfig, OpenVINOExporter
-
-    with quietly():
-        exported: Any = OpenVINOExporter().export(model, _sample(model, tokenizer), OpenVINOConfig(dynamic=True))
-        manifest = _save(exported, (staging / GRAPHS["openvino"]).parent)
-    _write_manifest(staging, manifest, model, "openvino")
-    return []
-
-
-WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
-"""Each writes a model, in float32 and evaluation mode, into an empty folder; returns notes for the user."""
 
 
 def record_files(staging: Path, to: str, **facts: Any) -> None:
@@ -76,7 +76,7 @@ def record_files(staging: Path, to: str, **facts: Any) -> None:
     manifest = json.loads((staging / MANIFEST).read_text(encoding="utf-8"))
     files = sorted(path for path in (staging / GRAPHS[to]).parent.iterdir() if path.is_file())
     digests = {path.relative_to(staging).as_posix(): sha256(path) for path in files}
-    manifest[OWN_PART] = {**manifest[OWN_PART], **facts, "files": digests}
+    manifest[OWN_PART] = {**manifest.get(OWN_PART, {}), **facts, "files": digests}
     write_json(staging / MANIFEST, manifest)
 
 
@@ -88,17 +88,6 @@ def _sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[
     mask[0, ..., length // 2 :] = 0
     parts = {"input_ids": torch.ones_like(mask), "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
     return {name: parts[name] for name in input_names(model, tokenizer)}
-
-
-def _save(exported: Any, folder: Path) -> dict[str, Any]:
-    """Writes the graph and returns its manifest, in which files are named from the folder above."""
-    exported.config = None  # its `save_pretrained` would bring the model's code
-    exported.save_pretrained(folder)
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    (folder / MANIFEST).unlink()
-    for component in manifest["components"].values():
-        component["file"] = f"{folder.name}/{component['file']}"
-    return manifest
 
 
 def _tidy(path: Path) -> list[str]:
@@ -122,13 +111,6 @@ def _tidy(path: Path) -> list[str]:
         ]
     data.write_text("The weights are in model.onnx. ExportedModel.from_pretrained asks for this file, too.\n")
     return []
-
-
-def _write_manifest(staging: Path, manifest: dict[str, Any], model: PreTrainedModel, to: str) -> None:
-    scheme = getattr(model.config, "position_embedding_type", None)
-    manifest[OWN_PART] = {"max_length": position_limit(model), "position_embedding_type": scheme}
-    write_json(staging / MANIFEST, manifest)
-    record_files(staging, to)
 
 
 @contextlib.contextmanager

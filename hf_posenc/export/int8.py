@@ -10,6 +10,7 @@ import numpy as np
 from ..checkpoint_files import GRAPHS
 from ..errors import UserError
 from ..finetuning.backends import open_backend
+from .folder import megabytes
 from .graph import quietly, record_files
 from .scoring import GATES, Questions, agreement, answer, score
 
@@ -102,11 +103,6 @@ def quantize_graph(
     )
 
 
-def graph_megabytes(staging: Path, to: str) -> float:
-    """The size of the graph's files."""
-    return sum(path.stat().st_size for path in (staging / GRAPHS[to]).parent.iterdir()) / 1e6
-
-
 def _measure(staging: Path, to: str, questions: Questions) -> tuple[tuple[float, float], list[np.ndarray]]:
     """A graph's megabytes and texts a second, and its answers."""
     backend = open_backend(staging, to)
@@ -118,7 +114,7 @@ def _measure(staging: Path, to: str, questions: Questions) -> tuple[tuple[float,
             backend.logits(batch)
         seconds.append(time.perf_counter() - started)
     count = sum(len(numbers) for numbers, _ in some)
-    return (graph_megabytes(staging, to), count / min(seconds)), answer(backend, questions)
+    return (megabytes(staging), count / min(seconds)), answer(backend, questions)
 
 
 def _quantize_onnx(path: Path) -> None:

@@ -1,6 +1,6 @@
 """Compares what was exported with PyTorch in float32: real texts, other batches and lengths than were traced."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..finetuning.backends import INPUTS, Backend
 from ..finetuning.model import position_limit
 from ..tasks import task_of
+from ..training.inference import Row
 
 LARGEST = 1e-4
 """The largest difference that is let pass, where answers are up to 1; of larger ones, their part."""
@@ -17,7 +18,6 @@ _TOKENS = ("feature-extraction", "fill-mask", "token-classification", "question-
 _LONGEST = 512
 
 Batch = dict[str, np.ndarray]
-Row = Mapping[str, Sequence[int]]
 
 
 def takes_choices(model: PreTrainedModel) -> bool:

@@ -1,6 +1,5 @@
 """`export`: a checkpoint to another runtime's folder, checked, whole or not at all."""
 
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,31 +18,23 @@ from ..finetuning.loading import load_any
 from ..finetuning.model import input_length
 from ..natives import NATIVES
 from ..quiet import without_bars
-from .folder import write_card, write_config, write_sentence_modules, write_tokenizer
-from .graph import WRITERS, check_packages
+from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
+from .graph import check_packages, write_graph
 from .int8 import Int8Report, quantize_graph
 from .native import stored_dtype, what_holds, write
 from .parity import LARGEST, Batch, batches, largest_difference
-from .scoring import Questions, from_texts, read_labelled
+from .scoring import from_texts, read_labelled
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """The checkpoint that is exported."""
-
-    source: str
-    """What the user called it."""
-    folder: Path
-    model: PreTrainedModel
-    """In float32, in evaluation mode."""
-    tokenizer: PreTrainedTokenizerBase
+TARGETS = ("native", *GRAPHS)
+"""What a checkpoint can be exported to."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a target has written into an empty folder."""
+    """What was written into an empty folder."""
 
     notes: list[str]
     """For the user."""
@@ -55,24 +46,18 @@ class Written:
     """The largest difference."""
 
 
-def _native(loaded: Loaded, staging: Path, like: str | None) -> Written:
-    notes = write(loaded.model, loaded.tokenizer, staging, like=like, dtype=stored_dtype(loaded.folder))
-    compared = batches(loaded.model, loaded.tokenizer, **what_holds(loaded.model, staging))
-    return Written(notes, torch_backend(load_any(str(staging))), compared, LARGEST / 10)
-
-
-def _graph(to: str, loaded: Loaded, staging: Path, like: None) -> Written:
-    notes = WRITERS[to](loaded.model, loaded.tokenizer, staging)
-    write_config(loaded.model, staging)
-    write_tokenizer(loaded.tokenizer, loaded.source, staging)
-    return Written(notes, open_backend(staging, to), batches(loaded.model, loaded.tokenizer), LARGEST)
-
-
-TARGETS: dict[str, Callable[..., Written]] = {
-    "native": _native,
-    **{to: functools.partial(_graph, to) for to in WRITERS},
-}
-"""What a checkpoint can be exported to: (loaded, an empty folder, like) -> what was written."""
+def _write(
+    to: str, like: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, staging: Path
+) -> Written:
+    """Writes the checkpoint in `folder` into `staging`."""
+    if to == "native":
+        notes = write(model, tokenizer, staging, like=like, dtype=stored_dtype(folder))
+        compared = batches(model, tokenizer, **what_holds(model, staging))
+        return Written(notes, torch_backend(load_any(str(staging))), compared, LARGEST / 10)
+    notes = write_graph(to, model, tokenizer, staging)
+    write_config(model, staging)
+    write_tokenizer(tokenizer, staging)
+    return Written(notes, open_backend(staging, to), batches(model, tokenizer), LARGEST)
 
 
 @dataclass
@@ -159,16 +144,29 @@ def export(
     check_is_checkpoint(source)
     check_free(out, overwrite, source)
     progress(f"Loading {source}")
-    loaded = _load(source, revision, trust_remote_code)
+    folder = find_folder(source, revision)
+    model, tokenizer = load_any(str(folder), trust_remote_code=trust_remote_code), load_tokenizer(folder, source)
+    if tokenizer is None:
+        raise UserError(
+            f"{source!r} has no tokenizer, and whatever loads the export needs one. Save it into that folder: "
+            f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({source!r})."
+        )
+    input_length(model, tokenizer)
     questions = calibration = None
     if quantize is not None:  # read now: a bad file is told before minutes are spent
-        questions, calibration = _questions(loaded, evaluate, calibrate)
+        texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
+        calibration = from_texts(texts, model, tokenizer, size=1)
+        questions = (
+            from_texts(own_texts(256), model, tokenizer)
+            if evaluate is None
+            else read_labelled(evaluate, model, tokenizer)
+        )
     with model_written(out) as staging:
-        progress(f"Writing {type(loaded.model).__name__} for {to}")
-        written = TARGETS[to](loaded, staging, like)
-        notes = written.notes + write_sentence_modules(loaded.model, loaded.folder, source, staging)
+        progress(f"Writing {type(model).__name__} for {to}")
+        written = _write(to, like, model, tokenizer, folder, staging)
+        notes = written.notes + write_sentence_modules(model, folder, source, staging)
         progress("Comparing it with PyTorch")
-        difference = largest_difference(loaded.model, written.compared, torch_backend(loaded.model), written.exported)
+        difference = largest_difference(model, written.compared, torch_backend(model), written.exported)
         if not difference <= written.allowed:
             raise UserError(
                 f"The export differs from PyTorch by {difference:.1e}, more than {written.allowed}, so nothing was "
@@ -181,7 +179,7 @@ def export(
             architecture=read_config(staging, str(staging))["architectures"][0],
             largest_difference=difference,
             batches=len(written.compared),
-            megabytes=_megabytes(staging),
+            megabytes=megabytes(staging),
             max_length=written.exported.max_length,
             notes=notes,
         )
@@ -197,32 +195,8 @@ def export(
                 calibrated_on="sentences that come along" if calibrate is None else Path(calibrate).name,
             )
             report.megabytes = report.int8.megabytes[1]
-        write_card(report, loaded.model, staging)
+        write_card(report, model, staging)
     return report
-
-
-def _load(source: str, revision: str | None, trust_remote_code: bool) -> Loaded:
-    folder = find_folder(source, revision)
-    model = load_any(str(folder), trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(folder, source)
-    if tokenizer is None:
-        raise UserError(
-            f"{source!r} has no tokenizer, and whatever loads the export needs one. Save it into that folder: "
-            f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({source!r})."
-        )
-    input_length(model, tokenizer)
-    return Loaded(source, folder, model, tokenizer)
-
-
-def _questions(loaded: Loaded, evaluate: str | None, calibrate: str | None) -> tuple[Questions, Questions]:
-    """What int8 is measured on, and what OpenVINO takes its ranges from."""
-    model, tokenizer = loaded.model, loaded.tokenizer
-    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
-    if evaluate is None:
-        questions = from_texts(own_texts(256), model, tokenizer)
-    else:
-        questions = read_labelled(evaluate, model, tokenizer)
-    return questions, from_texts(texts, model, tokenizer, size=1)
 
 
 def _check_int8(
@@ -242,8 +216,3 @@ def _check_int8(
         raise UserError(f"--calibrate is for openvino; {to} finds the ranges while it runs. Leave it out.")
     if not 0 <= largest_drop <= 1:
         raise UserError(f"--largest-drop {largest_drop:g} is out of range. Give 0 to 1, such as 0.01.")
-
-
-def _megabytes(folder: Path) -> float:
-    kinds = (".onnx", ".data", ".xml", ".bin", ".safetensors")
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in kinds) / 1e6

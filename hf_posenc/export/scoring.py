@@ -18,9 +18,10 @@ from ..errors import UserError
 from ..finetuning.backends import Backend
 from ..finetuning.classification import trained_labels
 from ..tasks import task_of
+from ..training.inference import Row
 from ..training.metrics import score_logits
 from ..training.word_metrics import word_scores
-from .parity import Batch, Row, answers_tokens, make_batch
+from .parity import Batch, answers_tokens, input_names, make_batch
 
 GATES = {
     "single_label_classification": "accuracy",
@@ -37,6 +38,8 @@ _LONGEST = 512
 class Questions:
     """Texts as batches of like lengths, and the right answers where they are known."""
 
+    rows: Sequence[Row]
+    """The token ids of each text, with what else the model takes."""
     batches: list[tuple[list[int], Batch]]
     """The numbers of its texts, and their inputs."""
     of_tokens: bool
@@ -93,8 +96,9 @@ def from_texts(
 ) -> Questions:
     """Texts without labels, in batches of `size`."""
     encoded = tokenizer(list(texts), truncation=True, max_length=min(tokenizer.model_max_length, _LONGEST))
-    rows = [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
-    return _batched(rows, model, tokenizer, size)
+    return _batched(
+        [{name: encoded[name][row] for name in encoded} for row in range(len(texts))], model, tokenizer, size
+    )
 
 
 def _batched(
@@ -102,8 +106,10 @@ def _batched(
 ) -> Questions:
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]))
     groups = [order[start : start + size] for start in range(0, len(rows), size)]
+    names = input_names(model, tokenizer)
+    rows = [{name: row[name] for name in names} for row in rows]
     batches = [(group, make_batch([rows[row] for row in group], model, tokenizer)) for group in groups]
-    return Questions(batches, answers_tokens(model), problem_type_of(model))
+    return Questions(rows, batches, answers_tokens(model), problem_type_of(model))
 
 
 def answer(backend: Backend, questions: Questions) -> list[np.ndarray]:

@@ -203,16 +203,16 @@ class _Bench:
 
     def _texts(self, count: int) -> tuple[dict[str, Any], list[Any] | None]:
         """Token ids of each work, and the labels of the file's."""
+        rows: list[Any]
         labels = None
         if self.questions is None:
             batches = make_batches("sst2", -(-count // _BATCH))
             lengths = [int(size) for batch in batches for size in batch["attention_mask"].sum(-1)][:count]
             rows = [self._random(length, seed) for seed, length in enumerate(lengths)]
         else:
-            rows, order = _unbatched(self.questions), list(range(len(self.questions.labels or ())))
-            random.Random(0).shuffle(order)
-            labels = [(self.questions.labels or ())[number] for number in order[:count]]
-            rows = [rows[number] for number in order[:count]]
+            pairs = list(zip(self.questions.rows, self.questions.labels or (), strict=True))
+            random.Random(0).shuffle(pairs)
+            rows, labels = map(list, zip(*pairs[:count], strict=True))
         works = {FILE: rows, FULL: [self._random(128, seed) for seed in range(8)], SHORT: [self._random(_SHORT_LENGTH)]}
         return works, labels
 
@@ -275,21 +275,11 @@ def _make_checkpoint(folder: Path, size: str) -> Path:
     return folder
 
 
-def _unbatched(questions: Questions) -> list[dict[str, list[int]]]:
-    """The token ids of each text, in the order of the file."""
-    rows: dict[int, dict[str, list[int]]] = {}
-    for numbers, batch in questions.batches:
-        for place, number in enumerate(numbers):
-            is_real = batch["attention_mask"][place].astype(bool)
-            rows[number] = {name: values[place][is_real].tolist() for name, values in batch.items()}
-    return [rows[number] for number in range(len(rows))]
-
-
 def _rows(
     bench: _Bench, jobs: dict[str, dict[str, Any]], measured: dict[str, list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
     problem = problem_type_of(bench.model)
-    known = Questions([], False, problem, bench.labels)
+    known = Questions([], [], False, problem, bench.labels)
     rows = []
     for work in (FILE, FULL, SHORT):
         for name in (name for name in CONTENDERS if name in measured):

@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from hf_posenc.errors import UserError, one_line
-from hf_posenc.machine import versions
+from hf_posenc.machine import version_line
 from hf_posenc.markdown import render
 from hf_posenc.tasks import CLASSES
 from hf_posenc.training.card import HERE
@@ -67,7 +67,7 @@ def published_card(
         limit=model.base_model.position.max_length,
         measured=results.get("summary", {}).get("max_length"),
         picture=picture,
-        versions=", ".join(f"{name} {number}" for name, number in versions().items() if number != "unknown"),
+        versions=version_line(),
     )
     card.text = f"{text}\n\n{_BEGIN}\n{loading}{_END}\n"
     return card.content

@@ -91,7 +91,8 @@ def publish(
         sent = target.commit(operations, commit_message, before)
         with _as_user_error(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
             _refuse_unknown_files(target.files(sent.oid), collected.files)
-            _verify(collected, target, sent.oid, place)
+            download(api, repo_id, sent.oid, collected.folder, collected.files, place / "cache")
+            load_back(place, repo_id, sent.oid, collected)
         with _as_user_error(repo_id, secret, f"Commit {sent.oid} was verified, but its card may not say so yet."):
             is_pinned = sent.oid == before and _is_pinned(collected, target, sent.oid, place / "cache")
             if not is_pinned:
@@ -195,12 +196,6 @@ def _is_pinned(checkpoint: Checkpoint, target: _Target, revision: str, cache: Pa
     except RevisionNotFoundError:  # the history was rewritten
         return False
     return {**now, "README.md": ""} == {**then, "README.md": ""}
-
-
-def _verify(checkpoint: Checkpoint, target: _Target, revision: str, place: Path) -> None:
-    """Downloads the commit, and loads it in a process without hf_posenc."""
-    download(target.api, target.repo_id, revision, checkpoint.folder, checkpoint.files, place / "cache")
-    load_back(place, target.repo_id, revision, checkpoint)
 
 
 def _refuse_unknown_files(present: Iterable[str], sent: tuple[str, ...]) -> None:
