@@ -9,6 +9,8 @@ import pytest
 from hub_server import Hub, no_token_lies_in
 from remote_code_harness import tiny_model, tiny_tokenizer
 
+from hf_posenc.hub import collecting, publishing
+
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
@@ -21,6 +23,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
     assert running.problems == []
     no_token_lies_in(running)
+
+
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the process that loads it back, which has tests of its own, and without a picture."""
+    monkeypatch.setattr(publishing, "load_back", lambda *_: None)
+    monkeypatch.setattr(collecting, "_draw", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

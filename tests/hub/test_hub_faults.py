@@ -26,11 +26,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "_draw", lambda *_: None)
 
 
-@pytest.fixture
-def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "load_back", lambda *_: None)
-
-
 def send(hub: Hub, folder: Path, **options: Any) -> Any:
     return publish(folder, "me/mine", **{"endpoint": hub.url, "token": WRITER, **options})
 
@@ -296,6 +291,40 @@ def _with(number: float) -> Callable[[Path], None]:
     return spoil
 
 
+TOKEN = f"hf_{'a' * 34}"
+LEAKS: dict[str, tuple[str, str | bytes]] = {
+    "in the card": ("README.md", f"use {WRITER}"),
+    "in a file": ("results.json", f'"{TOKEN}"'),
+    "of an organisation": ("LICENSE", f"MY_api_org_{'a' * 34}"),
+    "in a picture": ("a.png", b"\x89" + TOKEN.encode()),
+    "in UTF-16": ("NOTICE", f"use {WRITER}".encode("utf-16")),
+    "that is escaped": ("results.json", f'{{"a": "\\u0068f_{"a" * 34}"}}'),
+    "in use, escaped": ("LICENSE", "".join(f"\\u{ord(letter):04x}" for letter in WRITER)),
+    "with Markdown's escape": ("README.md", "hf\\_" + "a" * 34),
+    "of OpenAI": ("results.json", f'{{"a": "sk-proj-{"aB3_" * 20}T3BlbkFJ{"aB3-" * 15}"}}'),
+    "of AWS": ("results.json", f'{{"command": "AWS_KEY=AKIA{"Q" * 16} train"}}'),
+    "of GitHub": ("README.md", f"git clone https://github_pat_{'a' * 82}@github.com"),
+    "of SSH": ("NOTICE", "-----BEGIN OPENSSH PRIVATE KEY-----"),
+}
+"""Access tokens, and the file that holds each."""
+SERVICES = {"of OpenAI": "Hugging Face, GitHub, Anthropic, Google or OpenAI", "of AWS": "AWS Access Key"}
+
+
+@pytest.mark.parametrize("case", [*LEAKS, "in the weights"])
+def test_a_token_is_found_before_anything_is_sent(hub: Hub, checkpoint: Path, case: str) -> None:
+    name, content = LEAKS.get(case, ("model.safetensors", b""))
+    if case in LEAKS:
+        (checkpoint / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    else:
+        weights = load((checkpoint / name).read_bytes())
+        save_file(weights, checkpoint / name, {"format": "pt", "by": TOKEN})
+    said = rf"{name}' holds what looks like an access token \({SERVICES.get(case, '')}"
+    with pytest.raises(UserError, match=said) as caught:
+        send(hub, checkpoint)
+    assert WRITER not in str(caught.value)
+    assert hub.requests == []
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json. Give the folder of a checkpoint"),
     "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "config.json is damaged"),
@@ -318,62 +347,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "NaN": (_with(float("nan")), "classifier.bias holds NaN or infinity, so it isn't published"),
     "weights that overflow": (_with(3e38), "gives NaN or infinity.*so it isn't published"),
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
-    "a token in the card": (
-        lambda f: (f / "README.md").write_text(f"use {WRITER}"),
-        "README.md' holds what looks like an access token",
-    ),
-    "another token": (
-        lambda f: (f / "results.json").write_text(f'"hf_{"a" * 34}"'),
-        "results.json' holds what looks like an access token",
-    ),
-    "a token of an organisation": (
-        lambda f: (f / "LICENSE").write_text(f"MY_api_org_{'a' * 34}"),
-        "LICENSE' holds what looks like an access token",
-    ),
-    "a token in a picture": (
-        lambda f: (f / "a.png").write_bytes(b"\x89" + b"hf_" + b"a" * 34),
-        "a.png' holds what looks",
-    ),
-    "a token in UTF-16": (
-        lambda f: (f / "NOTICE").write_bytes(f"use {WRITER}".encode("utf-16")),
-        "NOTICE' holds what looks like an access token",
-    ),
-    "a token that is escaped": (
-        lambda f: (f / "results.json").write_text(f'{{"a": "\\u0068f_{"a" * 34}"}}'),
-        "results.json' holds what looks like an access token",
-    ),
-    "the token in use, escaped": (
-        lambda f: (f / "LICENSE").write_text("".join(f"\\u{ord(letter):04x}" for letter in WRITER)),
-        "LICENSE' holds what looks like an access token",
-    ),
-    "a project key of OpenAI": (
-        lambda f: (f / "results.json").write_text(f'{{"a": "sk-proj-{"aB3_" * 20}T3BlbkFJ{"aB3-" * 15}"}}'),
-        r"results.json' holds what looks like an access token \(Hugging Face, GitHub, Anthropic, Google or OpenAI\)",
-    ),
-    "a token with Markdown's escape": (
-        lambda f: (f / "README.md").write_text("hf\\_" + "a" * 34),
-        r"README.md' holds what looks like an access token",
-    ),
-    "a key of AWS": (
-        lambda f: (f / "results.json").write_text(f'{{"command": "AWS_KEY=AKIA{"Q" * 16} train"}}'),
-        r"results.json' holds what looks like an access token \(AWS Access Key\)",
-    ),
-    "a token of GitHub": (
-        lambda f: (f / "README.md").write_text(f"git clone https://github_pat_{'a' * 82}@github.com"),
-        "README.md' holds what looks like an access token",
-    ),
-    "a private key": (
-        lambda f: (f / "NOTICE").write_text("-----BEGIN OPENSSH PRIVATE KEY-----"),
-        "NOTICE' holds what looks like an access token",
-    ),
-    "a token in the weights": (
-        lambda f: save_file(
-            load((f / "model.safetensors").read_bytes()),
-            f / "model.safetensors",
-            {"format": "pt", "by": f"hf_{'a' * 34}"},
-        ),
-        "model.safetensors' holds what looks like an access token",
-    ),
     "a link out of the folder": (lambda f: (f / "LICENSE").symlink_to("/etc/hostname"), "LICENSE' is a link out of"),
     "a map of numbers": (
         lambda f: _edit(f, auto_map={"AutoModel": 5}),

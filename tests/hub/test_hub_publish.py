@@ -16,19 +16,12 @@ from safetensors.torch import load_file, save_file
 
 import hf_posenc
 from hf_posenc import POSITIONS, cli, register_scheme_file
-from hf_posenc.hub import collecting, publish, publishing
+from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.other_files import unknown_files
 from hf_posenc.training import UserError
 from hf_posenc.training.card import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
-
-
-@pytest.fixture
-def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the process that loads it back, which has tests of its own, and without a picture."""
-    monkeypatch.setattr(publishing, "load_back", lambda *_: None)
-    monkeypatch.setattr(collecting, "_draw", lambda *_: None)
 
 
 @pytest.mark.parametrize("xet", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["lfs", "xet"])
