@@ -13,6 +13,7 @@ from hf_posenc.conversion.measure import own_texts
 
 pytest.importorskip("transformers.exporters.exporter_openvino", reason="exports of graphs need transformers 5.23")
 
+LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 TEXTS = ["A cat.", "Every dog chased the cat that saw a bird.", "no"]
 
 
@@ -47,3 +48,10 @@ def expected(model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with torch.no_grad():
         outputs = model(**{name: torch.from_numpy(array) for name, array in inputs.items()})
     return {name: value.numpy() for name, value in outputs.items()}
+
+
+def mean_vectors(model) -> np.ndarray:
+    """What an encoder gives for `TEXTS` as a sentence-transformer without modules of its own: (3, D)."""
+    inputs = dict(tokenizer()(TEXTS, padding=True, return_tensors="np"))
+    mask = inputs["attention_mask"][..., None]
+    return (expected(model, inputs)["last_hidden_state"] * mask).sum(1) / mask.sum(1)

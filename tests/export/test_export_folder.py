@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from export_harness import TEXTS, batch, checkpoint, expected, tokenizer
+from export_harness import LABELS, TEXTS, batch, checkpoint, expected, mean_vectors, tokenizer
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
+from typer.testing import CliRunner
 
 from hf_posenc import cli, export
 from hf_posenc.errors import UserError
@@ -21,8 +22,6 @@ from hf_posenc.export.graph import write_graph
 from hf_posenc.finetuning import backends
 from hf_posenc.finetuning.backends import open_backend
 from hf_posenc.hub import publish
-
-LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -95,20 +94,12 @@ def test_transformers_exported_model_loads_it_without_remote_code(source, export
     assert AutoTokenizer.from_pretrained(exported)(TEXTS)["input_ids"] == tokenizer()(TEXTS)["input_ids"]
 
 
-def test_past_the_table_there_is_an_error_and_no_garbage(exported):
-    backend = open_backend(exported, "onnx")
-    assert backend.max_length == 64
-    assert backend.logits(batch(1, 64)).shape == (1, 3)
-    with pytest.raises(UserError, match="65 tokens long, and the model's table of positions ends at 64"):
-        backend.logits(batch(1, 65))
-
-
-def test_the_torch_backend_answers_alike_and_knows_the_same_limit(source, exported):
-    torch_backend = open_backend(source[0], "torch")
-    inputs = batch(3, 20)
-    np.testing.assert_allclose(torch_backend.logits(inputs), open_backend(exported, "onnx").logits(inputs), atol=1e-5)
-    with pytest.raises(UserError, match="ends at 64"):
-        torch_backend.logits(batch(1, 65))
+def test_past_the_table_there_is_an_error_and_no_garbage_in_pytorch_and_in_the_graph(source, exported):
+    runtimes = open_backend(source[0], "torch"), open_backend(exported, "onnx")
+    np.testing.assert_allclose(*(runtime.logits(batch(3, 64)) for runtime in runtimes), atol=1e-5)
+    for runtime in runtimes:
+        with pytest.raises(UserError, match="65 tokens long, and the model's table of positions ends at 64"):
+            runtime.logits(batch(1, 65))
 
 
 @pytest.mark.parametrize(
@@ -176,16 +167,17 @@ def test_a_graph_with_other_inputs_is_refused(exported, tmp_path):
         open_backend(tmp_path, "onnx")
 
 
-def test_onnx_runtime_computes_in_float32_and_says_so(exported):
-    with pytest.raises(UserError, match="computes the graph in float32: leave bf16 out"):
-        open_backend(exported, "onnx", bf16=True)
-
-
-def test_a_folder_for_another_runtime_says_so(exported):
-    with pytest.raises(UserError, match="has no openvino/openvino_model.xml. It holds one for onnx. Write one with"):
-        open_backend(exported, "openvino")
-    with pytest.raises(UserError, match="'tensorrt' is unknown. Choose one of torch, onnx, openvino"):
-        open_backend(exported, "tensorrt")
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("onnx", {"bf16": True}, "computes the graph in float32: leave bf16 out"),
+        ("openvino", {}, "has no openvino/openvino_model.xml. It holds one for onnx. Write one with"),
+        ("tensorrt", {}, "'tensorrt' is unknown. Choose one of torch, onnx, openvino"),
+    ],
+)
+def test_what_a_folder_or_a_runtime_cannot_do_is_said(exported, name, options, words):
+    with pytest.raises(UserError, match=words):
+        open_backend(exported, name, **options)
 
 
 def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, monkeypatch):
@@ -248,28 +240,15 @@ def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
     assert files(tmp_path / "full") == {"mine.txt"}
 
 
-def test_the_command_exports_over_an_older_export_and_says_what_it_did(source, exported, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out"
-    shutil.copytree(exported, out)
-    words = ["hf-posenc", "export", str(source[0]), str(out), "--to", "onnx", "--overwrite"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    printed, steps = capsys.readouterr()
-    assert not ended.value.code
-    assert "PosEncForSequenceClassification for onnx is in" in printed
-    assert "at most 64 tokens" in printed
-    assert "differs from PyTorch by at most" in printed
-    assert steps.count("...") == 3
+def test_the_command_exports_over_an_older_export_and_says_what_it_did(source, exported, tmp_path):
+    out = shutil.copytree(exported, tmp_path / "out")
+    done = CliRunner().invoke(cli.app, ["export", str(source[0]), str(out), "--to", "onnx", "--overwrite"])
+    assert done.exit_code == 0, done.output
+    assert "PosEncForSequenceClassification for onnx is in" in done.stdout
+    assert "at most 64 tokens" in done.stdout
+    assert "differs from PyTorch by at most" in done.stdout
+    assert done.stderr.count("...") == 3
     assert files(out) == files(exported)
-
-
-def test_the_package_is_the_function():
-    import hf_posenc.export.graph
-
-    assert callable(hf_posenc.export)
-    with pytest.raises(UserError, match="--to 'x' is unknown"):
-        hf_posenc.export("a", "b", "x")
 
 
 class _Runtime(torch.nn.Module):
@@ -312,10 +291,7 @@ def test_sentence_transformers_finds_the_graph_pooling_and_tokenizer_of_an_encod
     embedder = SentenceTransformer(
         str(tmp_path / "out"), backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"}
     )
-    inputs = dict(tokenizer()(TEXTS, padding=True, return_tensors="np"))
-    mask = inputs["attention_mask"][..., None]
-    means = (expected(model, inputs)["last_hidden_state"] * mask).sum(1) / mask.sum(1)
-    np.testing.assert_allclose(embedder.encode(TEXTS), means, atol=1e-5)
+    np.testing.assert_allclose(embedder.encode(TEXTS), mean_vectors(model), atol=1e-5)
 
 
 MAKE_OWN = """

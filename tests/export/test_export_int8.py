@@ -1,7 +1,6 @@
 """int8: what it gains and costs is measured and written down; what costs too much isn't kept."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from common import others_slow
 from export_harness import batch, checkpoint, expected, tokenizer
 from huggingface_hub import ModelCard
+from typer.testing import CliRunner
 
 from hf_posenc import cli, export
 from hf_posenc.conversion.measure import own_texts
@@ -77,15 +77,11 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
 
 
 @pytest.mark.slow
-def test_past_the_largest_drop_nothing_is_kept_and_the_exit_code_says_so(classifier, tmp_path, monkeypatch, capsys):
+def test_past_the_largest_drop_nothing_is_kept(classifier, tmp_path, monkeypatch):
     folder, _, data = classifier
     monkeypatch.setattr(int8, "_quantize_onnx", spoil)
     words = ["export", str(folder), str(tmp_path / "out"), "--to", "onnx", "--quantize", "int8", "--evaluate", data]
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", *words])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
+    error = str(CliRunner().invoke(cli.app, words).exception)
     assert "int8 lowers accuracy on data.csv from 1.0000 to 0." in error
     assert "--largest-drop 0.01: nothing was kept" in error
     assert not list(tmp_path.iterdir())

@@ -9,14 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from export_harness import TEXTS, checkpoint
+from export_harness import LABELS, TEXTS, checkpoint
 
 from hf_posenc.data.inputs import Text
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
 ROWS, BLOCK = 6_400, 64  # two texts a batch, 32 batches a block
-LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 
 
 @pytest.fixture

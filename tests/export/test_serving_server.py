@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from export_harness import TEXTS, checkpoint, tokenizer
+from export_harness import LABELS, TEXTS, checkpoint, tokenizer
 
 import hf_posenc
 from hf_posenc.data.inputs import Text
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "serving" / "server.py"
-LABELS = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
 CLIENTS, REQUESTS = 20, 5
 
 
