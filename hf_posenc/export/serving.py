@@ -121,14 +121,14 @@ def run_serving(
         raise UserError(f"rounds={rounds}, texts={texts}: give at least one of each.")
     if checkpoint is None and (evaluate or stock):
         raise UserError("--evaluate and --stock go with a trained model. Give --checkpoint, too.")
+    files = {"checkpoint": checkpoint, "stock": stock, "evaluate": evaluate, "calibrate": calibrate}
     settings: dict[str, Any] = {
         "contenders": names,
         "reference": REFERENCE,
-        "checkpoint": checkpoint and Path(checkpoint).name,
+        **{name: value and Path(value).name for name, value in files.items()},
+        "size": size if checkpoint is None else None,
+        "rounds": rounds,
     }
-    settings |= {"stock": stock and Path(stock).name, "evaluate": evaluate and Path(evaluate).name}
-    settings |= {"calibrate": calibrate and Path(calibrate).name}
-    settings |= {"size": size if checkpoint is None else None, "rounds": rounds}
     results: dict[str, Any] = {"machine": machine(), "settings": settings, "rows": [], "left_out": []}
     with tempfile.TemporaryDirectory() as work:
         bench = _Bench(Path(work), checkpoint, stock, evaluate, calibrate, size, texts, report)
@@ -175,7 +175,7 @@ class _Bench:
         self.folders = {"posenc": checkpoint or str(_make_checkpoint(work / "posenc", size))}
         self.model: PreTrainedModel = load_any(self.folders["posenc"])
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.folders["posenc"])
-        if (problem := problem_type_of(self.model)) is None or problem not in GATES or problem == TOKENS:
+        if problem_type_of(self.model) in (None, TOKENS):
             raise UserError(f"--checkpoint {checkpoint!r} is a {type(self.model).__name__}. Give a text classifier.")
         if input_length(self.model, self.tokenizer) < 128:
             raise UserError(
