@@ -239,7 +239,7 @@ class Handler(BaseHTTPRequestHandler):
         except Stop as stop:
             self.send(stop.status, {"error": stop.message}, **stop.headers)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do
+    do_GET = do_HEAD = do_POST = do_PUT = do
 
     def _hit(self, fault: Fault, path: str) -> bool:
         return fault.times > 0 and fault.method == self.command and re.search(fault.pattern, path) is not None
@@ -303,22 +303,14 @@ class Api(Handler):
 
     _id = r"(?P<repo>[\w.-]+/[\w.-]+)"
     routes = (
-        ("GET", "/api/whoami-v2", "whoami"),
         ("GET", "/api/agent-harnesses", "nothing"),
         ("POST", "/api/repos/create", "create"),
-        ("DELETE", "/api/repos/delete", "delete"),
         ("POST", "/api/validate-yaml", "validate"),
         ("POST", rf"/api/models/{_id}/preupload/(?P<revision>.+)", "preupload"),
         ("POST", rf"/api/models/{_id}/commit/(?P<revision>.+)", "commit"),
-        ("POST", rf"/api/models/{_id}/(?P<kind>branch|tag)/(?P<name>.+)", "new_ref"),
-        ("DELETE", rf"/api/models/{_id}/(?P<kind>branch|tag)/(?P<name>.+)", "delete_ref"),
-        ("GET", rf"/api/models/{_id}/refs", "refs"),
-        ("GET", rf"/api/models/{_id}/commits/(?P<revision>.+)", "commits"),
-        ("PUT", rf"/api/models/{_id}/settings", "settings"),
+        ("POST", rf"/api/models/{_id}/branch/(?P<name>.+)", "new_branch"),
         ("GET", rf"/api/models/{_id}/tree/(?P<revision>refs/pr/\d+|[^/]+)(?:/(?P<path>.+))?", "tree"),
         ("GET", rf"/api/models/{_id}/xet-(?P<kind>read|write)-token/(?P<revision>.+)", "xet_token"),
-        ("POST", rf"/api/models/{_id}/discussions", "new_pull"),
-        ("GET", rf"/api/models/{_id}/discussions/(?P<number>\d+)", "pull"),
         ("GET", rf"/api/models/{_id}(?:/revision/(?P<revision>.+))?", "info"),
         ("POST", rf"/{_id}\.git/info/lfs/objects/batch", "lfs_batch"),
         ("POST", r"/lfs/complete/(?P<oid>\w+)", "lfs_complete"),
@@ -353,11 +345,6 @@ class Api(Handler):
 
     # ---- repositories -------------------------------------------------------------------------------------------
 
-    def whoami(self) -> None:
-        if self.user() is None:
-            raise Stop(401, "Invalid username or password.")
-        self.send(200, {"type": "user", "name": self.user(), "orgs": [], "auth": {"type": "access_token"}})
-
     def nothing(self) -> None:
         raise Stop(404, "not here")
 
@@ -376,18 +363,6 @@ class Api(Handler):
         attributes = "".join(f"*{suffix} filter=lfs diff=lfs merge=lfs -text\n" for suffix in LARGE)
         repo.add("main", {".gitattributes": Blob(attributes.encode())}, "initial commit")
         return self.send(200, url)
-
-    def delete(self) -> None:
-        asked = self.json()
-        name = f"{asked.get('organization') or self.user()}/{asked['name']}"
-        self.repository(name, write=True)
-        del self.hub.repos[name]
-        self.send(200, {})
-
-    def settings(self, repo: str) -> None:
-        asked = self.json()
-        self.repository(repo, write=True).private = asked.get("visibility", "public") == "private"
-        self.send(200, asked)
 
     def info(self, repo: str, revision: str | None = None) -> None:
         found = self.repository(repo)
@@ -419,54 +394,18 @@ class Api(Handler):
 
     # ---- references ---------------------------------------------------------------------------------------------
 
-    def new_ref(self, repo: str, kind: str, name: str) -> None:
+    def new_branch(self, repo: str, name: str) -> None:
         found = self.repository(repo, write=True)
         asked = self.json() if self.body else {}
-        name, start = (asked["tag"], name) if kind == "tag" else (name, asked.get("startingPoint", "main"))
         if name in found.refs:
             raise Stop(409, f"Reference {name} already exists")
-        found.refs[name] = self.at(found, start)
+        found.refs[name] = self.at(found, asked.get("startingPoint", "main"))
         self.send(200, {})
-
-    def delete_ref(self, repo: str, kind: str, name: str) -> None:
-        self.repository(repo, write=True).refs.pop(name)
-        self.send(200, {})
-
-    def refs(self, repo: str) -> None:
-        found = self.repository(repo).refs.items()
-        branches = [
-            {"name": name, "ref": f"refs/heads/{name}", "targetCommit": sha}
-            for name, sha in found
-            if not name.startswith("refs/pr/")
-        ]
-        self.send(200, {"branches": branches, "converts": [], "tags": [], "pullRequests": []})
-
-    def commits(self, repo: str, revision: str) -> None:
-        found, rows = self.repository(repo), []
-        sha: str | None = self.at(found, revision)
-        while sha is not None:
-            parent, title = found.log[sha]
-            rows.append({"id": sha, "title": title, "message": "", "authors": [], "date": "2026-01-01T00:00:00.000Z"})
-            sha = parent
-        self.send(200, rows)
-
-    def new_pull(self, repo: str) -> None:
-        found = self.repository(repo)
-        if self.user() is None:
-            raise Stop(401, "Invalid username or password.")
-        self.send(200, {"num": self._open(found, self.json()["title"])})
 
     def _open(self, repo: Repo, title: str) -> int:
         repo.pulls.append(title)
         repo.refs[f"refs/pr/{len(repo.pulls)}"] = repo.refs["main"]
         return len(repo.pulls)
-
-    def pull(self, repo: str, number: str) -> None:
-        title = self.repository(repo).pulls[int(number) - 1]
-        when = {"createdAt": "2026-01-01T00:00:00.000Z", "author": {"name": self.user()}}
-        changes = {"base": "refs/heads/main"}
-        found = {"num": int(number), "title": title, "status": "draft", "isPullRequest": True, "events": [], **when}
-        self.send(200, {**found, "changes": changes, "repo": {"name": repo, "type": "model"}, "filesWithConflicts": []})
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
