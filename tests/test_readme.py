@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from remote_code_harness import WORDS, tiny_tokenizer
+from remote_code_harness import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 from hf_posenc import cli
@@ -129,7 +129,7 @@ def reader(tmp_path, monkeypatch):
         (tmp_path / name).write_text(rows)
     pretrained = tmp_path / re.search(r"--pretrained (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained(pretrained)
+    BertModel(BertConfig(vocab_size=len(tiny_tokenizer()), **sizes)).save_pretrained(pretrained)
     tiny_tokenizer().save_pretrained(pretrained)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")

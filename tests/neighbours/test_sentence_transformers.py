@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
-from remote_code_harness import TEXTS, WORDS, clean_environment, tiny_tokenizer
+from remote_code_harness import TEXTS, clean_environment, tiny_tokenizer
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import hf_posenc
@@ -85,7 +85,7 @@ def other(folder: Path, modules: list[tuple[str, str]], **lengths: Any) -> Path:
     """A sentence-transformer of another family, with random weights, as the library of 2021 wrote it."""
     torch.manual_seed(0)
     sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=len(WORDS) + 5, max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=len(tiny_tokenizer()), max_position_embeddings=64, **sizes)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     types = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
