@@ -158,18 +158,15 @@ def rope_frequencies(parameters: dict, head_dim: int, length: int) -> tuple[list
     return theta, 1.0
 
 
-def rope(scheme, theta: float = 10000.0, interleaved: bool = False) -> Reference:
-    parameters = {"rope_type": "default", "rope_theta": theta} if scheme is None else scheme.rope_parameters
-    interleaved = interleaved or (scheme is not None and scheme.interleaved)
-
+def rope(scheme) -> Reference:
     def rotate(x: Tensor, positions: Tensor) -> Tensor:
-        frequencies, scale = rope_frequencies(parameters, x.shape[-1], int(positions.max()) + 1)
+        frequencies, scale = rope_frequencies(scheme.rope_parameters, x.shape[-1], int(positions.max()) + 1)
         rows = []
         for i, p in enumerate(positions.tolist()):
             row: list[Tensor] = list(x[i])
             for pair, frequency in enumerate(frequencies):
                 n = len(frequencies)
-                first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + n)
+                first, second = (2 * pair, 2 * pair + 1) if scheme.interleaved else (pair, pair + n)
                 cos, sin = scale * math.cos(p * frequency), scale * math.sin(p * frequency)
                 a, b = x[i, first], x[i, second]
                 row[first] = a * cos - b * sin

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE, others_slow, padded, perturb, tiny_config, tokens
+from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE, encoder, others_slow, padded, perturb, tiny_config, tokens
+from test_rope import scalings
 
-from hf_posenc import PosEncForSequenceClassification, PosEncModel
+from hf_posenc import PosEncForSequenceClassification
 
 BATCHES = [padded([tokens(n, seed=n) for n in lengths]) for lengths in ((9, 4, 6), (3,), (17, 1, 5, 5, 2))]
 
@@ -19,10 +20,11 @@ class Logits(torch.nn.Module):
         self.model = model
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        out = self.model(input_ids, attention_mask=attention_mask)
-        return out[0]
+        return self.model(input_ids, attention_mask=attention_mask).logits
 
 
+SCALED = [{"rope_parameters": scalings(4, 8)[kind]} for kind in ("yarn", "dynamic", "longrope", "llama3")]
+"""Of which `dynamic` and `longrope` turn each row by its own length, on both sides of the trained one."""
 PRICES = {"problem_type": "regression", "label_mean": 1000.0, "label_std": 200.0}
 
 
@@ -31,14 +33,12 @@ def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:
     return perturb(PosEncForSequenceClassification(tiny_config(scheme, num_hidden_layers=1, **fields))).eval()
 
 
-def dynamic_shapes() -> dict:
-    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=64)
-    return {"input_ids": {0: batch, 1: length}, "attention_mask": {0: batch, 1: length}}
-
-
 def exported(model: torch.nn.Module) -> torch.export.ExportedProgram:
     """After it has given the model's logits at other sizes."""
-    program = torch.export.export(Logits(model), BATCHES[0], dynamic_shapes=dynamic_shapes())
+    sizes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=2, max=64)}
+    program = torch.export.export(
+        Logits(model), BATCHES[0], dynamic_shapes={"input_ids": sizes, "attention_mask": sizes}
+    )
     module = program.module()
     for ids, mask in BATCHES:
         expected = model(ids, attention_mask=mask).logits
@@ -47,7 +47,10 @@ def exported(model: torch.nn.Module) -> torch.export.ExportedProgram:
 
 
 @pytest.mark.slow  # the exporter and onnxruntime
-@pytest.mark.parametrize(("scheme", "fields"), [*((scheme, {}) for scheme in EVERY_HOOK), ("rope", PRICES)])
+@pytest.mark.parametrize(
+    ("scheme", "fields"),
+    [*((scheme, {}) for scheme in EVERY_HOOK), *(("rope", fields) for fields in (PRICES, *SCALED))],
+)
 def test_an_exported_program_and_onnxruntime_give_the_same_logits_at_other_sizes(scheme, fields, tmp_path):
     model = classifier(scheme, **fields)
     program = exported(model)
@@ -68,13 +71,14 @@ def test_other_poolings_and_a_regression_export(fields):
     exported(classifier("none", **fields))
 
 
-SOME = ["sinusoidal", "learned", "rope", "test_layer_distance"]
+SOME = [(scheme, {}) for scheme in ("sinusoidal", "learned", "rope", "test_layer_distance")]
+SOME += [("rope", {"rope_parameters": scalings(4, 3)[kind]}) for kind in ("dynamic", "longrope")]
 
 
-@pytest.mark.parametrize("scheme", others_slow(SOME, EVERY_HOOK_AT_ONCE))
-def test_a_compiled_model_gives_the_same_hidden_states_and_packed_positions_hold_their_borders(scheme):
+@pytest.mark.parametrize(("scheme", "fields"), others_slow(SOME, (EVERY_HOOK_AT_ONCE, {})))
+def test_a_compiled_model_gives_the_same_hidden_states_and_packed_positions_hold_their_borders(scheme, fields):
     torch._dynamo.reset()
-    model = perturb(PosEncModel(tiny_config(scheme, num_hidden_layers=1))).eval()
+    model = encoder(scheme, num_hidden_layers=1, **fields)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     ids = tokens(2, 9)
     mask = torch.tensor([[1] * 9, [1] * 7 + [0] * 2])
