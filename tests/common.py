@@ -1,6 +1,8 @@
 """Helpers of the test suite."""
 
-from collections.abc import Iterable
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
 
 import pytest
 import torch
@@ -70,3 +72,16 @@ def word_tokenizer(words: Iterable[str], **options) -> BertTokenizer:
 
 def tokens(*shape: int, vocab: int = 101, seed: int = 1) -> Tensor:
     return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@contextlib.contextmanager
+def schemes_restored(*modules: str) -> Iterator[None]:
+    """Afterwards the schemes are those of before, and these modules, and what is in them, aren't imported any more."""
+    before = dict(POSITIONS)
+    try:
+        yield
+    finally:
+        POSITIONS.clear()
+        POSITIONS.update(before)
+        for name in [name for name in sys.modules if name.partition(".")[0] in modules]:
+            del sys.modules[name]

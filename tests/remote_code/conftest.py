@@ -22,8 +22,9 @@ from remote_code_harness import (
     TEXTS,
     Checkpoints,
     Report,
-    borrow_code,
+    borrower,
     changed,
+    model_job,
     outputs,
     own_schemes,
     put_in_hub_cache,
@@ -34,10 +35,6 @@ from torch import Tensor
 
 import hf_posenc
 from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
-
-
-def pytest_report_header() -> str:
-    return f"hf_posenc under test: {hf_posenc.__file__}"
 
 
 @pytest.fixture(scope="session")
@@ -70,29 +67,28 @@ def strangers(
     """
     place = tmp_path_factory.mktemp("strangers")
     first_home, second_home = place / "first_home", place / "second_home"
-    trusted = {"trust_remote_code": True}
     first: list[dict[str, Any]] = []
     second: list[dict[str, Any]] = []
+    local: list[dict[str, Any]] = []
     for scheme, head in PAIRS:
         folder, name = checkpoints.folder(scheme, head), f"{scheme}/{head}"
-        put_in_hub_cache(folder, first_home, f"me/{scheme}.{head}-v1")
+        repository = f"me/{scheme}.{head}-v1"
+        put_in_hub_cache(folder, first_home, repository)
         for source in SOURCES[scheme, head]:
-            load = str(folder) if source == "folder" else f"me/{scheme}.{head}-v1"
-            again = str(place / "again" / source / name)
-            job = {"kind": "model", "id": f"{name}/{source}", "auto_class": HEADS[head], "options": trusted}
-            first.append({**job, "load": load, "save": again})
-            second.append({**job, "load": again, "save": str(place / "thrice" / source / name)})
+            again, thrice = (place / where / source / name for where in ("again", "thrice"))
+            load = folder if source == "folder" else repository
+            first.append(model_job(f"{name}/{source}", load, HEADS[head], again))
+            second.append(model_job(f"{name}/{source}", again, HEADS[head], thrice))
     for scheme, head in FEW_PAIRS:
         for dtype in DTYPES:
-            options = {**trusted, "dtype": dtype}
-            job = {"kind": "model", "id": f"{scheme}/{head}/{dtype}", "auto_class": HEADS[head], "options": options}
-            first.append({**job, "load": str(checkpoints.folder(scheme, head))})
+            first.append(
+                model_job(f"{scheme}/{head}/{dtype}", checkpoints.folder(scheme, head), HEADS[head], dtype=dtype)
+            )
     for scheme, head in ALL_HEADS:
         for other in HEADS.values():
             # A multiple-choice checkpoint has a classifier of one row.
-            options = {**trusted, "ignore_mismatched_sizes": True}
-            job = {"kind": "model", "id": f"{scheme}/{head}/{other}", "auto_class": other, "options": options}
-            first.append({**job, "load": str(checkpoints.folder(scheme, head))})
+            folder, options = checkpoints.folder(scheme, head), {"ignore_mismatched_sizes": True}
+            first.append(model_job(f"{scheme}/{head}/{other}", folder, other, **options))
     for scheme, task in PIPED:
         folder = checkpoints.folder(scheme, PIPELINES[task])
         job = {"kind": "pipeline", "id": f"{scheme}/{task}", "task": task, "texts": TEXTS}
@@ -100,13 +96,11 @@ def strangers(
     folder = checkpoints.folder("t5")
     first.append({"kind": "tokenizer", "id": "tokenizer", "load": str(folder), "texts": TEXTS})
     # A checkpoint whose code is another repository's, as `auto_map` allows.
-    shutil.copytree(folder, place / "borrower")
-    borrow_code(place / "borrower", f"me/t5.{HEAD}-v1")
-    job = {"kind": "model", "id": "borrower", "auto_class": HEADS[HEAD], "options": trusted}
-    first.append({**job, "load": str(place / "borrower"), "save": str(place / "again" / "borrower")})
-    second.append({**job, "load": str(place / "again" / "borrower")})
+    without_code, again = borrower(folder, place / "borrower", f"me/t5.{HEAD}-v1"), place / "again" / "borrower"
+    first.append(model_job("borrower", without_code, save=again))
+    second.append(model_job("borrower", again))
     of_the_future = changed(folder, place / "of the future", hidden_sise=7, posenc_version="9999.1.0")
-    first.append({**job, "id": "of the future", "load": str(of_the_future)})
+    first.append(model_job("of the future", of_the_future))
     first.append({"kind": "model", "id": "no trust", "auto_class": "AutoModel", "load": str(folder)})
     for scheme in SCHEMES:
         bare = place / "configs" / scheme
@@ -115,15 +109,13 @@ def strangers(
         if scheme in HOOKS:
             job = {"kind": "config", "id": f"{scheme}/from_config", "auto_class": "AutoModelForMaskedLM"}
             first.append({**job, "load": str(bare)})
-    local: list[dict[str, Any]] = []
     for name, (folder, _) in own.items():
         put_in_hub_cache(folder, first_home, f"me/{name}")
-        for source, load in (("folder", str(folder)), ("hub", f"me/{name}")):
-            job = {"kind": "model", "id": f"own {name}/{source}", "auto_class": HEADS[HEAD], "options": trusted}
-            saved, again = (str(place / who / source / name) for who in ("first own", "local own"))
-            first.append({**job, "load": load, "save": saved})
-            local.append({**job, "load": saved, "save": again})
-            second.append({**job, "load": again})
+        for source, load in (("folder", folder), ("hub", f"me/{name}")):
+            saved, again = (place / who / source / name for who in ("first own", "local own"))
+            first.append(model_job(f"own {name}/{source}", load, save=saved))
+            local.append(model_job(f"own {name}/{source}", saved, save=again))
+            second.append(model_job(f"own {name}/{source}", again))
         job = {"id": f"own {name}/config", "load": str(folder), "auto_class": HEADS[HEAD]}
         first.append({**job, "kind": "config"})
         local.append({**job, "kind": "model", "id": f"own {name}/no trust"})
@@ -137,18 +129,3 @@ def strangers(
 @pytest.fixture(scope="session")
 def first_stranger(strangers: tuple[Report, Report, Report]) -> Report:
     return strangers[0]
-
-
-@pytest.fixture(scope="session")
-def second_stranger(strangers: tuple[Report, Report, Report]) -> Report:
-    return strangers[1]
-
-
-@pytest.fixture
-def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question to the user fails the test."""
-
-    def refuse(prompt: str = "") -> str:
-        raise AssertionError(f"the user was asked: {prompt}")
-
-    monkeypatch.setattr("builtins.input", refuse)

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from clean_process import outputs
-from common import word_tokenizer
+from common import schemes_restored, word_tokenizer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertTokenizer
 
 import hf_posenc
 from hf_posenc import POSITIONS, PosEncConfig, register_position
+from hf_posenc.model.configuration_posenc import AUTO_MAP
 from hf_posenc.schemes.scheme_file import register_scheme_file
 
 CLEAN_PROCESS = Path(__file__).with_name("clean_process.py")
@@ -111,6 +113,13 @@ def tiny_tokenizer() -> BertTokenizer:
     return word_tokenizer(WORDS, do_lower_case=True)
 
 
+def save_tiny(folder: Path, scheme: str, head: str = HEAD, **overrides: Any) -> Path:
+    """A folder with a tiny model and its tokenizer."""
+    tiny_model(scheme, head, **overrides).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
 @dataclass
 class Checkpoints:
     """A folder per scheme and head, saved when it is first asked for."""
@@ -119,10 +128,7 @@ class Checkpoints:
 
     def folder(self, scheme: str, head: str = HEAD) -> Path:
         folder = self.root / scheme / head / "checkpoint"
-        if not folder.exists():
-            tiny_model(scheme, head).save_pretrained(folder)
-            tiny_tokenizer().save_pretrained(folder)
-        return folder
+        return folder if folder.exists() else save_tiny(folder, scheme, head)
 
     def expected(self, scheme: str, head: str = HEAD, dtype: str = "float32") -> dict[str, Tensor]:
         """What the model that was saved gives for `BATCH`."""
@@ -137,13 +143,12 @@ def changed(checkpoint: Path, folder: Path, **values: object) -> Path:
     return folder
 
 
-def borrow_code(folder: Path, repository: str) -> None:
-    """Takes the code out of a checkpoint, and makes it use a repository's."""
+def borrower(checkpoint: Path, folder: Path, repository: str) -> Path:
+    """A copy of a checkpoint without code, which uses a repository's."""
+    changed(checkpoint, folder, auto_map={auto: f"{repository}--{name}" for auto, name in AUTO_MAP.items()})
     for file in folder.glob("*.py"):
         file.unlink()
-    config = json.loads((folder / "config.json").read_text())
-    config["auto_map"] = {auto: f"{repository}--{name}" for auto, name in config["auto_map"].items()}
-    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 def put_in_hub_cache(folder: Path, hf_home: Path, repository: str) -> None:
@@ -172,6 +177,15 @@ class Report:
     def outputs(self, job: str) -> dict[str, Tensor]:
         self.said(job)
         return {name.partition("#")[2]: t for name, t in self.tensors.items() if name.partition("#")[0] == job}
+
+
+def model_job(
+    name: str, load: Path | str, auto_class: str = HEADS[HEAD], save: Path | None = None, **options: Any
+) -> dict[str, Any]:
+    """An order to load a model with trust, unless the options say otherwise, and to save it again if it says where."""
+    job = {"kind": "model", "id": name, "load": str(load), "auto_class": auto_class}
+    job["options"] = {"trust_remote_code": True, **options}
+    return {**job, "save": str(save)} if save else job
 
 
 def clean_environment(hf_home: Path) -> dict[str, str]:
@@ -270,17 +284,10 @@ def own_schemes(place: Path) -> Iterator[None]:
     (package / "__init__.py").write_text("")
     (package / "stripes.py").write_text(STRIPES)
     (package / "stripe_width.py").write_text("WIDTH = 3\n")
-    before = dict(POSITIONS)
-    sys.path.insert(0, str(place))
-    try:
+    with schemes_restored("recency", "my_package"), pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(place)
         from my_package.stripes import Stripes  # type: ignore[import-not-found]
 
         assert register_scheme_file(EXAMPLE, "learned+recency") == ["recency"]
         register_position("stripes", Stripes)
         yield
-    finally:
-        sys.path.remove(str(place))
-        POSITIONS.clear()
-        POSITIONS.update(before)
-        for name in ("recency", "my_package", "my_package.stripes", "my_package.stripe_width"):
-            sys.modules.pop(name, None)

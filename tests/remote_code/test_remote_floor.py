@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from remote_code_harness import CODE, Checkpoints, clean_environment, run_clean
+from remote_code_harness import CODE, Checkpoints, clean_environment, model_job, run_clean
 
 from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
 
@@ -55,10 +55,9 @@ def test_importing_names_the_floor(tmp_path: Path) -> None:
 @pytest.mark.slow  # two processes
 def test_loading_by_remote_code_names_the_floor(checkpoints: Checkpoints, tmp_path: Path) -> None:
     folder = str(checkpoints.folder("t5"))
-    trusted = {"trust_remote_code": True}
     jobs = [
         {"kind": "config", "id": "config", "load": folder},
-        {"kind": "model", "id": "model", "auto_class": "AutoModel", "load": folder, "options": trusted},
+        model_job("model", folder, "AutoModel"),
         {"kind": "pipeline", "id": "pipeline", "task": "text-classification", "load": folder, "texts": ["cat"]},
     ]
     old = run_clean(jobs, tmp_path / "old", tmp_path / "old_home", pretend_transformers_is=TOO_OLD)

@@ -1,6 +1,5 @@
 """With hf_posenc installed and imported, its own classes load every checkpoint: no trust, no question."""
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from remote_code_harness import (
     HEADS,
     Checkpoints,
     assert_same_outputs,
-    borrow_code,
+    borrower,
     outputs,
     put_in_hub_cache,
 )
@@ -60,9 +59,8 @@ def test_the_local_classes_load_from_a_hub_cache(checkpoints: Checkpoints, tmp_p
 
 @pytest.mark.usefixtures("no_remote_code")
 def test_the_local_classes_load_what_borrows_its_code(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    shutil.copytree(checkpoints.folder("t5", "PosEncModel"), tmp_path / "borrower")
-    borrow_code(tmp_path / "borrower", "me/code")
-    model = transformers.AutoModel.from_pretrained(tmp_path / "borrower")
+    folder = borrower(checkpoints.folder("t5", "PosEncModel"), tmp_path / "borrower", "me/code")
+    model = transformers.AutoModel.from_pretrained(folder)
     assert type(model) is hf_posenc.PosEncModel
     model.save_pretrained(tmp_path / "again")
     assert "me/code" not in (tmp_path / "again" / "config.json").read_text()

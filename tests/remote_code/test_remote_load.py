@@ -42,15 +42,14 @@ every_source = pytest.mark.parametrize(
 few_pairs = pytest.mark.parametrize(("scheme", "head"), FEW_PAIRS)
 
 
-def test_strangers_have_no_hf_posenc(first_stranger: Report, second_stranger: Report) -> None:
-    for stranger in (first_stranger, second_stranger):
+def test_strangers_have_no_hf_posenc_and_the_second_the_oldest_transformers_that_will_do(
+    strangers: tuple[Report, Report, Report],
+) -> None:
+    for stranger in strangers[:2]:
         assert stranger.hidden == "import of hf_posenc halted; None in sys.modules"
-
-
-def test_the_second_stranger_has_the_oldest_transformers_that_will_do(second_stranger: Report) -> None:
     # The control of test_remote_floor.py: it is the version that it fails for.
-    assert second_stranger.jobs
-    assert not [job for job, said in second_stranger.jobs.items() if "error" in said]
+    assert strangers[1].jobs
+    assert not [job for job, said in strangers[1].jobs.items() if "error" in said]
 
 
 @pytest.mark.promise("Trust", "Without `trust_remote_code=True` a stranger's load asks, and runs nothing")
@@ -75,29 +74,19 @@ def test_the_numbers_tell_schemes_apart(checkpoints: Checkpoints) -> None:
 
 
 @pytest.mark.promise("Numbers", "Strangers who load a checkpoint get the same outputs")
+@pytest.mark.parametrize("who", [0, 1], ids=["first", "second"])
 @every_source
 def test_a_stranger_gets_the_same_outputs(
-    checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str, source: str
+    checkpoints: Checkpoints, strangers: tuple[Report, Report, Report], scheme: str, head: str, source: str, who: int
 ) -> None:
-    said = first_stranger.said(f"{scheme}/{head}/{source}")
+    """The second has what the first saved again, without the original."""
+    job = f"{scheme}/{head}/{source}"
+    said = strangers[who].said(job)
     assert said["class"] == head
     assert said["module"].startswith("transformers_modules.")
     assert said["missing"] == said["unexpected"] == []
     assert not said["training"]
-    expected = checkpoints.expected(scheme, head)
-    assert_same_outputs(first_stranger.outputs(f"{scheme}/{head}/{source}"), expected)
-
-
-@every_source
-def test_what_a_stranger_saves_again_loads_without_the_original(
-    checkpoints: Checkpoints, second_stranger: Report, scheme: str, head: str, source: str
-) -> None:
-    said = second_stranger.said(f"{scheme}/{head}/{source}")
-    assert said["class"] == head
-    assert said["module"].startswith("transformers_modules.")
-    assert said["missing"] == said["unexpected"] == []
-    expected = checkpoints.expected(scheme, head)
-    assert_same_outputs(second_stranger.outputs(f"{scheme}/{head}/{source}"), expected)
+    assert_same_outputs(strangers[who].outputs(job), checkpoints.expected(scheme, head))
 
 
 def test_what_borrows_its_code_has_its_own_when_saved_again(

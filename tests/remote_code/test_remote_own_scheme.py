@@ -4,12 +4,12 @@ import contextlib
 import json
 import logging
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from common import schemes_restored
 from remote_code_harness import EXAMPLE, HEAD, OWN, STRIPES, own_schemes, put_in_hub_cache, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModel
@@ -110,24 +110,18 @@ def test_a_trusted_configuration_builds_and_saves_where_hf_posenc_is_installed(
         AutoModel.from_config(PosEncConfig.from_pretrained(folder))
 
 
-def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "my_scheme.py") -> Path:
-    path = tmp_path / name
+def own_module(folder: Path, text: str, name: str = "my_scheme.py") -> Path:
+    path = folder / name
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    monkeypatch.delitem(sys.modules, path.stem, raising=False)
     return path
 
 
 @contextlib.contextmanager
 def registered_file(path: Path) -> Iterator[PosEncConfig]:
     """A config whose scheme `mine` is the file's."""
-    before = dict(POSITIONS)
-    try:
+    with schemes_restored(path.stem, "sibling"):
         register_scheme_file(path, "mine")
         yield PosEncConfig.from_preset("tiny", vocab_size=10, position_embedding_type="mine")
-    finally:
-        POSITIONS.clear()
-        POSITIONS.update(before)
-        sys.modules.pop(path.stem, None)
 
 
 GOOD = """
@@ -140,81 +134,77 @@ class Mine(PositionScheme):
 """
 
 
+def assert_refused(path: Path, message: str, out: Path) -> None:
+    """Saving the model of a scheme file, or its config alone, is refused, and nothing is written."""
+    with registered_file(path) as config:
+        model = PosEncModel(config)
+        for save in (model.save_pretrained, model.config.save_pretrained):
+            with pytest.raises(ValueError, match=message):
+                save(out)
+    assert not out.exists()
+
+
+INNER = """
+from hf_posenc import PositionScheme
+def make():
+    class Inner(PositionScheme):
+        def embed(self, x, tokens):
+            return x + 1
+    return Inner
+Mine = make()
+"""
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("text", "message"),
     [
+        ("from hf_posenc import PosEncModel\n" + GOOD, r"my_scheme.py, line 1: 'from hf_posenc"),
+        ("import hf_posenc.model\n" + GOOD, r"line 1: 'import hf_posenc.model' can't travel"),
+        ("from hf_posenc.model.positions import make_position\n" + GOOD, "may import PositionScheme"),
+        (GOOD + "    def f(self):\n        import hf_posenc\n", r"'import hf_posenc' can't travel"),
+        ('"""It says\nfrom .ghost import nothing\n"""\n' + GOOD, "reads like an import of 'ghost'"),
+        (INNER, "defined inside another class or a function"),
         (
-            "my_scheme.py",
-            "from hf_posenc import PosEncModel\n" + GOOD,
-            r"my_scheme.py, line 1: 'from hf_posenc",
-        ),
-        ("my_scheme.py", "import hf_posenc.model\n" + GOOD, r"line 1: 'import hf_posenc.model' can't travel"),
-        (
-            "my_scheme.py",
-            "from hf_posenc.model.positions import make_position\n" + GOOD,
-            "may import PositionScheme",
-        ),
-        ("my_scheme.py", GOOD + "    def f(self):\n        import hf_posenc\n", r"'import hf_posenc' can't travel"),
-        ("positions.py", GOOD, "positions.py has the name of a file of ours.*Rename it"),
-        ("my_scheme.py", '"""It says\nfrom .ghost import nothing\n"""\n' + GOOD, "reads like an import of 'ghost'"),
-        (
-            "my_scheme.py",
-            "from hf_posenc import PositionScheme\ndef make():\n    class Inner(PositionScheme):\n"
-            "        def embed(self, x, tokens):\n            return x + 1\n    return Inner\nMine = make()\n",
-            "defined inside another class or a function",
-        ),
-        (
-            "my_scheme.py",
             GOOD.replace("import torch\n", "import torch; "),
             "line 2: 'from hf_posenc import PositionScheme' can't travel with a model.* Give it a line of its own",
         ),
         (
-            "my_scheme.py",
             "from hf_posenc.model.position_math import __doc__\n" + GOOD,
             "the public names of hf_posenc.model.position_math and position_vectors, and nothing else",
         ),
-        ("my_scheme.py", "from hf_posenc import DistanceBias, T5Position\n" + GOOD, "T5Position' can't travel"),
-        ("my_scheme.py", "import sibling\n" + GOOD, r"line 1: 'import sibling' can't travel.* sibling.py lies beside"),
-        ("my_scheme.py", "from sibling import x\n" + GOOD, "'from sibling import x' can't travel.*Move what it needs"),
-        ("my_scheme.py", "# -*- coding: latin-1 -*-\n# caf\udce9\n" + GOOD, "isn't UTF-8 text.*Save it as UTF-8"),
+        ("from hf_posenc import DistanceBias, T5Position\n" + GOOD, "T5Position' can't travel"),
+        ("import sibling\n" + GOOD, r"line 1: 'import sibling' can't travel.* sibling.py lies beside"),
+        ("from sibling import x\n" + GOOD, "'from sibling import x' can't travel.*Move what it needs"),
+        ("# -*- coding: latin-1 -*-\n# caf\udce9\n" + GOOD, "isn't UTF-8 text.*Save it as UTF-8"),
     ],
 )
 def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
-    path = own_module(tmp_path, monkeypatch, text, name)
     (tmp_path / "sibling.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    before = dict(POSITIONS)
-    try:
-        register_scheme_file(path, "mine")
-        model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=10, position_embedding_type="mine"))
-        for save in (model.save_pretrained, model.config.save_pretrained):
-            with pytest.raises(ValueError, match=message):
-                save(tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-    finally:
-        POSITIONS.clear()
-        POSITIONS.update(before)
+    assert_refused(own_module(tmp_path, text), message, tmp_path / "out")
+
+
+def test_a_file_named_like_one_of_ours_is_refused(tmp_path: Path) -> None:
+    path = own_module(tmp_path, GOOD, "positions.py")
+    assert_refused(path, "positions.py has the name of a file of ours.*Rename it", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     "text",
     ["\x0c" + GOOD, '"""\u2028"""\n' + GOOD, "# \x85 \x1c\n" + GOOD, "\ufeff" + GOOD, GOOD.replace("\n", "\r\n")],
 )
-def test_lines_are_those_that_python_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    with registered_file(own_module(tmp_path, monkeypatch, text)) as config:
+def test_lines_are_those_that_python_counts(tmp_path: Path, text: str) -> None:
+    with registered_file(own_module(tmp_path, text)) as config:
         config.save_pretrained(tmp_path / "out")
     written = (tmp_path / "out" / "my_scheme.py").read_bytes().decode()
     expected = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("from hf_posenc", "from .position_base")
     assert written == expected
 
 
-def test_a_file_edited_while_its_model_trains_travels_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = own_module(tmp_path, monkeypatch, GOOD)
+def test_a_file_edited_while_its_model_trains_travels_as_it_was(tmp_path: Path) -> None:
+    path = own_module(tmp_path, GOOD)
     with registered_file(path) as config:
         path.write_text(GOOD.replace("x + tokens.positions", "x - tokens.positions"))
         config.save_pretrained(tmp_path / "out")
@@ -231,11 +221,11 @@ def test_a_relative_import_that_the_loader_would_overlook_is_refused(tmp_path: P
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def theirs(tmp_path: Path) -> Path:
     """A checkpoint with a scheme `mine` of its own."""
     author = tmp_path / "author"
     author.mkdir()
-    with registered_file(own_module(author, monkeypatch, GOOD)) as config:
+    with registered_file(own_module(author, GOOD)) as config:
         PosEncModel(config).save_pretrained(tmp_path / "theirs")
     return tmp_path / "theirs"
 
@@ -258,7 +248,7 @@ def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved
     if where == "hub":
         put_in_hub_cache(theirs, tmp_path / "home", source := "me/theirs")
     ours = GOOD.replace("x + tokens.positions", change or "x + tokens.positions")
-    with registered_file(own_module(tmp_path, monkeypatch, ours, file)):
+    with registered_file(own_module(tmp_path, ours, file)):
         model = PosEncModel.from_pretrained(source, cache_dir=tmp_path / "home" / "hub")
         model.save_pretrained(tmp_path / "again")
     assert (change or "x + tokens.positions") in (tmp_path / "again" / file).read_text()

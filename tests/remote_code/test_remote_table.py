@@ -1,18 +1,16 @@
 """A checkpoint carries the code that it uses, and no more; its table names the schemes, and is believed only as far."""
 
-import contextlib
 import importlib
 import secrets
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from remote_code_harness import CODE, HEAD, HEADS, SCHEMES, Checkpoints, run_clean, tiny_config, tiny_model
+from common import schemes_restored
+from remote_code_harness import CODE, HEAD, SCHEMES, Checkpoints, model_job, run_clean, tiny_config, tiny_model
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -23,6 +21,7 @@ from hf_posenc.schemes.scheme_file import register_scheme_file
 MODEL = {f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "positions")}
 MODEL |= {"position_base.py", "position_math.py", "scheme_table.py"}
 PLACES = torch.arange(6)[None]
+GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"
 TOOLS = {
     "position_vectors.py": {"sinusoidal", "lspe", "fourier"},
     "position_distance.py": {"relative_key", "relative_key_query", "deberta"},
@@ -110,27 +109,13 @@ def author(folder: Path, step: int, table: str | None = None) -> Path:
     source.mkdir(parents=True)
     (source / "mine.py").write_text(MINE)
     (source / "mine_step.py").write_text(f"STEP = {step}\n")
-    with registered(source):
+    with schemes_restored("author"), pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        register_position("mine", importlib.import_module("author.mine").Mine)
         tiny_model("mine", HEAD).save_pretrained(folder / "checkpoint")
     if table is not None:
         (folder / "checkpoint" / "scheme_table.py").write_text(table)
     return folder / "checkpoint"
-
-
-@contextlib.contextmanager
-def registered(source: Path) -> Iterator[None]:
-    before, modules = dict(POSITIONS), set(sys.modules)
-    sys.path.insert(0, str(source.parent))
-    try:
-        register_position("mine", importlib.import_module(f"{source.name}.mine").Mine)
-        yield
-    finally:
-        sys.path.remove(str(source.parent))
-        POSITIONS.clear()
-        POSITIONS.update(before)
-        for name in set(sys.modules) - modules:
-            if name.partition(".")[0] == source.name:
-                del sys.modules[name]
 
 
 def added(model: Any) -> Tensor:
@@ -168,14 +153,8 @@ def test_the_table_is_that_of_the_checkpoints_revision(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (
-            "from .gone import Mine\nSCHEMES = {'mine': Mine}\n",
-            "scheme_table.py, which names its code, can't be .*gone.py",
-        ),
-        (
-            "SCHEMES = {'mine': 5}\n",
-            "scheme_table.py of .*: 'mine' is 5, no PositionScheme. Save the model",
-        ),
+        (GONE, "scheme_table.py, which names its code, can't be .*gone.py"),
+        ("SCHEMES = {'mine': 5}\n", "scheme_table.py of .*: 'mine' is 5, no PositionScheme. Save the model"),
         ("SCHEMES = {'mine': dict}\n", "'mine' is <class 'dict'>, no PositionScheme. Save the model anew"),
         ("def f(:", "position_embedding_type='mine' is unknown.*Nor is it in the scheme_table.py of"),
         ("SCHEMES = {}\n", "position_embedding_type='mine' is unknown.*Nor is it in the scheme_table.py of"),
@@ -226,34 +205,25 @@ def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(
 def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE.replace("from .mine_step import STEP\n", "STEP = 1\n"))
-    before, written = dict(POSITIONS), file.read_text()
-    try:
+    written = file.read_text()
+    with schemes_restored("mine"):
         register_scheme_file(file, "mine")
         with pytest.raises(ValueError, match=r"holds mine.py, from which Mine was imported.* Save into another folder"):
             tiny_config("mine").save_pretrained(tmp_path)
-    finally:
-        POSITIONS.clear()
-        POSITIONS.update(before)
-        sys.modules.pop("mine", None)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mine.py"]
     assert file.read_text() == written
 
 
 @pytest.mark.slow  # a process
 def test_strangers_are_told_what_is_wrong_with_a_table(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    job = {"kind": "model", "auto_class": HEADS[HEAD]}
-    trusted = {"trust_remote_code": True}
     tables = {
-        "gone": "from .gone import Mine\nSCHEMES = {'mine': Mine}\n",
+        "gone": GONE,
         "lacks": "SCHEMES = {}\nAUGMENTATIONS = {}\n",
         "no scheme": "SCHEMES = {'mine': dict}\nAUGMENTATIONS = {}\n",
     }
-    jobs = [{**job, "id": "other", "load": str(checkpoints.folder("t5"))}]
-    jobs[0]["options"] = {**trusted, "position_embedding_type": "alibi"}
-    for name, table in tables.items():
-        jobs.append({**job, "id": name, "load": str(author(tmp_path / name, 1, table)), "options": trusted})
-    for step in (3, 4):
-        jobs.append({**job, "id": str(step), "load": str(author(tmp_path / f"{step}", step)), "options": trusted})
+    jobs = [model_job("other", checkpoints.folder("t5"), position_embedding_type="alibi")]
+    jobs += [model_job(name, author(tmp_path / name, 1, table)) for name, table in tables.items()]
+    jobs += [model_job(str(step), author(tmp_path / str(step), step)) for step in (3, 4)]
     report = run_clean(jobs, tmp_path / "stranger", tmp_path / "home")
     messages = {name: said.get("message", "") for name, said in report.jobs.items()}
     assert "'alibi' isn't in this checkpoint's scheme_table.py, which has t5" in messages["other"]
