@@ -74,6 +74,14 @@ def tokens(*shape: int, vocab: int = 101, seed: int = 1) -> Tensor:
     return torch.randint(1, vocab, shape, generator=torch.Generator().manual_seed(seed))
 
 
+def assert_equal_with_gradients(got: Tensor, expected: Tensor, *leaves: Tensor, atol: float = 1e-5) -> None:
+    """Values, and the gradients of a random projection of them; the expected ones may be in float64."""
+    torch.testing.assert_close(got.to(expected.dtype), expected, atol=atol, rtol=atol)
+    target = torch.randn(got.shape)
+    mine, theirs = (torch.autograd.grad((t * target).sum(), leaves, retain_graph=True) for t in (got, expected))
+    torch.testing.assert_close(mine, theirs, atol=atol, rtol=atol)
+
+
 @contextlib.contextmanager
 def schemes_restored(*modules: str) -> Iterator[None]:
     """Afterwards the schemes are those of before, and these modules, and what is in them, aren't imported any more."""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from common import encoder, padded, tokens
+from common import assert_equal_with_gradients, encoder, padded, tokens
 from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -40,11 +40,7 @@ def test_attention_with_a_bias_has_the_values_and_gradients_of_plain_operations(
     q, k, v, bias = leaves
     got = kernels.attend_with_bias(q, k, v, bias, 0.3)
     expected = (0.3 * q @ k.transpose(-1, -2) + bias).softmax(-1) @ v
-    torch.testing.assert_close(got, expected)
-    target = torch.randn_like(got)
-    mine, theirs = (torch.autograd.grad((out * target).sum(), leaves, retain_graph=True) for out in (got, expected))
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other)
+    assert_equal_with_gradients(got, expected, *leaves, atol=1e-7)
 
 
 def test_gradients_in_half_precision_are_computed_in_float32():
@@ -86,20 +82,15 @@ def test_attention_with_a_bias_has_second_derivatives():
 
 
 @pytest.mark.parametrize("scheme", ["t5", "deberta", "alibi+relative_key"])
-def test_training_with_a_learned_bias_gives_the_gradients_of_pytorchs_own_operations(scheme):
+def test_training_with_a_learned_bias_gives_the_gradients_of_pytorchs_own_operations(scheme, monkeypatch):
     ids, mask = padded([tokens(9), tokens(4), tokens(4, seed=2), tokens(17)])
     gradients = []
     for enabled in (True, False):
-        kernels.set_enabled(enabled)
-        try:
-            model = encoder(scheme)
-            model(ids, attention_mask=mask).last_hidden_state.square().sum().backward()
-        finally:
-            kernels.set_enabled(True)
+        monkeypatch.setattr(switch, "_enabled", enabled)
+        model = encoder(scheme)
+        model(ids, attention_mask=mask).last_hidden_state.square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradient, gradients[1][name], atol=1e-4, rtol=1e-4, msg=name)
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("shape", "with_bias"), list(itertools.product([(3, 16), (2, 5, 16)], [True, False])))
@@ -108,15 +99,9 @@ def test_a_linear_layer_has_the_values_and_gradients_of_pytorchs(shape, with_bia
     inputs = [x, *layer.parameters()]
     for given in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
         got, expected = kernels.apply_linear(layer, given), functional.linear(given, layer.weight, layer.bias)
-        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-        target = torch.randn_like(got)
-        mine, theirs = (torch.autograd.grad((out * target).sum(), inputs) for out in (got, expected))
-        for one, other in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        assert_equal_with_gradients(got, expected, *inputs)
     layer.requires_grad_(False)  # as in an adapted model
-    (mine,) = torch.autograd.grad(kernels.apply_linear(layer, x).square().sum(), x)
-    (theirs,) = torch.autograd.grad(functional.linear(x, layer.weight, layer.bias).square().sum(), x)
-    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    assert_equal_with_gradients(kernels.apply_linear(layer, x), functional.linear(x, layer.weight, layer.bias), x)
     with torch.no_grad():
         torch.testing.assert_close(kernels.apply_linear(layer, x), functional.linear(x, layer.weight, layer.bias))
 

@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 import torch
-from common import encoder, others_slow, padded, tokens
+from common import encoder, others_slow, padded, tiny_config, tokens
 from torch import nn
 from torch._dynamo.utils import counters
 from transformers import Trainer, TrainingArguments
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc import PosEncForSequenceClassification
 
 WARM_UP = 2
 """Batches: the first compiles for its own size, the second for any."""
@@ -49,6 +49,21 @@ def compile_whole(model):
 HOW = [compile_layers, compile_whole]
 
 
+def assert_trains_alike(scheme, how, batches):
+    """A compiled model and a plain one: hidden states and gradients. The graphs that there are after each batch."""
+    plain, compiled = (encoder(scheme, num_hidden_layers=1).train() for _ in range(2))
+    run, counts = how(compiled), []
+    for ids, mask in batches:
+        got, expected = (model(ids, attention_mask=mask).last_hidden_state for model in (run, plain))
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+        for hidden in (expected, got):
+            hidden.square().sum().backward()
+        counts.append(graphs())
+    got, expected = ([p.grad for p in model.parameters() if p.grad is not None] for model in (compiled, plain))
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    return counts
+
+
 @pytest.mark.parametrize(
     ("scheme", "how"),
     others_slow(
@@ -57,21 +72,9 @@ HOW = [compile_layers, compile_whole]
     ),
 )
 def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_nothing(scheme, how):
-    plain, compiled = (encoder(scheme, num_hidden_layers=1).train() for _ in range(2))
-    run = how(compiled)
-    for number, (ids, mask) in enumerate(batches(8)):
-        expected = plain(ids, attention_mask=mask).last_hidden_state
-        got = run(ids, attention_mask=mask).last_hidden_state
-        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-        for hidden in (expected, got):
-            hidden.square().sum().backward()
-        if number == WARM_UP - 1:
-            warm = graphs()
-    assert warm > 0
-    assert graphs() <= warm + 2
-    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
-        if one.grad is not None:
-            torch.testing.assert_close(other.grad, one.grad, atol=1e-4, rtol=1e-4, msg=name)
+    counts = assert_trains_alike(scheme, how, batches(8))
+    assert counts[WARM_UP - 1] > 0
+    assert counts[-1] <= counts[WARM_UP - 1] + 2
 
 
 @pytest.mark.slow
@@ -117,10 +120,7 @@ def test_compiled_layers_get_tokens_without_padding():
 
 @pytest.mark.slow
 def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
-    config = PosEncConfig.from_preset(
-        "tiny", vocab_size=50, position_embedding_type="rope", num_hidden_layers=1, hidden_dropout_prob=0.0
-    )
-    model = PosEncForSequenceClassification(config)
+    model = PosEncForSequenceClassification(tiny_config("rope", num_hidden_layers=1))
     generator = torch.Generator().manual_seed(0)
     rows = []
     for number in range(64):
@@ -140,17 +140,9 @@ def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
             counts.append(graphs())
             return loss
 
-    arguments = TrainingArguments(
-        str(tmp_path),
-        per_device_train_batch_size=8,
-        num_train_epochs=2,
-        torch_compile=True,
-        torch_compile_backend="eager",
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager"}
+    quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=8, num_train_epochs=2, **compiled, **quiet)
     Counted(model, arguments, train_dataset=rows, data_collator=collate).train()
     assert len(counts) == 16
     assert counts[WARM_UP - 1] > 0
@@ -160,14 +152,4 @@ def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: install g++")
 def test_the_default_backend_gives_the_same_numbers_and_gradients():
-    plain, compiled = (encoder("learned+rope+t5", num_hidden_layers=1).train() for _ in range(2))  # a minute a layer
-    run = torch.compile(compiled)
-    for ids, mask in batches(3):
-        expected = plain(ids, attention_mask=mask).last_hidden_state
-        got = run(ids, attention_mask=mask).last_hidden_state
-        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-        for hidden in (expected, got):
-            hidden.square().sum().backward()
-    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
-        if one.grad is not None:
-            torch.testing.assert_close(other.grad, one.grad, atol=1e-4, rtol=1e-4, msg=name)
+    assert_trains_alike("learned+rope+t5", torch.compile, batches(3))  # a minute a layer

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from common import assert_equal_with_gradients
 
 from hf_posenc import Tokens
 from hf_posenc.model.position_distance import gather_by_distance, per_distinct_distance
@@ -17,18 +18,12 @@ def test_consecutive_positions_gather_by_distance_like_any_others(positions):
     table = torch.randn(2 * reach + 1, 3, requires_grad=True)
     expected = table[tokens.distances() + reach].permute(0, 3, 1, 2)
     got = per_distinct_distance(lambda d: table[d + reach], tokens)
-    torch.testing.assert_close(got, expected)
-    target = torch.randn(got.shape)
-    mine, theirs = (torch.autograd.grad((t * target).sum(), table)[0] for t in (got, expected))
-    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    assert_equal_with_gradients(got, expected, table)
 
     logits = torch.randn(2, 3, positions.shape[1], 2 * reach + 1, requires_grad=True)
     index = (tokens.distances() + reach)[:, None].expand(2, 3, -1, -1)
     expected, got = logits.gather(-1, index), gather_by_distance(logits, tokens, reach)
-    torch.testing.assert_close(got, expected)
-    target = torch.randn(got.shape)
-    mine, theirs = (torch.autograd.grad((t * target).sum(), logits)[0] for t in (got, expected))
-    torch.testing.assert_close(mine, theirs)
+    assert_equal_with_gradients(got, expected, logits)
 
 
 @pytest.mark.parametrize(

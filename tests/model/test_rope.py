@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from common import encoder, padded, tiny_config, tokens
+from common import assert_equal_with_gradients, encoder, padded, tiny_config, tokens
 from references import encode, rope, rope_frequencies
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -87,9 +87,7 @@ def test_angles_and_gradients_equal_transformers_llama(kind, partial, last):
     theirs = apply_rotary_pos_emb(*(t[..., :size] for t in leaves), cos, sin)
     theirs = torch.stack([torch.cat((a, b[..., size:]), -1) for a, b in zip(theirs, leaves, strict=True)])
     ours = torch.stack([apply_rotary(leaf, positions, scheme=mine) for leaf in leaves])
-    target = torch.randn(2, *q.shape)
-    gradients, wanted = (torch.autograd.grad((out * target).sum(), leaves) for out in (ours, theirs))
-    torch.testing.assert_close((ours, *gradients), (theirs, *wanted), atol=1e-5, rtol=1e-5)
+    assert_equal_with_gradients(ours, theirs, *leaves)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -99,13 +97,9 @@ def test_rotation_equals_its_float64_twin_in_values_and_gradients(kind, last, in
     scheme = RotaryPosition(head_dim=16, rope_parameters=scalings(8, 64)[kind], interleaved=interleaved)
     x = torch.randn(5, 16, requires_grad=True)
     positions = torch.tensor([0, last, 7, last // 2, 7])
-    got = apply_rotary(x, positions, scheme=scheme)
     expected = rope(scheme).rotate(x.to(f64), positions)
     # float32 holds an angle of 300 to 1.5e-5.
-    torch.testing.assert_close(got.double(), expected, atol=2e-4, rtol=0)
-    target = torch.randn(5, 16)
-    mine, theirs = (torch.autograd.grad((out * target).sum(), x)[0] for out in (got, expected))
-    torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=0)
+    assert_equal_with_gradients(apply_rotary(x, positions, scheme=scheme), expected, x, atol=2e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

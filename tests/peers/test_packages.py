@@ -7,20 +7,12 @@ Swin V2); its xPos is causal; its T5 bias can be scaled by sqrt(d), which T5's i
 
 import pytest
 import torch
+from common import assert_equal_with_gradients
 from rotary_embedding_torch import RotaryEmbedding
 from x_transformers import x_transformers
 
 from hf_posenc import AlibiPosition, RotaryPosition, SinusoidalPosition, apply_rotary
 from hf_posenc.model.unpadding import Tokens
-
-
-def same_gradients(mine: torch.Tensor, theirs: torch.Tensor, leaf: torch.Tensor, their_leaf: torch.Tensor) -> None:
-    """Values are equal, and the gradients of a random projection of them."""
-    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
-    target = torch.randn(mine.shape) / mine.numel() ** 0.5
-    (got,) = torch.autograd.grad((mine * target).sum(), leaf)
-    (wanted,) = torch.autograd.grad((theirs * target).sum(), their_leaf)
-    torch.testing.assert_close(got.flatten(), wanted.flatten(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("heads", [1, 4, 8, 12, 20])
@@ -43,7 +35,11 @@ def test_a_sinusoid_with_a_learned_scale_equals_x_transformers():
     added = mine.encodings(torch.arange(7, 57))
     sines_first = torch.cat((added[:, ::2], added[:, 1::2]), -1)
     expected = theirs(torch.zeros(1, 50, 24), offset=7)
-    same_gradients(sines_first, expected, mine.alpha.weight, theirs.scale)
+    torch.testing.assert_close(sines_first, expected, atol=1e-5, rtol=1e-5)
+    target = torch.randn(expected.shape) / expected.numel() ** 0.5
+    (got,) = torch.autograd.grad((sines_first * target).sum(), mine.alpha.weight)
+    (wanted,) = torch.autograd.grad((expected * target).sum(), theirs.scale)
+    torch.testing.assert_close(got.flatten(), wanted, atol=1e-5, rtol=1e-5)
 
 
 SCALINGS = {  # ours, what positions are divided by, what the base is scaled with
@@ -68,12 +64,12 @@ def test_interleaved_rope_equals_x_transformers_and_rotary_embedding_torch(scali
     q = torch.randn(2, 3, 40, head_dim, requires_grad=True)
     theirs = x_transformers.RotaryEmbedding(16, base=500.0, interpolation_factor=divisor, base_rescale_factor=rescale)
     expected = x_transformers.apply_rotary_pos_emb(q, theirs(torch.arange(40))[0])
-    same_gradients(apply_rotary(q, scheme=mine), expected, q, q)
+    assert_equal_with_gradients(apply_rotary(q, scheme=mine), expected, q)
     theirs = RotaryEmbedding(16, theta=500.0, interpolate_factor=divisor, theta_rescale_factor=rescale)
-    same_gradients(apply_rotary(q, scheme=mine), theirs.rotate_queries_or_keys(q), q, q)
+    assert_equal_with_gradients(apply_rotary(q, scheme=mine), theirs.rotate_queries_or_keys(q), q)
 
 
 def test_rope_from_any_start_equals_rotary_embedding_torch():
     q = torch.randn(2, 3, 9, 16, requires_grad=True)
     theirs = RotaryEmbedding(16).rotate_queries_or_keys(q, offset=100)
-    same_gradients(apply_rotary(q, start=100, interleaved=True), theirs, q, q)
+    assert_equal_with_gradients(apply_rotary(q, start=100, interleaved=True), theirs, q)
