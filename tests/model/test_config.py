@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,13 +182,17 @@ def test_what_every_transformers_config_takes_is_taken():
     assert tiny_config(id2label={0: "a", 1: "b", 2: "c"}).num_labels == 3
 
 
+def written(folder: Path, **values: object) -> Path:
+    """A folder with a config file that says this too."""
+    tiny_config().save_pretrained(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "dtype": None, **values}))
+    return folder
+
+
 def test_unknown_keys_of_a_file_warn_and_are_kept(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    tiny_config().save_pretrained(tmp_path)
-    values = json.loads((tmp_path / "config.json").read_text())
-    values |= {"hiden_size": 7, "from_the_future": [1]}
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    config = PosEncConfig.from_pretrained(tmp_path)
+    config = PosEncConfig.from_pretrained(written(tmp_path, hiden_size=7, from_the_future=[1]))
     assert config.from_the_future == [1]
     assert config.hidden_size == 32
     assert "doesn't know 'hiden_size', 'from_the_future'" in caplog.text
@@ -480,20 +485,13 @@ def test_an_override_of_a_damaged_file_names_the_field(name, value, override):
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
 def test_a_dtype_may_be_written_as_torch_prints_it(tmp_path, name):
-    PosEncConfig().save_pretrained(tmp_path)
-    values = json.loads((tmp_path / "config.json").read_text())
-    values.pop("dtype", None)
-    (tmp_path / "config.json").write_text(json.dumps({**values, name: "torch.bfloat16"}))
-    assert PosEncConfig.from_pretrained(tmp_path).dtype == torch.bfloat16
+    assert PosEncConfig.from_pretrained(written(tmp_path, **{name: "torch.bfloat16"})).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
     "name", ["to_dict", "save_pretrained", "attribute_map", "_auto_class", "__class__", "__dict__"]
 )
 def test_a_file_replaces_no_method_and_no_private_field(tmp_path, name):
-    PosEncConfig().save_pretrained(tmp_path)
-    values = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**values, name: 5}))
-    config = PosEncConfig.from_pretrained(tmp_path)
+    config = PosEncConfig.from_pretrained(written(tmp_path, **{name: 5}))
     config.save_pretrained(tmp_path / "again")
     assert name not in json.loads((tmp_path / "again" / "config.json").read_text())

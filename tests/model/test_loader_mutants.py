@@ -180,10 +180,6 @@ def mutated_configs(draw: st.DrawFn) -> tuple[str, Callable[[dict[str, Any]], di
             if how == "a":
                 config[name or "x"] = value
                 done[(name or "x",)] = value
-            elif how == "k":
-                key = KEYWORDS[pick % len(KEYWORDS)]
-                config[key] = value
-                done = {path: given for path, given in done.items() if path[0] != key} | {(key,): value}
             elif how == "d":
                 del config[key]
                 done = {path: given for path, given in done.items() if path[0] != key}
@@ -192,6 +188,7 @@ def mutated_configs(draw: st.DrawFn) -> tuple[str, Callable[[dict[str, Any]], di
                 config[key][inner] = value
                 done[(key, inner)] = value
             else:
+                key = KEYWORDS[pick % len(KEYWORDS)] if how == "k" else key
                 config[key] = value
                 done = {path: given for path, given in done.items() if path[0] != key} | {(key,): value}
         return done

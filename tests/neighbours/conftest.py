@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
-from remote_code_harness import tiny_model, tiny_tokenizer
+from remote_code_harness import save_tiny
 
 
 @pytest.fixture
 def encoder(tmp_path: Path) -> Path:
     """A folder with an encoder and its tokenizer."""
-    tiny_model("learned", "PosEncModel").save_pretrained(tmp_path / "encoder")
-    tiny_tokenizer().save_pretrained(tmp_path / "encoder")
-    return tmp_path / "encoder"
+    return save_tiny(tmp_path / "encoder", "learned", "PosEncModel")

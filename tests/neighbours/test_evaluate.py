@@ -9,8 +9,9 @@ import evaluate
 import pytest
 import torch
 from datasets import Dataset
-from remote_code_harness import tiny_model, tiny_tokenizer
+from remote_code_harness import save_tiny, tiny_tokenizer
 
+from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.training import Accuracy, MacroF1
 
 NAMES = ["bad", "fair", "good"]
@@ -21,9 +22,7 @@ TEXTS = [f"{first} {second} sees the {third}" for first in "the a".split() for s
 @pytest.mark.parametrize("metric", [Accuracy, MacroF1])
 @pytest.mark.parametrize("by_name", [False, True], ids=["model", "folder"])
 def test_the_evaluator_gives_our_own_numbers(tmp_path: Path, metric: type, by_name: bool) -> None:
-    model, tokenizer = tiny_model("learned", "PosEncForSequenceClassification"), tiny_tokenizer()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model, tokenizer = PosEncForSequenceClassification.from_pretrained(save_tiny(tmp_path, "learned")), tiny_tokenizer()
     with torch.no_grad():
         said = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for text in TEXTS]
     right = [(number + (row % 3 == 0)) % 3 for row, number in enumerate(said)]  # every third is another label

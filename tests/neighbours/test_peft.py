@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_code_harness import BATCH, assert_same_outputs, outputs, run_clean, tiny_model
+from remote_code_harness import BATCH, HEAD, assert_same_outputs, model_job, outputs, run_clean, tiny_model
 
 from hf_posenc import PosEncForSequenceClassification
 
 peft = pytest.importorskip("peft")
 
-HEAD = "PosEncForSequenceClassification"
 LABELS = torch.tensor([0, 1, 2, 0])
 
 
@@ -83,8 +82,7 @@ def test_an_adapter_is_saved_loaded_and_merged(tmp_path: Path, modules: list[str
 def test_a_merged_adapter_reaches_strangers(tmp_path: Path) -> None:
     model = merged(tmp_path, ["position", "classifier"])
     model.save_pretrained(tmp_path / "merged")
-    job = {"kind": "model", "id": "merged", "load": str(tmp_path / "merged"), "options": {"trust_remote_code": True}}
-    report = run_clean([{**job, "auto_class": "AutoModelForSequenceClassification"}], tmp_path / "w", tmp_path / "home")
+    report = run_clean([model_job("merged", tmp_path / "merged")], tmp_path / "w", tmp_path / "home")
     assert_same_outputs(report.outputs("merged"), outputs(model, BATCH))
 
 

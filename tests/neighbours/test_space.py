@@ -15,19 +15,12 @@ from typing import Any
 
 import pytest
 from huggingface_hub import SpaceCard
-from remote_code_harness import tiny_model, tiny_tokenizer
+from remote_code_harness import save_tiny
 
 SPACE = Path(__file__).parents[2] / "examples" / "space"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+DISABLED = ("gpu", "quic", "background-networking", "component-update", "sync")
+FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in DISABLED)]
 PATIENCE = 60_000  # milliseconds
 SENTENCE = "the old cat chased the big dog"
 SWAPPED = "the old dog chased the big cat"
@@ -180,11 +173,8 @@ def page(browser: Any, server: str) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("checkpoints")
-    for scheme in ("none", "rope", "learned"):
-        tiny_model(scheme, "PosEncForSequenceClassification").save_pretrained(root / scheme)
-        tiny_tokenizer().save_pretrained(root / scheme)
-    tiny_model("rope", "PosEncModel").save_pretrained(root / "encoder")
-    return {path.name: path for path in root.iterdir()}
+    folders = {scheme: save_tiny(root / scheme, scheme) for scheme in ("none", "rope", "learned")}
+    return {**folders, "encoder": save_tiny(root / "encoder", "rope", "PosEncModel")}
 
 
 def shoot(page: Any, name: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_code_harness import tiny_model, tiny_tokenizer
+from remote_code_harness import save_tiny, tiny_tokenizer
 from transformers import pipeline
 
 from hf_posenc import PosEncForSequenceClassification
@@ -18,9 +18,7 @@ NAMES = {0: "contradiction", 1: "neutral", 2: "entailment"}
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     labels = {"id2label": NAMES, "label2id": {name: number for number, name in NAMES.items()}}
-    tiny_model("rope", "PosEncForSequenceClassification", **labels).save_pretrained(tmp_path)
-    tiny_tokenizer().save_pretrained(tmp_path)
-    return tmp_path
+    return save_tiny(tmp_path, "rope", **labels)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several labels"])

@@ -34,7 +34,6 @@ every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 every_pair = pytest.mark.parametrize(("scheme", "head"), PAIRS)
 few_pairs = pytest.mark.parametrize(("scheme", "head"), FEW_PAIRS)
 every_head = pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)
-a_scheme_for_each_hook = pytest.mark.parametrize("scheme", HOOKS)
 
 
 def loaded(checkpoints: Checkpoints, scheme: str, head: str, **options: Any) -> Any:
@@ -153,19 +152,14 @@ def test_a_model_moved_to_disk_gives_the_same_outputs(
     assert_same_outputs(outputs(model, BARE_BATCH), bare)
 
 
-@a_scheme_for_each_hook
-def test_sdpa_and_eager_attention_give_the_same_outputs(checkpoints: Checkpoints, scheme: str) -> None:
-    expected = checkpoints.expected(scheme)
-    for backend in ("sdpa", "eager"):
-        model = loaded(checkpoints, scheme, HEAD, attn_implementation=backend)
-        assert model.config._attn_implementation == backend
-        assert_same_outputs(outputs(model, BATCH), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@a_scheme_for_each_hook
-def test_every_attention_backend_sees_the_word_order(checkpoints: Checkpoints, scheme: str, backend: str) -> None:
+@pytest.mark.parametrize("scheme", HOOKS)
+def test_every_attention_backend_gives_the_same_outputs_and_sees_the_word_order(
+    checkpoints: Checkpoints, scheme: str, backend: str
+) -> None:
     model = loaded(checkpoints, scheme, HEAD, attn_implementation=backend)
+    assert model.config._attn_implementation == backend
+    assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme), atol=1e-5)
     tokens = BATCH["input_ids"][:1]
     # Not simply backwards: a bias that is symmetric in the distance can't tell a text from its reverse.
     order = torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(0))
@@ -173,7 +167,4 @@ def test_every_attention_backend_sees_the_word_order(checkpoints: Checkpoints, s
         encode = model.base_model
         straight, shuffled = encode(tokens).last_hidden_state[:, order], encode(tokens[:, order]).last_hidden_state
     moved = (straight - shuffled).abs().max()
-    if scheme == "none":
-        assert moved < 1e-5
-    else:
-        assert moved > 1e-2
+    assert moved < 1e-5 if scheme == "none" else moved > 1e-2
