@@ -4,14 +4,13 @@ Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoint
 The command line prints its help before PyTorch is imported, so there the models' module registers when it is needed.
 """
 
+import contextlib
 import logging
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
-
-import wrapt
 
 from ._lazy import lazy_names
 from .errors import is_main_process
@@ -121,13 +120,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-@wrapt.when_imported("peft.utils.constants")
 def _register_adapters(constants: ModuleType) -> None:
     """PEFT's default targets: those of BERT, whose names ours are."""
     for name, targets in vars(constants).items():
         if name.endswith("_TARGET_MODULES_MAPPING") and targets.get("bert") == ["query", "value"]:
             targets.setdefault("posenc", targets["bert"])
 
+
+with contextlib.suppress(ImportError):  # a GPU image in which nothing was installed has no PEFT either
+    import wrapt
+
+    wrapt.register_post_import_hook(_register_adapters, "peft.utils.constants")
 
 if Path(sys.argv[0]).stem != "hf-posenc":
     from . import model as model

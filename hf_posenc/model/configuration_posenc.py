@@ -15,10 +15,8 @@ MINIMUM_TRANSFORMERS = "5.17"
 # Before any import that an older transformers can't satisfy: its user gets one sentence instead of a traceback.
 _installed = importlib.metadata.version("transformers")
 if [int(part) for part in re.findall(r"\d+", _installed)[:2]] < [5, 17]:
-    raise ImportError(
-        f"PosEnc models need transformers >= {MINIMUM_TRANSFORMERS}, this is {_installed}. "
-        f'Upgrade with: pip install -U "transformers>={MINIMUM_TRANSFORMERS}"'
-    )
+    _needed = f"transformers>={MINIMUM_TRANSFORMERS}"
+    raise ImportError(f'PosEnc models need {_needed}, this is {_installed}. Upgrade with: pip install -U "{_needed}"')
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -109,12 +107,9 @@ class PosEncConfig(PreTrainedConfig):
 
     model_type = "posenc"
     # Tensor parallelism, as vLLM and `tp_plan="auto"` read it: heads are split, so a bias for all heads is an error.
-    base_model_tp_plan = {
-        **dict.fromkeys((f"layers.*.attention.{name}" for name in ("query", "key", "value")), "colwise"),
-        "layers.*.attention.dense": "rowwise",
-        "layers.*.intermediate": "colwise",
-        "layers.*.output": "rowwise",
-    }
+    base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
+    base_model_tp_plan |= {f"layers.*.attention.{name}": "colwise" for name in ("query", "key", "value")}
+    base_model_tp_plan |= {"layers.*.intermediate": "colwise"}
 
     vocab_size: int = _field(30522, whole(1, 2**28))
     hidden_size: int = _field(768, whole(1, 2**17))

@@ -246,7 +246,7 @@ def test_every_kind_of_file_gives_training_streams_and_predictions_the_same_rows
 def test_reading_and_preparing_need_neither_pytorch_nor_transformers(tmp_path):
     path = write_csv(tmp_path / "a.csv", rows_with("xy" * 10))
     code = (
-        "import sys\nfrom hf_posenc.data import DataArguments, Use, prepare, read_splits\n"
+        "import sys\nsys.argv[0] = 'hf-posenc'\nfrom hf_posenc.data import DataArguments, Use, prepare, read_splits\n"
         f"data = DataArguments(train_file={path!r})\nprepare(read_splits(data), data, Use(validate=True))\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
